@@ -1,0 +1,80 @@
+# Every target sets up what it needs: a Python of 3.11 or later, pip and make are enough.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+BIN := $(VENV)/bin
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check lint types layers bench clean
+
+help:
+	@echo "make demo    kill a workflow, resume it in a new process, compare: under a minute"
+	@echo "make test    run the tests"
+	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
+	@echo "make bench   compare with other libraries, in an environment of its own"
+	@echo "make clean   remove all that make has made"
+	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes."
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: lint types layers test
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev
+	$(BIN)/basedpyright
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports --no-logo
+
+bench: $(BENCH_VENV)/.bench
+	@$(BENCH_VENV)/bin/python bench/run.py
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples bench -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A stamp says that its extra is installed as pyproject.toml now asks for it. The larger extras hold the smaller.
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@$(call install,$(VENV),demo)
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	@$(call install,$(VENV),test)
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@$(call install,$(VENV),dev)
+	@touch $(VENV)/.demo $(VENV)/.test $@
+
+$(BENCH_VENV)/.bench: pyproject.toml | $(BENCH_VENV)/bin/python
+	@$(call install,$(BENCH_VENV),bench)
+	@touch $@
+
+# Debian ships Python without ensurepip; there the environment gets its pip from the pip outside.
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "perdure needs Python 3.11 or later; name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $* >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear --without-pip $* && \
+		$(PYTHON) -m pip --python $@ install --quiet pip; \
+	}
+
+define install
+echo "installing perdure[$(2)] into $(1)" && $(1)/bin/python -m pip install --quiet --editable '.[$(2)]'
+endef

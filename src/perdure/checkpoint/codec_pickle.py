@@ -1,0 +1,42 @@
+"""Pickle, for programs that opt in by name. Reading a pickle can run any code: the store must be trusted like code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.checkpoint.codec_faults import Untrusted
+from perdure.checkpoint.codec_leaves import read_bytes, write_bytes
+from perdure.checkpoint.codec_objects import called
+from perdure.checkpoint.codec_read import Node, Reader, Tag, require
+from perdure.checkpoint.codec_refusals import not_picklable
+from perdure.checkpoint.codec_write import Writer, quote
+from perdure.typenames import type_name
+
+
+def write_pickle(writer: Writer, value: object) -> str:
+    """The text of a value that nothing but pickle takes."""
+    import pickle  # noqa: PLC0415  only programs that opted in load it
+
+    writer.immutable = False
+    cls = type(value)
+    try:
+        data = pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise not_picklable(cls, error) from error
+    return write_bytes(writer, data, f'{{"~":"pickle","type":{quote(type_name(cls))}')
+
+
+def _read_pickle(reader: Reader, node: Node) -> Any:
+    import pickle  # noqa: PLC0415  only programs that opted in load it
+
+    data = read_bytes(reader, node)
+    return called(lambda: pickle.loads(data), str(node.get("type")), "unpickling it")
+
+
+def _refuse_pickle(_: Reader, node: Node) -> Any:
+    raise Untrusted(f"pickle of {require(node['type'], str, 'type')}")
+
+
+def pickle_tag(*, allowed: bool) -> Tag:
+    """How pickled values are read: not at all, unless the program allows it."""
+    return Tag.of(_read_pickle if allowed else _refuse_pickle, "type", "base64", "part")

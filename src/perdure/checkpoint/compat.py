@@ -1,0 +1,189 @@
+"""A changed graph before an older checkpoint: what changed, and which of the stored things it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import UntrustedTypeError
+from perdure.graph.executor import wiring
+from perdure.graph.signature import graph_signature, interfaces
+from perdure.typenames import type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph
+    from perdure.graph.executor import Executor
+    from perdure.kernel.snapshot import Delivery, Request, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """Something stored that the present graph can't take."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompatibilityReport:
+    """How a graph differs from the one that wrote a checkpoint, and what that breaks."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    retyped: tuple[str, ...] = ()
+    edges_added: tuple[str, ...] = ()
+    edges_removed: tuple[str, ...] = ()
+    affected: tuple[Affected, ...] = ()
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether everything stored has its place in the present graph."""
+        return not self.affected
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {label}: {', '.join(names)}"
+            for label, names in (
+                ("added executors", self.added),
+                ("removed executors", self.removed),
+                ("renamed executors", tuple(f"{old} to {new}" for old, new in self.renamed.items())),
+                ("changed types", self.retyped),
+                ("added edges", self.edges_added),
+                ("removed edges", self.edges_removed),
+            )
+            if names
+        ]
+        lines.extend(f"  affected: {item.what}: {item.why}" for item in self.affected)
+        return "\n".join(lines) or "  no difference"
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """What a checkpoint says of the graph that wrote it."""
+    return {
+        "signature": graph_signature(graph),
+        "interfaces": interfaces(graph),
+        "version": graph.rules.version,
+        "children": {executor_id: graph_document(child) for executor_id, child in graph.children.items()},
+    }
+
+
+def compare(
+    stored: Mapping[str, Any],
+    graph: Graph,
+    snapshot: Snapshot,
+    values: Values,
+    *,
+    accepts: Callable[[Executor, Any], bool],
+    renamed: Mapping[str, str] | None = None,
+) -> CompatibilityReport:
+    """Compare the graph that wrote a checkpoint with the present one. `snapshot` has its migrations behind it."""
+    names = dict(renamed or {})
+    then: dict[str, Any] = stored.get("signature", {})
+    then_executors: dict[str, Any] = then.get("executors", {})
+    now = graph_signature(graph)
+    old_ids: set[str] = {names.get(executor_id, executor_id) for executor_id in then_executors}
+    new_ids: set[str] = set(now["executors"])
+    old_edges, new_edges = _edges(then, names), _edges(now, {})
+    return CompatibilityReport(
+        added=tuple(sorted(new_ids - old_ids)) if then else (),
+        removed=tuple(sorted(old_ids - new_ids)),
+        renamed=names,
+        retyped=tuple(_retyped(stored.get("interfaces", {}), interfaces(graph), names)),
+        edges_added=tuple(sorted(new_edges - old_edges)) if then else (),
+        edges_removed=tuple(sorted(old_edges - new_edges)),
+        affected=tuple(_affected(graph, snapshot, values, accepts, "")),
+    )
+
+
+def _edges(signature: Mapping[str, Any], names: Mapping[str, str]) -> set[str]:
+    return {
+        f"{names.get(edge['source'], edge['source'])}->{names.get(edge['target'], edge['target'])}"
+        for group in signature.get("edge_groups", ())
+        if group["group_type"] != "InternalEdgeGroup"
+        for edge in group["edges"]
+    }
+
+
+def _retyped(then: Mapping[str, Any], now: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
+    for old_id, old in then.items():
+        executor_id = names.get(old_id, old_id)
+        new = now.get(executor_id)
+        if new is None:
+            continue
+        for aspect in ("takes", "sends", "answers"):
+            if old.get(aspect) != new[aspect]:
+                yield f"{executor_id} {aspect} {_listed(new[aspect])}, before {_listed(old.get(aspect))}"
+
+
+def _listed(types: Any) -> str:
+    return "[" + ", ".join(map(str, types or ())) + "]"
+
+
+def _affected(
+    graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
+) -> Iterator[Affected]:
+    yield from _affected_here(graph, snapshot, values, accepts, path)
+    for executor_id, child in snapshot.children.items():
+        inner = graph.children.get(executor_id)
+        if inner is not None:
+            yield from _affected(inner, child, values, accepts, f"{path}{executor_id}/")
+        elif child.executors or child.requests or child.state:
+            yield Affected(f"the sub-workflow '{path}{executor_id}'", "it is gone")
+
+
+def _affected_here(
+    graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
+) -> Iterator[Affected]:
+    for executor_id in snapshot.executors:
+        if executor_id not in graph.executors:
+            yield Affected(f"the state of executor '{path}{executor_id}'", "the executor is gone")
+    for delivery in snapshot.deliveries:
+        why = _delivery_fault(graph, delivery, values, accepts)
+        if why is not None:
+            yield Affected(f"a message for executor '{path}{delivery.target_id}'", why)
+    for request in snapshot.requests.values():
+        why = _request_fault(graph, request, values)
+        if why is not None:
+            yield Affected(f"request {request.id!r} of executor '{path}{request.executor_id}'", why)
+    for group_id, buffer in snapshot.fan_in.items():
+        group = graph.fan_ins.get(group_id)
+        if group is None or not buffer.keys() <= set(group.source_executor_ids):
+            sources = ", ".join(buffer)
+            yield Affected(
+                f"messages of {sources} that a fan-in has gathered", "the fan-in is gone or has other sources"
+            )
+
+
+def _delivery_fault(
+    graph: Graph, delivery: Delivery, values: Values, accepts: Callable[[Executor, Any], bool]
+) -> str | None:
+    executor = graph.executors.get(delivery.target_id)
+    if executor is None:
+        return "the executor is gone"
+    if delivery.answers is not None:
+        return _request_fault(graph, delivery.answers, values)
+    try:
+        given = [values.give(value) for value in delivery.values]
+    except UntrustedTypeError as error:
+        return str(error)
+    message = given if delivery.is_gathered else given[0]
+    if accepts(executor, message):
+        return None
+    return f"it has no handler for a {type_of(message)}"
+
+
+def _request_fault(graph: Graph, request: Request, values: Values) -> str | None:
+    executor = graph.executors.get(request.executor_id)
+    if executor is None:
+        return "the executor is gone"
+    try:
+        values.give(request.data)
+    except UntrustedTypeError as error:
+        return str(error)
+    if executor.child_graph() is not None or not wiring(executor).dispatch.answers:
+        return None if executor.child_graph() is not None else "the executor has no response handler any more"
+    return None

@@ -1,0 +1,142 @@
+"""How users' values are kept between activations: encoded and fixed in a checkpointed run, else as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.checkpoint.codec import DamagedPartError
+from perdure.errors import CheckpointDamagedError, EncodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.records import Part
+
+
+class Kept:
+    """A value that is kept: the live object, its encoded form, or both.
+
+    The live object is held only if it can't change, or if nothing is checkpointed. `checkpoint_id` names where an
+    encoded value was read from, for the error if it proves damaged.
+    """
+
+    __slots__ = ("_part", "checkpoint_id", "encoded", "has_live", "live", "path", "refusal", "stored")
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        live: object = None,
+        has_live: bool = False,
+        encoded: Encoded | None = None,
+        stored: Mapping[str, bytes] | None = None,
+        checkpoint_id: str = "",
+        refusal: EncodeError | None = None,
+    ) -> None:
+        self.path = path
+        self.live = live
+        self.has_live = has_live
+        self.encoded = encoded
+        self.stored = stored
+        self.checkpoint_id = checkpoint_id
+        self.refusal = refusal
+        self._part: Part | None = None
+
+    def require_encoded(self) -> Encoded:
+        """The encoded form. Raises the EncodeError with which it was refused."""
+        if self.refusal is not None:
+            raise self.refusal
+        assert self.encoded is not None, f"{self.path} is not encoded"
+        return self.encoded
+
+    def part(self) -> Part:
+        """The encoded value as a part, made once."""
+        if self._part is None:
+            self._part = self.require_encoded().part()
+        return self._part
+
+
+class Values(Protocol):
+    """The two ways of keeping values."""
+
+    def fix(self, value: object, path: str) -> Kept:
+        """Keep a value as it is now."""
+        ...
+
+    def give(self, kept: object) -> Any:
+        """Hand a value to an activation: its own copy if it could be changed."""
+        ...
+
+    def give_state(self, kept: object) -> Any:
+        """Hand out a value of the state: always a copy if it could be changed."""
+        ...
+
+
+class LiveValues:
+    """Without a storage: values are the objects themselves, and nothing is encoded."""
+
+    def fix(self, value: object, path: str) -> Kept:
+        """Hold on to the object."""
+        return Kept(path=path, live=value, has_live=True)
+
+    def give(self, kept: object) -> Any:
+        """The object itself."""
+        return as_kept(kept).live
+
+    def give_state(self, kept: object) -> Any:
+        """A copy where one can be made."""
+        live = as_kept(kept).live
+        try:
+            return copy.deepcopy(live)
+        except Exception:  # noqa: BLE001 - sockets, locks and the like have no copies, and nothing here is stored
+            return live
+
+
+class CodedValues:
+    """In a checkpointed run: a value is encoded when it is kept, and each activation gets its own copy.
+
+    A lenient one holds on to a value that can't be encoded, and the next checkpoint fails instead of this call.
+    """
+
+    def __init__(self, codec: Codec, *, is_lenient: bool = False) -> None:
+        self._codec = codec
+        self._is_lenient = is_lenient
+
+    def fix(self, value: object, path: str) -> Kept:
+        """Encode the value. Raises EncodeError if it could not be read back."""
+        try:
+            encoded = self._codec.encode(value, path=path)
+        except EncodeError as refusal:
+            if not self._is_lenient:
+                raise
+            return Kept(path=path, live=value, has_live=True, refusal=refusal)
+        if encoded.immutable:
+            return Kept(path=path, live=value, has_live=True, encoded=encoded)
+        return Kept(path=path, encoded=encoded)
+
+    def give(self, kept: object) -> Any:
+        """The object if it can't change, else a copy decoded from what was kept."""
+        found = as_kept(kept)
+        return found.live if found.has_live else decode(self._codec, found)
+
+    def give_state(self, kept: object) -> Any:
+        """The same."""
+        return self.give(kept)
+
+
+def decode(codec: Codec, kept: Kept) -> Any:
+    """A fresh copy of an encoded value. Raises CheckpointDamagedError, UntrustedTypeError."""
+    encoded = kept.require_encoded()
+    parts = kept.stored if kept.stored is not None else {part.hash: part.data for part in encoded.parts}
+    try:
+        return codec.decode(encoded.text, parts, path=kept.path)
+    except DamagedPartError as error:
+        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {error}") from error
+
+
+def as_kept(value: object) -> Kept:
+    """The kernel keeps values as plain objects; here they are known again."""
+    assert isinstance(value, Kept), f"{value!r} was never kept"
+    return value

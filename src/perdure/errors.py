@@ -1,0 +1,377 @@
+"""Every error that perdure raises on purpose.
+
+AgentFrameworkException
+└── WorkflowException
+    ├── WorkflowRunnerException
+    │   ├── WorkflowConvergenceException      max_iterations reached with messages left
+    │   ├── UndeliveredError                  a message found no taker, and the workflow is strict about it
+    │   ├── StateConflictError                two executors wrote one key, and the workflow is strict about it
+    │   ├── MissingRunKwargsError             run kwargs that were not stored have to be given again
+    │   ├── WorkflowCheckpointException
+    │   │   ├── CheckpointNotFoundError       no such checkpoint
+    │   │   ├── CheckpointDamagedError        stored bytes are not what was written
+    │   │   ├── CheckpointWriteError          a checkpoint could not be written
+    │   │   ├── EncodeError                   a value this program could not read back
+    │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
+    │   │   ├── IncompatibleGraphError        the graph changed in a way that the checkpoint can't follow
+    │   │   └── StaleHeadError                another process advanced the run
+    │   └── RunError
+    │       ├── RunBusyError                  somebody else is advancing the run
+    │       ├── RunExistsError                the run id is taken by a run with another first input
+    │       ├── RunNotFoundError              no such run
+    │       ├── RunUnfinishedError            a fresh message for a run that has work left (a RuntimeError)
+    │       ├── ClaimLostError                the claim was replaced while we held it
+    │       └── RequestError                  (a ValueError and a RuntimeError)
+    │           ├── UnknownRequestError       no such request
+    │           ├── AlreadyAnsweredError      the request has been answered
+    │           └── AnswerTypeError           the answer is not of the type that was asked for
+    └── WorkflowValidationError
+        ├── EdgeDuplicationError
+        ├── TypeCompatibilityError
+        └── GraphConnectivityError
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+
+class AgentFrameworkException(Exception):
+    """The root of the tree. `inner_exception` is also the cause."""
+
+    def __init__(
+        self,
+        message: str = "",
+        inner_exception: BaseException | None = None,
+        *args: object,
+        log_level: int | None = None,
+    ) -> None:
+        super().__init__(message, *args)
+        self.message = message
+        self.inner_exception = inner_exception
+        self.log_level = log_level
+        if inner_exception is not None:
+            self.__cause__ = inner_exception
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class WorkflowException(AgentFrameworkException):
+    """Anything that goes wrong in defining or running a workflow."""
+
+
+class WorkflowRunnerException(WorkflowException):
+    """Anything that goes wrong in running one."""
+
+
+class WorkflowConvergenceException(WorkflowRunnerException):
+    """`max_iterations` supersteps since the last outside input, and messages are left."""
+
+
+class UndeliveredError(WorkflowRunnerException):
+    """A message found no taker, in a workflow built with `undelivered="error"`."""
+
+    def __init__(self, *, source_id: str, target_id: str | None, reason: str) -> None:
+        self.source_id = source_id
+        self.target_id = target_id
+        self.reason = reason
+        super().__init__(f"a message of executor {source_id!r} was not delivered: {reason}")
+
+
+class StateConflictError(WorkflowRunnerException):
+    """Two executors wrote one key of the shared state in one superstep, in a strict workflow."""
+
+    def __init__(self, *, key: str, executor_ids: Sequence[str]) -> None:
+        self.key = key
+        self.executor_ids = tuple(executor_ids)
+        names = " and ".join(repr(executor_id) for executor_id in self.executor_ids)
+        super().__init__(
+            f"state key {key!r} was written by {names} in the same superstep; "
+            f"declare a reducer for it (WorkflowBuilder(reducers={{{key!r}: ...}})) or let one executor own it"
+        )
+
+
+class MissingRunKwargsError(WorkflowRunnerException, ValueError):
+    """Run kwargs that are secret or can't be encoded are kept by name only."""
+
+    def __init__(self, *, run_id: str, names: Sequence[str]) -> None:
+        self.run_id = run_id
+        self.names = tuple(names)
+        super().__init__(
+            f"run {run_id!r} was started with kwargs that are not stored: {', '.join(self.names)}; "
+            "give them again in the call that resumes it"
+        )
+
+
+class WorkflowCheckpointException(WorkflowRunnerException):
+    """Anything that goes wrong in writing, reading or restoring a checkpoint."""
+
+
+class CheckpointNotFoundError(WorkflowCheckpointException):
+    """The store has no such checkpoint."""
+
+    def __init__(self, checkpoint_id: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"there is no checkpoint {checkpoint_id!r} in this storage; list_checkpoint_ids tells what there is"
+        )
+
+
+class CheckpointDamagedError(WorkflowCheckpointException):
+    """What the store returned is not what was written."""
+
+    def __init__(self, checkpoint_id: str, reason: str) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.reason = reason
+        super().__init__(
+            f"checkpoint {checkpoint_id!r} is damaged: {reason}; "
+            "restore the storage from a copy, or resume from another checkpoint by its id"
+        )
+
+
+class CheckpointWriteError(WorkflowCheckpointException):
+    """A checkpoint could not be written. The run stops at the one before."""
+
+    def __init__(self, *, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(
+            f"the checkpoint of run {run_id!r} could not be written: {reason}; nothing of this superstep was kept, "
+            f"go on with run(run_id={run_id!r}) when the cause is mended"
+        )
+
+
+class EncodeError(WorkflowCheckpointException, TypeError):
+    """A value that this program could not read back is refused when it is saved."""
+
+    def __init__(self, *, path: str, reason: str, remedy: str) -> None:
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{path} can't be stored: {reason}; {remedy}")
+
+
+class UntrustedTypeError(WorkflowCheckpointException):
+    """Stored data names a type that this program has not declared."""
+
+    def __init__(self, *, type_name: str, path: str) -> None:
+        self.type_name = type_name
+        self.path = path
+        super().__init__(
+            f"{path} holds a {type_name!r}, a type that this workflow does not trust; "
+            "use it in a handler's annotations, register it with perdure.register_type, "
+            "or list it in allowed_checkpoint_types"
+        )
+
+
+class IncompatibleTypeError(WorkflowCheckpointException):
+    """A stored object does not fit its class as this program has it."""
+
+    def __init__(self, *, type_name: str, path: str, reason: str) -> None:
+        self.type_name = type_name
+        self.path = path
+        self.reason = reason
+        super().__init__(
+            f"{path} holds a {type_name!r} that does not fit its class: {reason}; change the class so that it does, "
+            "or upgrade the stored state with WorkflowBuilder(migrations=[...])"
+        )
+
+
+class IncompatibleGraphError(WorkflowCheckpointException):
+    """The graph changed in a way that the checkpoint can't follow; `report` says how."""
+
+    def __init__(self, *, checkpoint_id: str, report: object) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.report = report
+        super().__init__(
+            f"checkpoint {checkpoint_id!r} does not fit this workflow: the graph has changed.\n{report}\n"
+            "Rebuild the original graph, or declare the change with WorkflowBuilder(migrations=[...])"
+        )
+
+
+class StaleHeadError(WorkflowCheckpointException):
+    """Another process has advanced the run: a commit found another head than it expected."""
+
+    def __init__(self, run_id: str, *, expected: str | None, head: str | None) -> None:
+        self.run_id = run_id
+        self.expected = expected
+        self.head = head
+        super().__init__(
+            f"run {run_id!r} is at {head!r}, not at {expected!r}: another process has advanced it; "
+            "reload the run before going on"
+        )
+
+
+class RunError(WorkflowRunnerException):
+    """Anything about the identity of a run or about who may advance it."""
+
+
+class RunBusyError(RunError):
+    """Somebody who lives is advancing the run."""
+
+    def __init__(self, run_id: str, *, owner: str) -> None:
+        self.run_id = run_id
+        self.owner = owner
+        super().__init__(
+            f"run {run_id!r} is being advanced by {owner}; wait for it, or take it over with takeover=True "
+            "if you know that it is gone"
+        )
+
+
+class RunExistsError(RunError, ValueError):
+    """The run id belongs to a run that began with another input."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"run {run_id!r} exists and began with another input; go on with run(run_id={run_id!r}) without a message, "
+            "or choose another run_id"
+        )
+
+
+class RunNotFoundError(RunError, ValueError):
+    """The store has no such run."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"there is no run {run_id!r} in this storage; give a message to start it")
+
+
+class RunUnfinishedError(RunError, RuntimeError):
+    """A fresh message for a run that failed or was abandoned and has work left."""
+
+    def __init__(self, run_id: str, *, checkpoint_id: str | None) -> None:
+        self.run_id = run_id
+        self.checkpoint_id = checkpoint_id
+        way = f"run(run_id={run_id!r})"
+        if checkpoint_id is not None:
+            way += f" or run(checkpoint_id={checkpoint_id!r})"
+        super().__init__(
+            f"run {run_id!r} has undelivered messages: its last turn failed or was abandoned; "
+            f"go on with {way} before giving it a fresh message"
+        )
+
+
+class ClaimLostError(RunError):
+    """The claim on a run was replaced while this process held it."""
+
+    def __init__(self, run_id: str, *, owner: str) -> None:
+        self.run_id = run_id
+        self.owner = owner
+        super().__init__(
+            f"run {run_id!r} was taken over by {owner}; this process may no longer write to it, and wrote nothing"
+        )
+
+
+class RequestError(RunError, ValueError, RuntimeError):
+    """An answer that can't be accepted. Nothing was changed."""
+
+    def __init__(self, request_id: str, message: str) -> None:
+        self.request_id = request_id
+        super().__init__(message)
+
+
+class UnknownRequestError(RequestError):
+    """An answer to a request that the run does not have."""
+
+    def __init__(self, request_id: str, *, pending: Sequence[str]) -> None:
+        self.pending = tuple(pending)
+        known = f"pending are {', '.join(map(repr, self.pending))}" if self.pending else "no request is pending"
+        super().__init__(request_id, f"there is no request {request_id!r} to answer: {known}")
+
+
+class AlreadyAnsweredError(RequestError):
+    """The request was answered before."""
+
+    def __init__(self, request_id: str, *, run_id: str, answered_at: datetime | str) -> None:
+        self.run_id = run_id
+        self.answered_at = answered_at
+        super().__init__(
+            request_id,
+            f"request {request_id!r} of run {run_id!r} was answered at {answered_at}; "
+            f"go on with run(run_id={run_id!r}), or ask again in a fork of the checkpoint",
+        )
+
+
+class AnswerTypeError(RequestError):
+    """The answer is not of the type that was asked for, or nobody handles it."""
+
+    def __init__(self, request_id: str, *, expected: str, got: str) -> None:
+        self.expected = expected
+        self.got = got
+        super().__init__(request_id, f"request {request_id!r} asks for {expected}, the answer is {got}")
+
+
+class ValidationTypeEnum(Enum):
+    """What a validation error is about."""
+
+    EDGE_DUPLICATION = "EDGE_DUPLICATION"
+    EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"
+    TYPE_COMPATIBILITY = "TYPE_COMPATIBILITY"
+    GRAPH_CONNECTIVITY = "GRAPH_CONNECTIVITY"
+    HANDLER_OUTPUT_ANNOTATION = "HANDLER_OUTPUT_ANNOTATION"
+    OUTPUT_VALIDATION = "OUTPUT_VALIDATION"
+
+
+class WorkflowValidationError(WorkflowException):
+    """The graph is not a workflow; found by `build()`."""
+
+    def __init__(self, message: str, validation_type: ValidationTypeEnum) -> None:
+        super().__init__(message)
+        self.validation_type = validation_type
+
+    def __str__(self) -> str:
+        return f"[{self.validation_type.value}] {self.message}"
+
+
+class EdgeDuplicationError(WorkflowValidationError):
+    """The same two executors are joined twice."""
+
+    def __init__(self, edge_id: str) -> None:
+        super().__init__(
+            f"Duplicate edge detected: {edge_id}. Each pair of executors may be joined once; "
+            "put both conditions into one edge",
+            ValidationTypeEnum.EDGE_DUPLICATION,
+        )
+        self.edge_id = edge_id
+
+
+class TypeCompatibilityError(WorkflowValidationError):
+    """Nothing that the source sends can be handled by the target."""
+
+    def __init__(
+        self,
+        source_executor_id: str,
+        target_executor_id: str,
+        source_types: Sequence[object],
+        target_types: Sequence[object],
+    ) -> None:
+        sends = ", ".join(_name(t) for t in source_types)
+        takes = ", ".join(_name(t) for t in target_types)
+        super().__init__(
+            f"Type incompatibility between executors {source_executor_id!r} -> {target_executor_id!r}: "
+            f"{source_executor_id!r} sends [{sends}], {target_executor_id!r} handles [{takes}]; "
+            "change one annotation, or put an executor between them that converts",
+            ValidationTypeEnum.TYPE_COMPATIBILITY,
+        )
+        self.source_executor_id = source_executor_id
+        self.target_executor_id = target_executor_id
+        self.source_types = list(source_types)
+        self.target_types = list(target_types)
+
+
+class GraphConnectivityError(WorkflowValidationError):
+    """An executor can't be reached from the start."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ValidationTypeEnum.GRAPH_CONNECTIVITY)
+
+
+def _name(type_: object) -> str:
+    return type_.__name__ if isinstance(type_, type) else str(type_)

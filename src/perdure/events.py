@@ -1,0 +1,324 @@
+"""What a run tells its observers. There is one public event class; its `type` says which fact it is."""
+
+from __future__ import annotations
+
+import sys
+import traceback as tracebacks
+import warnings
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DataT = TypeVar("DataT", default=Any)
+
+WorkflowEventType: TypeAlias = Literal[
+    "started",
+    "status",
+    "failed",
+    "superstep_started",
+    "superstep_completed",
+    "checkpoint",
+    "executor_invoked",
+    "executor_completed",
+    "executor_failed",
+    "executor_bypassed",
+    "output",
+    "intermediate",
+    "data",
+    "request_info",
+    "undelivered",
+    "sub_workflow",
+    "warning",
+    "error",
+    "group_chat",
+    "handoff_sent",
+    "magentic_orchestrator",
+]
+
+
+class WorkflowRunState(str, Enum):
+    """Where a run stands."""
+
+    STARTED = "STARTED"
+    IN_PROGRESS = "IN_PROGRESS"
+    IN_PROGRESS_PENDING_REQUESTS = "IN_PROGRESS_PENDING_REQUESTS"
+    IDLE = "IDLE"
+    IDLE_WITH_PENDING_REQUESTS = "IDLE_WITH_PENDING_REQUESTS"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class WorkflowEventSource(str, Enum):
+    """Who told: the engine, or an executor through its context."""
+
+    FRAMEWORK = "FRAMEWORK"
+    EXECUTOR = "EXECUTOR"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowErrorDetails:
+    """An exception as data."""
+
+    error_type: str
+    message: str
+    traceback: str | None = None
+    executor_id: str | None = None
+    extra: dict[str, Any] | None = None
+
+    @classmethod
+    def from_exception(
+        cls, exc: BaseException, *, executor_id: str | None = None, extra: dict[str, Any] | None = None
+    ) -> WorkflowErrorDetails:
+        """Describe an exception, its traceback included."""
+        text = "".join(tracebacks.format_exception(type(exc), exc, exc.__traceback__))
+        return cls(type(exc).__name__, str(exc), text, executor_id, extra)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """The data of a `checkpoint` event: which checkpoint was committed, and what it follows."""
+
+    checkpoint_id: str
+    previous_checkpoint_id: str | None
+    run_id: str
+    workflow_name: str
+    iteration_count: int
+    timestamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndeliveredMessage:
+    """The data of an `undelivered` event: a message that found no taker, and why."""
+
+    message: Any
+    source_id: str
+    target_id: str | None
+    reason: str
+
+
+class WorkflowEvent(Generic[DataT]):
+    """One fact. `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event.
+
+    `path` names the sub-workflows that the event came through, outermost first; it is empty for the run's own events.
+    """
+
+    __slots__ = (
+        "_request_id",
+        "_request_type",
+        "_response_type",
+        "_source_executor_id",
+        "data",
+        "details",
+        "executor_id",
+        "iteration",
+        "origin",
+        "path",
+        "state",
+        "type",
+    )
+
+    def __init__(
+        self,
+        type: WorkflowEventType | str,  # noqa: A002 - the documented name
+        data: DataT | None = None,
+        *,
+        origin: WorkflowEventSource | None = None,
+        state: WorkflowRunState | None = None,
+        details: WorkflowErrorDetails | None = None,
+        executor_id: str | None = None,
+        request_id: str | None = None,
+        source_executor_id: str | None = None,
+        request_type: Any = None,
+        response_type: Any = None,
+        iteration: int | None = None,
+        path: tuple[str, ...] = (),
+    ) -> None:
+        self.type: str = type
+        self.data: DataT = data  # pyright: ignore[reportAttributeAccessIssue] - None where an event has no data
+        self.origin = origin if origin is not None else WorkflowEventSource.EXECUTOR
+        self.state = state
+        self.details = details
+        self.executor_id = executor_id
+        self.iteration = iteration
+        self.path = path
+        self._request_id = request_id
+        self._source_executor_id = source_executor_id
+        self._request_type = request_type
+        self._response_type = response_type
+
+    @property
+    def request_id(self) -> str:
+        """The id under which the request is answered."""
+        self._require_request("request_id")
+        return self._request_id or ""
+
+    @property
+    def source_executor_id(self) -> str:
+        """The executor that asks."""
+        self._require_request("source_executor_id")
+        return self._source_executor_id or ""
+
+    @property
+    def request_type(self) -> Any:
+        """The type of the request."""
+        self._require_request("request_type")
+        return self._request_type
+
+    @property
+    def response_type(self) -> Any:
+        """The type that an answer must have."""
+        self._require_request("response_type")
+        return self._response_type
+
+    def _require_request(self, name: str) -> None:
+        if self.type != "request_info":
+            raise RuntimeError(f"{name} can be read on 'request_info' events only, this is a {self.type!r} event")
+
+    def __repr__(self) -> str:
+        shown = [f"type={self.type!r}"]
+        for name, value in (
+            ("state", self.state.value if self.state else None),
+            ("executor_id", self.executor_id),
+            ("iteration", self.iteration),
+            ("request_id", self._request_id),
+            ("path", "/".join(self.path) or None),
+            ("data", self.data),
+        ):
+            if value is not None:
+                shown.append(f"{name}={value if name == 'state' else repr(value)}")
+        return f"WorkflowEvent({', '.join(shown)})"
+
+    @classmethod
+    def started(cls, data: Any = None) -> WorkflowEvent[Any]:
+        """The first event of each call."""
+        return WorkflowEvent("started", data)
+
+    @classmethod
+    def status(cls, state: WorkflowRunState, data: Any = None) -> WorkflowEvent[Any]:
+        """The run's state has changed."""
+        return WorkflowEvent("status", data, state=state)
+
+    @classmethod
+    def failed(cls, details: WorkflowErrorDetails, data: Any = None) -> WorkflowEvent[Any]:
+        """The run ends with an exception."""
+        return WorkflowEvent("failed", data, details=details)
+
+    @classmethod
+    def warning(cls, message: str) -> WorkflowEvent[str]:
+        """Something to look at."""
+        return WorkflowEvent("warning", message)
+
+    @classmethod
+    def error(cls, exception: Exception) -> WorkflowEvent[Exception]:
+        """An error that did not end the run."""
+        return WorkflowEvent("error", exception)
+
+    @classmethod
+    def emit(cls, executor_id: str, data: Any) -> WorkflowEvent[Any]:
+        """An executor's own data. Deprecated: construct an event of a type of your own."""
+        warnings.warn(
+            "WorkflowEvent.emit is deprecated; construct WorkflowEvent('my_type', data)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return WorkflowEvent("data", data, executor_id=executor_id)
+
+    @classmethod
+    def request_info(
+        cls,
+        request_id: str,
+        source_executor_id: str,
+        request_data: Any,
+        response_type: Any,
+        request_type: Any = None,
+    ) -> WorkflowEvent[Any]:
+        """An executor asks the outside."""
+        return WorkflowEvent(
+            "request_info",
+            request_data,
+            request_id=request_id,
+            source_executor_id=source_executor_id,
+            executor_id=source_executor_id,
+            request_type=request_type if request_type is not None else type(request_data),
+            response_type=response_type,
+        )
+
+    @classmethod
+    def superstep_started(cls, iteration: int, data: Any = None) -> WorkflowEvent[Any]:
+        """A superstep begins."""
+        return WorkflowEvent("superstep_started", data, iteration=iteration)
+
+    @classmethod
+    def superstep_completed(cls, iteration: int, data: Any = None) -> WorkflowEvent[Any]:
+        """A superstep was committed."""
+        return WorkflowEvent("superstep_completed", data, iteration=iteration)
+
+    @classmethod
+    def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """A handler is about to be called."""
+        return WorkflowEvent("executor_invoked", data, executor_id=executor_id)
+
+    @classmethod
+    def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """A handler returned; `data` is what it sent and yielded."""
+        return WorkflowEvent("executor_completed", data, executor_id=executor_id)
+
+    @classmethod
+    def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
+        """A handler raised."""
+        return WorkflowEvent("executor_failed", details, executor_id=executor_id, details=details)
+
+    @classmethod
+    def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
+        """A recorded result was used instead of a call."""
+        return WorkflowEvent("executor_bypassed", data, executor_id=executor_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A request as a dict. Other kinds have no such form."""
+        if self.type != "request_info":
+            raise ValueError(f"only 'request_info' events have a dict form, this is a {self.type!r} event")
+        return {
+            "type": self.type,
+            "data": self.data,
+            "request_id": self.request_id,
+            "source_executor_id": self.source_executor_id,
+            "request_type": _dotted(self.request_type),
+            "response_type": _dotted(self.response_type),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorkflowEvent[Any]:
+        """The request of `to_dict`. Types are looked up among what is loaded; nothing is imported."""
+        for name in ("data", "request_id", "source_executor_id", "request_type", "response_type"):
+            if name not in data:
+                raise KeyError(f"a request needs {name!r}")
+        request_data: object = data["data"]
+        if _dotted(type(request_data)) != data["request_type"]:
+            raise TypeError(
+                f"the request is a {_dotted(type(request_data))}, not the {data['request_type']} it is said to be"
+            )
+        return cls.request_info(
+            data["request_id"], data["source_executor_id"], data["data"], _loaded_type(data["response_type"])
+        )
+
+
+def _dotted(type_: object) -> str:
+    return f"{type_.__module__}.{type_.__qualname__}" if isinstance(type_, type) else str(type_)
+
+
+def _loaded_type(name: object) -> object:
+    if not isinstance(name, str):
+        return name
+    parts = name.split(".")
+    for split in range(len(parts) - 1, 0, -1):
+        found: object = sys.modules.get(".".join(parts[:split]))
+        for part in parts[split:]:
+            found = getattr(found, part, None)
+        if isinstance(found, type):
+            return found
+    raise TypeError(f"the type {name!r} is not known to this program: import it before reading the request")

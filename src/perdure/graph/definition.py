@@ -1,0 +1,124 @@
+"""The definition of a workflow as a value: executors, edges, who may give outputs, and the declared rules."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
+from perdure.graph.executor import wiring
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.graph.edges import EdgeGroup
+    from perdure.graph.executor import Executor
+
+DEFAULT_MAX_ITERATIONS = 100
+
+OutputKind: TypeAlias = Literal["output", "intermediate"]
+Reducer: TypeAlias = Callable[[Any, Any], Any]
+Upgrade: TypeAlias = Callable[[dict[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDesignation:
+    """Whose yields are outputs and whose are intermediate. Both None: everybody's are outputs."""
+
+    outputs: tuple[str, ...] | None = None
+    intermediates: tuple[str, ...] | None = None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the builder was told."""
+        return self.outputs is not None or self.intermediates is not None
+
+    def kind_of(self, executor_id: str) -> OutputKind | None:
+        """How a yield of this executor is told, if at all."""
+        if not self.is_explicit or executor_id in (self.outputs or ()):
+            return "output"
+        return "intermediate" if executor_id in (self.intermediates or ()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """How to read what an older version of a workflow has stored.
+
+    `rename` maps old executor ids to new ones. `drop` names executors that are gone and whose stored state may go too.
+    `executor_states` has a function for each executor (by its new id) whose stored state needs a change, and
+    `shared_state` one for the whole shared state; each gets a dict and returns one.
+    """
+
+    to: int
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
+    drop: frozenset[str] | set[str] | tuple[str, ...] = ()
+    executor_states: Mapping[str, Upgrade] = field(default_factory=dict[str, "Upgrade"])
+    shared_state: Upgrade | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the builder was told about running."""
+
+    max_iterations: int = DEFAULT_MAX_ITERATIONS
+    max_concurrency: int | None = None
+    undelivered: Literal["event", "error"] = "event"
+    state_conflicts: Literal["warn", "strict"] = "warn"
+    on_checkpoint_error: Literal["stop", "warn"] = "stop"
+    reducers: Mapping[str, Reducer] = field(default_factory=dict[str, "Reducer"])
+    version: int = 1
+    migrations: tuple[Migration, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What there is to run. Built once, never changed."""
+
+    name: str
+    start_id: str
+    executors: Mapping[str, Executor]
+    groups: tuple[EdgeGroup, ...]
+    designation: OutputDesignation = field(default_factory=OutputDesignation)
+    rules: Rules = field(default_factory=Rules)
+    description: str | None = None
+
+    @cached_property
+    def groups_from(self) -> Mapping[str, tuple[EdgeGroup, ...]]:
+        """The groups that a source's messages go through, in the order of their declaration."""
+        found: dict[str, list[EdgeGroup]] = {executor_id: [] for executor_id in self.executors}
+        for group in self.groups:
+            if not isinstance(group, InternalEdgeGroup):
+                for source_id in group.source_executor_ids:
+                    found[source_id].append(group)
+        return {source_id: tuple(groups) for source_id, groups in found.items()}
+
+    @cached_property
+    def fan_ins(self) -> Mapping[str, FanInEdgeGroup]:
+        """The fan-in groups by id, in the order of their declaration."""
+        return {group.id: group for group in self.groups if isinstance(group, FanInEdgeGroup)}
+
+    @cached_property
+    def children(self) -> Mapping[str, Graph]:
+        """The graphs of the sub-workflows, by the id of the executor that runs them."""
+        found = {executor_id: executor.child_graph() for executor_id, executor in self.executors.items()}
+        return {executor_id: child for executor_id, child in found.items() if child is not None}
+
+    def types(self) -> Iterator[object]:
+        """Every type that stands in the annotations of a handler, sub-workflows included."""
+        for executor in self.executors.values():
+            for route in wiring(executor).dispatch.routes():
+                yield from route.types.takes
+                yield from route.types.sends
+                yield from route.types.yields
+        for child in self.children.values():
+            yield from child.types()
+
+    def modules(self) -> Iterator[str]:
+        """The modules that the executors' classes and functions were defined in, sub-workflows included."""
+        for executor in self.executors.values():
+            function = getattr(executor, "func", None)
+            yield function.__module__ if function is not None else executor.__class__.__module__
+        for child in self.children.values():
+            yield from child.modules()

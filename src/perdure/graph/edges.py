@@ -1,0 +1,297 @@
+"""Edges: how messages go from executor to executor. A group of edges is decided upon together."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from perdure.graph.messages import INTERNAL_SOURCE_ID
+from perdure.records import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from perdure.graph.executor import Executor
+
+EdgeCondition: TypeAlias = "Callable[[Any], bool | Awaitable[bool]]"
+SelectionFunc: TypeAlias = "Callable[[Any, list[str]], Any]"
+
+_PAIR = 2
+
+
+@dataclass
+class Case:
+    """One case of a switch: the target of the messages for which the condition holds."""
+
+    condition: EdgeCondition
+    target: Executor
+
+
+@dataclass
+class Default:
+    """The target of the messages that no case of a switch takes."""
+
+    target: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One directed edge, perhaps with a condition on the message."""
+
+    source_id: str
+    target_id: str
+    condition: EdgeCondition | None = field(default=None, compare=False)
+    condition_name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.source_id or not self.target_id:
+            raise ValueError("an edge needs the ids of two executors")
+        if self.condition is not None and self.condition_name is None:
+            object.__setattr__(self, "condition_name", callable_name(self.condition))
+
+    @property
+    def id(self) -> str:
+        """The two ends."""
+        return f"{self.source_id}->{self.target_id}"
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether messages may be held back."""
+        return self.condition is not None
+
+    async def should_route(self, data: Any) -> bool:
+        """Whether the condition, if there is one, holds for a message."""
+        return True if self.condition is None else bool(await ask(self.condition, data))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The edge as plain data; of the condition only its name."""
+        told: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
+        if self.condition_name is not None:
+            told["condition_name"] = self.condition_name
+        return told
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Edge:
+        """The edge of `to_dict`, without its condition."""
+        return cls(data["source_id"], data["target_id"], condition_name=data.get("condition_name"))
+
+
+class EdgeGroup:
+    """Edges that are decided upon together."""
+
+    _kinds: ClassVar[dict[str, type[EdgeGroup]]] = {}
+
+    def __init__(self, edges: Sequence[Edge], *, id: str | None = None) -> None:  # noqa: A002 - the documented name
+        self.edges: list[Edge] = list(edges)
+        self.id: str = id or f"{self.type}/{digest(' '.join(edge.id for edge in edges).encode())[:12]}"
+
+    def __init_subclass__(cls) -> None:
+        EdgeGroup._kinds[cls.__name__] = cls
+
+    @property
+    def type(self) -> str:
+        """The kind of group: the name of its class."""
+        return self.__class__.__name__
+
+    @property
+    def source_executor_ids(self) -> list[str]:
+        """Where the edges begin, each once, in order."""
+        return list(dict.fromkeys(edge.source_id for edge in self.edges))
+
+    @property
+    def target_executor_ids(self) -> list[str]:
+        """Where the edges end, each once, in order."""
+        return list(dict.fromkeys(edge.target_id for edge in self.edges))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The group as plain data; of its functions only their names."""
+        return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EdgeGroup:
+        """The group of `to_dict`. Its functions are gone: using one raises RuntimeError."""
+        kind = EdgeGroup._kinds.get(data["type"])
+        if kind is None:
+            raise ValueError(f"there is no edge group of the type {data['type']!r}")
+        group = kind.__new__(kind)
+        EdgeGroup.__init__(group, [Edge.from_dict(edge) for edge in data["edges"]], id=data["id"])
+        group._refill(data)
+        return group
+
+    def _refill(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_dict` of a kind of group adds."""
+        del data
+
+
+class SingleEdgeGroup(EdgeGroup):
+    """One edge."""
+
+    def __init__(
+        self,
+        source_id: str,
+        target_id: str,
+        condition: EdgeCondition | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        super().__init__([Edge(source_id, target_id, condition)], id=id)
+
+
+class InternalEdgeGroup(EdgeGroup):
+    """The way in from outside: the first input, and the answers to an executor's requests."""
+
+    def __init__(self, executor_id: str) -> None:
+        super().__init__([Edge(INTERNAL_SOURCE_ID(executor_id), executor_id)], id=f"internal/{executor_id}")
+
+
+class FanOutEdgeGroup(EdgeGroup):
+    """One source and several targets: all of them, or those that a function selects."""
+
+    def __init__(
+        self,
+        source_id: str,
+        target_ids: Sequence[str],
+        selection_func: SelectionFunc | None = None,
+        *,
+        selection_func_name: str | None = None,
+        id: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        if len(target_ids) < _PAIR:
+            raise ValueError("a fan-out needs at least two targets")
+        super().__init__([Edge(source_id, target_id) for target_id in target_ids], id=id)
+        self.target_ids: list[str] = list(target_ids)
+        self.selection_func = selection_func
+        self.selection_func_name = selection_func_name
+        if selection_func is not None and selection_func_name is None:
+            self.selection_func_name = callable_name(selection_func)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The group as plain data, with the name of the selecting function."""
+        return {**super().to_dict(), "selection_func_name": self.selection_func_name}
+
+    def _refill(self, data: Mapping[str, Any]) -> None:
+        self.target_ids = self.target_executor_ids
+        self.selection_func_name = data.get("selection_func_name")
+        self.selection_func = _missing(self.selection_func_name) if self.selection_func_name else None
+
+
+class FanInEdgeGroup(EdgeGroup):
+    """Several sources and one target, which gets one list when every source has sent."""
+
+    def __init__(
+        self,
+        source_ids: Sequence[str],
+        target_id: str,
+        *,
+        id: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        if len(source_ids) < _PAIR:
+            raise ValueError("a fan-in needs at least two sources")
+        super().__init__([Edge(source_id, target_id) for source_id in source_ids], id=id)
+
+    @property
+    def target_id(self) -> str:
+        """The one that gets the list."""
+        return self.edges[0].target_id
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCaseEdgeGroupCase:
+    """A case of a switch, by the id of its target."""
+
+    condition: EdgeCondition = field(compare=False)
+    target_id: str
+    condition_name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.target_id:
+            raise ValueError("a case needs a target")
+        if self.condition_name is None:
+            object.__setattr__(self, "condition_name", callable_name(self.condition))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The case as plain data."""
+        return {"target_id": self.target_id, "type": "Case", "condition_name": self.condition_name}
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCaseEdgeGroupDefault:
+    """The default of a switch, by the id of its target."""
+
+    target_id: str
+
+    def __post_init__(self) -> None:
+        if not self.target_id:
+            raise ValueError("a default needs a target")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The default as plain data."""
+        return {"target_id": self.target_id, "type": "Default"}
+
+
+SwitchEntry: TypeAlias = "SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault"
+
+
+class SwitchCaseEdgeGroup(FanOutEdgeGroup):
+    """One source and several targets, of which each message reaches one: that of the first case that holds."""
+
+    def __init__(
+        self,
+        source_id: str,
+        cases: Sequence[SwitchEntry],
+        *,
+        id: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        if len(cases) < _PAIR:
+            raise ValueError("a switch needs at least two entries: a case and the default")
+        defaults = [case for case in cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
+        if len(defaults) != 1:
+            raise ValueError(f"a switch needs exactly one default, not {len(defaults)}")
+        super().__init__(source_id, [case.target_id for case in cases], id=id)
+        self.cases: list[SwitchEntry] = list(cases)
+
+    @property
+    def default_id(self) -> str:
+        """The target of what no case takes."""
+        return next(case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The switch as plain data, with its cases in order."""
+        return {**super().to_dict(), "cases": [case.to_dict() for case in self.cases]}
+
+    def _refill(self, data: Mapping[str, Any]) -> None:
+        super()._refill(data)
+        self.cases = [
+            SwitchCaseEdgeGroupDefault(case["target_id"])
+            if case["type"] == "Default"
+            else SwitchCaseEdgeGroupCase(
+                _missing(case["condition_name"]), case["target_id"], condition_name=case["condition_name"]
+            )
+            for case in data["cases"]
+        ]
+
+
+async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a condition or a selection of the user's, sync or async."""
+    answer = function(*arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def callable_name(function: Callable[..., Any]) -> str:
+    """A function's name, as the definition and the signature tell it."""
+    return getattr(function, "__name__", "<callable>")
+
+
+def group_edges(groups: Iterable[EdgeGroup], *, internal: bool = False) -> list[Edge]:
+    """All edges of the groups, without the ways in unless asked for."""
+    return [edge for group in groups if internal or not isinstance(group, InternalEdgeGroup) for edge in group.edges]
+
+
+def _missing(name: str | None) -> Callable[..., Any]:
+    def gone(*_: Any) -> Any:
+        raise RuntimeError(
+            f"the function {name!r} is not part of the stored definition; build the graph in code to run it"
+        )
+
+    return gone

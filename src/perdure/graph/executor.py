@@ -1,0 +1,220 @@
+"""Executors: the nodes of a graph. They handle messages, and may hold state."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.graph.handlers import declaration_of
+from perdure.typenames import describe
+from perdure.types import is_instance_of, is_type_compatible, most_specific
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from perdure.graph.definition import Graph
+    from perdure.graph.handlers import HandlerTypes
+    from perdure.graph.messages import WorkflowMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A handler of an executor: the name of the method, and its types."""
+
+    method: str
+    types: HandlerTypes
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """All handlers of an executor, in the order of their definition."""
+
+    messages: tuple[Route, ...]
+    answers: tuple[Route, ...]
+
+    def route_of(self, value: object) -> Route | None:
+        """The handler whose type fits the value most specifically."""
+        index = most_specific(value, [route.types.takes[0] for route in self.messages])
+        return None if index is None else self.messages[index]
+
+    def answer_route(self, request: object, response: object) -> Route | None:
+        """The response handler for this request and this response, the most specific in the request first."""
+        fitting = [route for route in self.answers if is_instance_of(response, route.types.takes[1])]
+        index = most_specific(request, [route.types.takes[0] for route in fitting])
+        return None if index is None else fitting[index]
+
+    def routes(self) -> Iterator[Route]:
+        """Handlers of both kinds."""
+        yield from self.messages
+        yield from self.answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """What the engine keeps of an executor, under one name so that users' attributes never clash with it."""
+
+    dispatch: Dispatch
+    max_concurrency: int
+
+
+class Executor:
+    """A node of the graph. Subclass it, and mark the methods that take messages with `@handler`.
+
+    One executor handles one message at a time, in a fixed order; `max_concurrency` allows more for one that keeps no
+    state. Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are given.
+    """
+
+    _perdure: _Wiring
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the documented name
+        *,
+        type: str | None = None,  # noqa: A002 - the documented name
+        type_: str | None = None,
+        defer_discovery: bool = False,
+        max_concurrency: int = 1,
+        **_: Any,
+    ) -> None:
+        if not id:
+            raise ValueError("an executor needs an id that is not empty")
+        if max_concurrency < 1:
+            raise ValueError(f"executor {id!r}: max_concurrency is 1 or more, not {max_concurrency}")
+        self.id = id
+        self.type = self.type_ = type or type_ or self.__class__.__name__
+        dispatch = Dispatch((), ()) if defer_discovery else discover(self.__class__)
+        if not defer_discovery and not dispatch.messages:
+            raise ValueError(
+                f"executor {id!r}: {self.__class__.__name__} has no handler; mark a method "
+                "(self, message: T, ctx: WorkflowContext[...]) with @handler"
+            )
+        self._perdure = _Wiring(dispatch, max_concurrency)
+
+    @property
+    def input_types(self) -> list[Any]:
+        """The types that the handlers take."""
+        return [route.types.takes[0] for route in wiring(self).dispatch.messages]
+
+    @property
+    def output_types(self) -> list[Any]:
+        """The types that the handlers declare to send."""
+        return _distinct(type_ for route in wiring(self).dispatch.routes() for type_ in route.types.sends)
+
+    @property
+    def workflow_output_types(self) -> list[Any]:
+        """The types that the handlers declare to yield."""
+        return _distinct(type_ for route in wiring(self).dispatch.routes() for type_ in route.types.yields)
+
+    @property
+    def is_request_response_capable(self) -> bool:
+        """Whether there are response handlers."""
+        return bool(wiring(self).dispatch.answers)
+
+    def can_handle(self, message: WorkflowMessage) -> bool:
+        """Whether a handler takes this message; for an answer, a response handler."""
+        dispatch = wiring(self).dispatch
+        if message.original_request_info_event is not None:
+            return dispatch.answer_route(message.original_request_info_event.data, message.data) is not None
+        return dispatch.route_of(message.data) is not None
+
+    def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
+        """Whether a response handler takes answers of `response_type` to requests of `request_type`."""
+        return any(
+            is_type_compatible(request_type, route.types.takes[0])
+            and is_type_compatible(response_type, route.types.takes[1])
+            for route in wiring(self).dispatch.answers
+        )
+
+    def on_checkpoint_save(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
+        """The instance's state as a dict, sync or async. Override it together with `on_checkpoint_restore`."""
+        return {}
+
+    def on_checkpoint_restore(self, state: dict[str, Any]) -> Awaitable[None] | None:
+        """Take over a state that `on_checkpoint_save` gave, sync or async."""
+
+    def child_graph(self) -> Graph | None:
+        """The graph that this executor runs inside of itself, if it is a sub-workflow."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the definition says of this executor."""
+        return {"id": self.id, "type": self.type}
+
+    def to_json(self) -> str:
+        """The same as JSON."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Executor:
+        """An executor of this class with the id of a definition."""
+        return cls(**{key: value for key, value in data.items() if key in {"id", "type"}})
+
+    @classmethod
+    def from_json(cls, text: str) -> Executor:
+        """The same from JSON."""
+        return cls.from_dict(json.loads(text))
+
+    def clone(self, *, deep: bool = True) -> Executor:
+        """A copy of this executor."""
+        return copy.deepcopy(self) if deep else copy.copy(self)
+
+    def __repr__(self) -> str:
+        return f"{self.__class__.__name__}(id={getattr(self, 'id', '?')!r})"
+
+
+def wiring(executor: Executor) -> _Wiring:
+    """What the engine keeps of an executor. Raises TypeError for one whose constructor was not called."""
+    try:
+        return executor._perdure  # pyright: ignore[reportPrivateUsage] - one module owns it
+    except AttributeError:
+        name = executor.__class__.__name__
+        raise TypeError(f"{name} is not set up: call super().__init__(id=...) in {name}.__init__") from None
+
+
+def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1) -> None:
+    """Give an executor that was made with `defer_discovery` its handlers."""
+    executor._perdure = _Wiring(dispatch, max_concurrency)  # pyright: ignore[reportPrivateUsage]
+
+
+def discover(cls: type[Executor]) -> Dispatch:
+    """The handlers of a class, those of its bases first, in the order of their definition."""
+    messages: list[Route] = []
+    answers: list[Route] = []
+    for name in _method_names(cls):
+        declaration = declaration_of(getattr(cls, name, None))
+        if declaration is None:
+            continue
+        route = Route(name, declaration.types())
+        others = answers if declaration.is_response else messages
+        for other in others:
+            if other.types.takes == route.types.takes:
+                taken = " and ".join(describe(type_) for type_ in route.types.takes)
+                raise ValueError(f"{cls.__name__}: both {other.method!r} and {name!r} handle {taken}")
+        others.append(route)
+    return Dispatch(tuple(messages), tuple(answers))
+
+
+def _method_names(cls: type) -> list[str]:
+    return list(dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base)))
+
+
+def handler_of(executor: Executor, value: object) -> Callable[..., Awaitable[Any]] | None:
+    """The bound method that takes a message."""
+    route = wiring(executor).dispatch.route_of(value)
+    return None if route is None else getattr(executor, route.method)
+
+
+def response_handler_of(executor: Executor, request: object, response: object) -> Callable[..., Awaitable[Any]] | None:
+    """The bound method that takes an answer."""
+    route = wiring(executor).dispatch.answer_route(request, response)
+    return None if route is None else getattr(executor, route.method)
+
+
+def _distinct(types: Iterator[object]) -> list[Any]:
+    found: list[Any] = []
+    for type_ in types:
+        if type_ not in found:
+            found.append(type_)
+    return found

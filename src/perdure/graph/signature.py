@@ -1,0 +1,85 @@
+"""What of a graph is written into its checkpoints, so that a changed graph can be told from the one that wrote them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from perdure.graph.edges import FanOutEdgeGroup
+from perdure.graph.executor import wiring
+from perdure.typenames import describe, module_name
+
+if TYPE_CHECKING:
+    from perdure.graph.definition import Graph
+    from perdure.graph.edges import EdgeGroup
+    from perdure.graph.executor import Executor
+
+
+def graph_signature(graph: Graph) -> dict[str, Any]:
+    """The documented signature: the start, the executors' classes, the edges. A script and its import are the same."""
+    return {
+        "start_executor": graph.start_id,
+        "executors": {executor_id: _executor(executor) for executor_id, executor in graph.executors.items()},
+        "edge_groups": sorted((_group(group) for group in graph.groups), key=_sort_key),
+    }
+
+
+def signature_hash(signature: dict[str, Any]) -> str:
+    """The signature as one hash."""
+    text = json.dumps(signature, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def interfaces(graph: Graph) -> dict[str, Any]:
+    """What each executor takes, sends, and asks: the part of the graph that a change of types shows in."""
+    told: dict[str, Any] = {}
+    for executor_id, executor in graph.executors.items():
+        dispatch = wiring(executor).dispatch
+        told[executor_id] = {
+            "takes": sorted(describe(type_) for type_ in executor.input_types),
+            "sends": sorted(describe(type_) for type_ in executor.output_types),
+            "answers": sorted([describe(type_) for type_ in route.types.takes] for route in dispatch.answers),
+        }
+    return told
+
+
+def class_name(executor: Executor) -> str:
+    """`module.Class`, where a script run as `__main__` has the name under which it would be imported."""
+    cls = executor.__class__
+    return f"{module_name(cls.__module__)}.{cls.__name__}"
+
+
+def _executor(executor: Executor) -> Any:
+    child = executor.child_graph()
+    if child is None:
+        return class_name(executor)
+    return {"type": class_name(executor), "sub_workflow": graph_signature(child)}
+
+
+def _group(group: EdgeGroup) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "group_type": group.type,
+        "sources": sorted(group.source_executor_ids),
+        "targets": sorted(group.target_executor_ids),
+        "edges": sorted(
+            (
+                {"source": edge.source_id, "target": edge.target_id, "condition": edge.condition_name}
+                for edge in group.edges
+            ),
+            key=lambda edge: (edge["source"] or "", edge["target"] or "", edge["condition"] or ""),
+        ),
+    }
+    if isinstance(group, FanOutEdgeGroup):
+        told["selection_func"] = group.selection_func_name
+    return told
+
+
+def _sort_key(group: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        group["group_type"],
+        json.dumps(group["sources"]),
+        json.dumps(group["targets"]),
+        json.dumps(group["edges"], sort_keys=True),
+        json.dumps(group.get("selection_func")),
+    )

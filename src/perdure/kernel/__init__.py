@@ -1,0 +1,1 @@
+"""Pure functions on frozen values: no I/O, no clock."""

@@ -1,0 +1,63 @@
+"""What a superstep plans and what it did: the values that go into and out of the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.kernel.snapshot import Delivery, Output, Request, Snapshot, StateKey, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One handler call in one superstep. `ordinal` counts the calls of its executor."""
+
+    executor_id: str
+    ordinal: int
+    delivery: Delivery
+
+    @property
+    def key(self) -> str:
+        """A name that is unique in the superstep and the same in every life of the run."""
+        return f"{self.executor_id}#{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message, and where routing found that it goes: straight to executors, and into fan-in groups."""
+
+    data: Value
+    asked_for: str | None
+    targets: tuple[str, ...]
+    fan_ins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A value for a key of the state; `erase` takes the key away."""
+
+    key: StateKey
+    value: Value
+    erase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """All that one activation did. `executor_state` and `child` are None where there is none or it did not change."""
+
+    activation: Activation
+    sends: tuple[Sent, ...] = ()
+    writes: tuple[Write, ...] = ()
+    requests: tuple[Request, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    executor_state: Value = None
+    child: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A key that several executors wrote in one superstep."""
+
+    key: StateKey
+    executor_ids: tuple[str, ...]

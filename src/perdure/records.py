@@ -1,0 +1,175 @@
+"""The records that pass between the engine and a store: parts, manifests, commits, claims.
+
+A store sees ids, names and hashes. `Part.data` and `Manifest.header` are bytes that it keeps and never reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+PartKind: TypeAlias = Literal["json", "raw"]
+
+_DIGEST_SIZE = 20
+
+
+def digest(data: bytes) -> str:
+    """The content hash by which a part is addressed."""
+    return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An encoded value, or a piece of one, addressed by the hash of its bytes."""
+
+    hash: str
+    data: bytes = field(repr=False)
+    refs: tuple[str, ...] = ()
+    kind: PartKind = "json"
+
+    @classmethod
+    def of(cls, data: bytes, refs: tuple[str, ...] = (), kind: PartKind = "json") -> Part:
+        """The part that holds these bytes and refers to the parts `refs`."""
+        return cls(digest(data), data, refs, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path."""
+
+    checkpoint_id: str
+    run_id: str
+    workflow_name: str
+    position: int
+    previous_id: str | None
+    timestamp: str
+    iteration_count: int
+    header: bytes = field(repr=False)
+    toc: Mapping[str, str] = field(repr=False)
+
+    def checksum(self) -> str:
+        """A hash over all of it, kept beside it and compared on reading."""
+        identity = [
+            self.checkpoint_id,
+            self.run_id,
+            self.workflow_name,
+            self.position,
+            self.previous_id,
+            self.timestamp,
+            self.iteration_count,
+            dict(self.toc),
+        ]
+        text = json.dumps(identity, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        return digest(text + b"\n" + self.header)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is recorded of a run when it begins: at its start, or as a fork of a checkpoint."""
+
+    run_id: str
+    workflow_name: str
+    created_at: str
+    nonce: str
+    input_digest: str | None = None
+    parent_checkpoint_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as a store knows it. A fork's head is its parent's checkpoint until its first commit."""
+
+    run_id: str
+    workflow_name: str
+    created_at: str
+    nonce: str
+    input_digest: str | None
+    parent_checkpoint_id: str | None
+    head: str | None
+    position: int
+    """The number of the newest commit of this run, -1 before the first."""
+    settled: bool
+    """Nothing is left to do and no request is pending, as of the newest commit."""
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process that advances runs, described so that others can tell whether it lives."""
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to advance one run. Every write carries the token; a replaced token writes nothing."""
+
+    run_id: str
+    token: int
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that one commit changes, in one transaction."""
+
+    manifest: Manifest
+    parts: tuple[Part, ...]
+    """Every part that the checkpoint needs and its predecessor might not have."""
+    expected_head: str | None
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LatestOnly:
+    """Keep the newest checkpoint of each run."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullHistory:
+    """Keep every checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLast:
+    """Keep the newest `n` checkpoints of each run."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"KeepLast({self.n}) would keep nothing; give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFor:
+    """Keep what is younger than `age`."""
+
+    age: timedelta
+
+    def __post_init__(self) -> None:
+        if self.age.total_seconds() < 0:
+            raise ValueError(f"KeepFor({self.age!r}) lies in the future; give an age of zero or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a store may forget. A run's newest checkpoint and what a fork rests on always stay.
+
+    `checkpoints` is about the older checkpoints of a run, `finished_runs` about whole runs that have settled.
+    """
+
+    checkpoints: LatestOnly | FullHistory | KeepLast | KeepFor = field(default_factory=FullHistory)
+    finished_runs: FullHistory | KeepFor = field(default_factory=FullHistory)

@@ -1,0 +1,1 @@
+"""Drives one run: waits, routes, commits, resumes."""

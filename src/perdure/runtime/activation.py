@@ -1,0 +1,264 @@
+"""One handler call: it collects what the handler does through its context, and tells it live."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.graph.context import SHARED_SCOPE
+from perdure.kernel.effects import Effects, Write
+from perdure.kernel.snapshot import Output, Request
+from perdure.typenames import describe, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph, Reducer
+    from perdure.graph.executor import Executor
+    from perdure.kernel.effects import Activation
+    from perdure.kernel.snapshot import Snapshot, StateKey
+
+FRAMEWORK = WorkflowEventSource.FRAMEWORK
+RUN_KWARGS_KEY = "_workflow_run_kwargs"
+_ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all activations of a superstep share."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    tell: Callable[[WorkflowEvent[Any]], None]
+    scope_id: str
+    """Names run, branch and superstep, so that ids derived from it are the same in every life."""
+    run_kwargs: dict[str, Any]
+    """The kwargs of the run as they were given, those that are not stored included."""
+    streaming: bool = False
+    is_checkpointed: bool = False
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
+    """By executor: the writes of its earlier activations in this superstep."""
+    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    """By executor: the sub-workflow as its earlier activations in this superstep left it."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message that was sent and is not routed yet."""
+
+    value: object
+    message: Any
+    asked_for: str | None
+
+
+class ActivationRecorder:
+    """The context's port for one activation, and the maker of its effects."""
+
+    def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
+        self.activation = activation
+        self.executor = executor
+        self.around = around
+        self.child: Snapshot | None = None
+        self._sent: list[tuple[Any, str | None]] = []
+        self._outputs: list[tuple[Any, Any]] = []
+        self._yielded: list[Any] = []
+        self._requests: list[tuple[str, object, Any]] = []
+        self._own: dict[StateKey, Any] = {}
+        self._erased: set[StateKey] = set()
+        self._reduced: dict[StateKey, list[Any]] = {}
+        self.message: Any = self._message()
+
+    def _message(self) -> Any:
+        delivery, give = self.activation.delivery, self.around.values.give
+        if delivery.is_gathered:
+            return [give(value) for value in delivery.values]
+        return give(delivery.values[0])
+
+    @property
+    def request_data(self) -> Any:
+        """The request that the message answers."""
+        request = self.activation.delivery.answers
+        assert request is not None, "the message is no answer"
+        return self.around.values.give(request.data)
+
+    @property
+    def source_executor_ids(self) -> Sequence[str]:
+        """Where the message came from."""
+        return self.activation.delivery.sources
+
+    @property
+    def request_id(self) -> str | None:
+        """The request that is being answered, if one is."""
+        request = self.activation.delivery.answers
+        return None if request is None else request.id
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the caller reads a stream."""
+        return self.around.streaming
+
+    @property
+    def sent(self) -> Sequence[Any]:
+        """The messages sent so far."""
+        return [message for message, _ in self._sent]
+
+    @property
+    def yielded(self) -> Sequence[Any]:
+        """The outputs yielded so far."""
+        return self._yielded
+
+    def send(self, message: Any, target_id: str | None) -> None:
+        """Queue a message for the next superstep."""
+        self._sent.append((message, target_id))
+
+    def output(self, value: Any) -> None:
+        """Tell an output, as the builder designated this executor."""
+        self._yielded.append(value)
+        kind = self.around.graph.designation.kind_of(self.executor.id)
+        if kind is not None:
+            self.tell_output(kind, value)
+
+    def tell_output(self, kind: Any, value: Any) -> None:
+        """Tell an output of a given kind."""
+        self._outputs.append((kind, value))
+        self.around.tell(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+
+    def tell(self, event: WorkflowEvent[Any]) -> None:
+        """Tell an event of the executor's own; the engine's own kinds are not for users to tell."""
+        if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:
+            event = WorkflowEvent.warning(
+                f"executor {self.executor.id!r} tried to tell a {event.type!r} event, which only the engine tells; "
+                "use yield_output for outputs, or a type of your own"
+            )
+        self.around.tell(event)
+
+    def request(self, data: Any, response_type: Any, request_id: str | None) -> None:
+        """Open a request."""
+        chosen = request_id or self._derived_id(len(self._requests))
+        if chosen in self.around.snapshot.requests or any(chosen == other for other, _, _ in self._requests):
+            raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
+        if not self.executor.is_request_supported(type(data), response_type):
+            self.around.tell(
+                WorkflowEvent.warning(
+                    f"executor {self.executor.id!r} asks with a {type_of(data)} for a {describe(response_type)} "
+                    "but has no @response_handler for the two: an answer would be refused"
+                )
+            )
+        self._requests.append((chosen, data, response_type))
+        self.around.tell(WorkflowEvent.request_info(chosen, self.executor.id, data, response_type))
+
+    def _derived_id(self, ordinal: int) -> str:
+        name = f"{self.around.scope_id}/{self.activation.key}/request/{ordinal}"
+        return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+    def private_scope(self) -> str:
+        """The scope that belongs to this executor alone."""
+        return f"private:{self.executor.id}"
+
+    def read(self, scope: str, key: str) -> Any:
+        """A value of the state, a copy if it could be changed. Raises KeyError."""
+        place = (scope, key)
+        if place in self._own:
+            return self._own[place]
+        if place in self._erased:
+            raise KeyError(key)
+        earlier = self._overlay().get(place)
+        if earlier is not None:
+            if earlier.erase:
+                raise KeyError(key)
+            return self.around.values.give_state(earlier.value)
+        if place == (SHARED_SCOPE, RUN_KWARGS_KEY):
+            return self.around.run_kwargs
+        return self.around.values.give_state(self.around.snapshot.state[place])
+
+    def write(self, scope: str, key: str, value: Any) -> None:
+        """Stage a value; of a key with a reducer, an update that is merged when the superstep ends."""
+        place = (scope, key)
+        reducer = self.around.graph.rules.reducers.get(key) if scope == SHARED_SCOPE else None
+        if reducer is not None:
+            self._reduced.setdefault(place, []).append(value)
+            value = self._merged(reducer, place, value)
+        self._own[place] = value
+        self._erased.discard(place)
+
+    def _merged(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
+        try:
+            return reducer(self.read(*place), update)
+        except KeyError:
+            return update
+
+    def erase(self, scope: str, key: str) -> None:
+        """Stage the removal of a value. Raises KeyError."""
+        self.read(scope, key)
+        self._own.pop((scope, key), None)
+        self._reduced.pop((scope, key), None)
+        self._erased.add((scope, key))
+
+    def keys(self, scope: str) -> Sequence[str]:
+        """The keys of a scope as this activation sees it."""
+        found = dict.fromkeys(key for place, key in self.around.snapshot.state if place == scope)
+        for (place, key), write in self._overlay().items():
+            if place == scope:
+                found.pop(key, None) if write.erase else found.setdefault(key)
+        found.update(dict.fromkeys(key for place, key in self._own if place == scope))
+        return [key for key in found if (scope, key) not in self._erased]
+
+    def _overlay(self) -> Mapping[StateKey, Write]:
+        return self.around.overlays.get(self.executor.id, {})
+
+    def invoked(self) -> WorkflowEvent[Any]:
+        """The event before the call."""
+        return WorkflowEvent("executor_invoked", self.message, executor_id=self.executor.id, origin=FRAMEWORK)
+
+    def completed(self) -> WorkflowEvent[Any]:
+        """The event after the call: what was sent and yielded."""
+        data = [*self.sent, *self._yielded] or None
+        return WorkflowEvent("executor_completed", data, executor_id=self.executor.id, origin=FRAMEWORK)
+
+    def failed(self, error: BaseException) -> WorkflowEvent[Any]:
+        """The event after a call that raised."""
+        details = WorkflowErrorDetails.from_exception(error, executor_id=self.executor.id)
+        return WorkflowEvent(
+            "executor_failed", details, executor_id=self.executor.id, details=details, origin=FRAMEWORK
+        )
+
+    def finish(self) -> tuple[Effects, tuple[Pending, ...]]:
+        """Fix all values as they are now. The effects have no sends yet: these are returned to be routed."""
+        fix, name = self.around.values.fix, self.executor.id
+        writes = tuple(self._writes())
+        effects = Effects(
+            self.activation,
+            writes=writes,
+            requests=tuple(
+                Request(request_id, name, fix(data, f"request of executor {name!r}"), type(data), response_type)
+                for request_id, data, response_type in self._requests
+            ),
+            outputs=tuple(
+                Output(name, kind, fix(value, f"output of executor {name!r}")) for kind, value in self._outputs
+            ),
+            child=self.child,
+        )
+        pending = tuple(
+            Pending(fix(message, f"message of executor {name!r}"), message, target) for message, target in self._sent
+        )
+        self.around.overlays.setdefault(name, {}).update((write.key, write) for write in writes)
+        return effects, pending
+
+    def _writes(self) -> list[Write]:
+        fix = self.around.values.fix
+        writes = [Write(place, None, erase=True) for place in sorted(self._erased)]
+        writes.extend(Write(place, fix(value, _state_path(place))) for place, value in self._own.items())
+        return writes
+
+    def reductions(self) -> Mapping[StateKey, Sequence[Any]]:
+        """The updates to keys with reducers, in order."""
+        return self._reduced
+
+
+def _state_path(place: StateKey) -> str:
+    scope, key = place
+    return f"state[{key!r}]" if scope == SHARED_SCOPE else f"state[{key!r}] of scope {scope!r}"

@@ -1,0 +1,126 @@
+"""Answers to requests: found, brought to the type that was asked for, checked. A wrong one changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from perdure.checkpoint.record import request_event
+from perdure.errors import AlreadyAnsweredError, AnswerTypeError, UnknownRequestError
+from perdure.graph.executor import Executor, response_handler_of
+from perdure.graph.messages import WorkflowMessage
+from perdure.typenames import describe, type_of
+from perdure.types import is_instance_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph
+    from perdure.kernel.snapshot import Request, Snapshot
+
+
+def accepted(
+    responses: Mapping[str, Any],
+    *,
+    graph: Graph,
+    snapshot: Snapshot,
+    values: Values,
+    run_id: str,
+    later: Snapshot | None = None,
+) -> list[tuple[Request, object]]:
+    """The requests that are answered, each with its fixed answer. `later` is the head of the run, if it went on.
+
+    Raises UnknownRequestError, AlreadyAnsweredError, AnswerTypeError.
+    """
+    checked: list[tuple[Request, Any]] = []
+    for request_id, answer in responses.items():
+        request = _require_open(request_id, snapshot, later, run_id)
+        checked.append((request, _checked(request, answer, graph, values)))
+    return [(request, values.fix(answer, f"answer to request {request.id!r}")) for request, answer in checked]
+
+
+def _require_open(request_id: str, snapshot: Snapshot, later: Snapshot | None, run_id: str) -> Request:
+    for known in (later, snapshot):
+        answered_at = None if known is None else known.answered_at(request_id)
+        if answered_at is not None:
+            raise AlreadyAnsweredError(request_id, run_id=run_id, answered_at=answered_at)
+    request = snapshot.requests.get(request_id)
+    if request is None:
+        raise UnknownRequestError(request_id, pending=list(snapshot.requests))
+    return request
+
+
+def _checked(request: Request, answer: Any, graph: Graph, values: Values) -> Any:
+    try:
+        coerced = coerce(answer, request.response_type)
+    except (TypeError, ValueError) as error:
+        raise AnswerTypeError(
+            request.id, expected=f"a {describe(request.response_type)}", got=f"{answer!r}, which does not fit: {error}"
+        ) from error
+    if not is_instance_of(coerced, request.response_type):
+        raise AnswerTypeError(request.id, expected=f"a {describe(request.response_type)}", got=f"a {type_of(answer)}")
+    executor = graph.executors[request.executor_id]
+    if not takes_answer(executor, request, coerced, values):
+        raise AnswerTypeError(
+            request.id,
+            expected=f"what a @response_handler of executor {executor.id!r} takes",
+            got=f"a {type_of(coerced)}, which none of them does",
+        )
+    return coerced
+
+
+def takes_answer(executor: Executor, request: Request, answer: Any, values: Values) -> bool:
+    """Whether an executor has a response handler for this answer to this request."""
+    if executor.__class__.can_handle is Executor.can_handle:
+        return response_handler_of(executor, values.give(request.data), answer) is not None
+    event = request_event(request, values)
+    return executor.can_handle(WorkflowMessage(answer, executor.id, original_request_info_event=event))
+
+
+def coerce(value: Any, expected: Any) -> Any:
+    """Plain data, as JSON would have it, as the type that is expected. What fits already is left alone."""
+    if is_instance_of(value, expected):
+        return value
+    origin = get_origin(expected)
+    if origin in {typing.Union, types.UnionType}:
+        return _any_member(value, get_args(expected))
+    if origin is list and isinstance(value, (list, tuple)):
+        (element,) = get_args(expected)
+        return [coerce(item, element) for item in typing.cast("list[Any]", value)]
+    if origin is dict and isinstance(value, dict):
+        key_type, value_type = get_args(expected)
+        items = typing.cast("dict[Any, Any]", value).items()
+        return {coerce(key, key_type): coerce(item, value_type) for key, item in items}
+    if isinstance(expected, type):
+        return _as_class(value, expected)
+    return value
+
+
+def _any_member(value: Any, members: tuple[Any, ...]) -> Any:
+    for member in members:
+        try:
+            coerced = coerce(value, member)
+        except (TypeError, ValueError):
+            continue
+        if is_instance_of(coerced, member):
+            return coerced
+    return value
+
+
+def _as_class(value: Any, expected: type[Any]) -> Any:
+    if expected is float and type(value) is int:
+        return float(value)
+    if issubclass(expected, Enum):
+        return expected(value)
+    if not isinstance(value, dict):
+        return value
+    given = typing.cast("dict[str, Any]", value)
+    if dataclasses.is_dataclass(expected):
+        hints = typing.get_type_hints(expected)
+        return expected(**{name: coerce(item, hints.get(name, Any)) for name, item in given.items()})
+    validate = getattr(expected, "model_validate", None)
+    return given if validate is None else validate(given)

@@ -1,0 +1,69 @@
+"""What the runtime derives from a graph once: its signature, what it trusts, how it is described."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint.compat import graph_document
+from perdure.checkpoint.trust import Trust
+from perdure.graph.signature import graph_signature, signature_hash
+from perdure.storages.binding import Binding, bind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.clock import Clock
+    from perdure.graph.definition import Graph
+    from perdure.graph.executor import Executor
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A graph, ready to be run."""
+
+    graph: Graph
+    clock: Clock
+
+    @cached_property
+    def signature(self) -> dict[str, Any]:
+        """The documented signature of the graph."""
+        return graph_signature(self.graph)
+
+    @cached_property
+    def signature_hash(self) -> str:
+        """The same as one hash."""
+        return signature_hash(self.signature)
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """What a checkpoint says of the graph."""
+        return graph_document(self.graph)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """The types of the handlers' annotations, and the data types in the modules of the executors."""
+        trust = Trust.of(self.graph.types())
+        for module in dict.fromkeys(self.graph.modules()):
+            trust = trust.with_module(module)
+        return trust
+
+    def bound(self, storage: object) -> Binding:
+        """A storage as this workflow uses it."""
+        return bind(
+            storage,
+            workflow_name=self.graph.name,
+            trust=self.trust,
+            is_lenient=self.graph.rules.on_checkpoint_error == "warn",
+        )
+
+    def executors(self) -> Iterator[Executor]:
+        """All executors, those of sub-workflows included."""
+        yield from _executors(self.graph)
+
+
+def _executors(graph: Graph) -> Iterator[Executor]:
+    yield from graph.executors.values()
+    for child in graph.children.values():
+        yield from _executors(child)

@@ -1,0 +1,169 @@
+"""The loop that drives one run: plan, run, route, fold, commit, tell, until nothing is left to deliver."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import (
+    ClaimLostError,
+    StaleHeadError,
+    StateConflictError,
+    UndeliveredError,
+    WorkflowCheckpointException,
+    WorkflowConvergenceException,
+)
+from perdure.events import UndeliveredMessage, WorkflowEvent
+from perdure.graph.edges import FanOutEdgeGroup
+from perdure.kernel.effects import Sent
+from perdure.kernel.superstep import FanIn, conflicts, fold, plan
+from perdure.runtime.activation import FRAMEWORK, Surroundings
+from perdure.runtime.instances import Drift, load
+from perdure.runtime.routing import route
+from perdure.runtime.superstep import Superstep, Telling
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph
+    from perdure.kernel.effects import Effects
+    from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.runtime.activation import Pending
+    from perdure.runtime.ledger import Ledger
+    from perdure.runtime.superstep import Outcome
+
+
+@dataclass
+class Driver:
+    """Drives one run of a graph. `snapshot` is always the newest that was committed."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    ledger: Ledger
+    scope_id: str
+    is_checkpointed: bool
+    streaming: bool = False
+    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    drift: Drift = field(default_factory=Drift)
+
+    async def supersteps(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on."""
+        while not self.snapshot.is_idle:
+            if self.snapshot.since_input >= self.graph.rules.max_iterations:
+                raise WorkflowConvergenceException(
+                    f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
+                    "since its last input, and messages are left; raise max_iterations if it is meant to run on"
+                )
+            async with aclosing(self._superstep()) as events:
+                async for event in events:
+                    yield event
+
+    async def _superstep(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+        before = self.snapshot
+        iteration = before.iteration + 1
+        yield WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)
+        activations = plan(before)
+        telling = Telling()
+        superstep = Superstep(activations, self._surroundings(telling), telling, self.drift)
+        is_kept = False
+        try:
+            async with aclosing(superstep.events()) as events:
+                async for event in events:
+                    yield event
+            after = await self._folded(superstep.outcomes, telling)
+            for event in telling.told():
+                yield event
+            told = await self._commit(after)
+            is_kept = True
+        finally:
+            if not is_kept and self.is_checkpointed:
+                await load(self.graph, before, self.values, only={a.executor_id for a in activations})
+        if told is not None:
+            yield told
+        yield WorkflowEvent("superstep_completed", iteration=iteration, origin=FRAMEWORK)
+
+    def _surroundings(self, telling: Telling) -> Surroundings:
+        return Surroundings(
+            graph=self.graph,
+            snapshot=self.snapshot,
+            values=self.values,
+            tell=telling.tell,
+            scope_id=f"{self.scope_id}/{self.snapshot.turn}/{self.snapshot.iteration}",
+            run_kwargs=self.run_kwargs,
+            streaming=self.streaming,
+            is_checkpointed=self.is_checkpointed,
+        )
+
+    async def _commit(self, after: Snapshot) -> WorkflowEvent[Any] | None:
+        """Commit and tell; what could not be written stops the run, or is a warning if the workflow says so."""
+        try:
+            info = await self.ledger.commit(after, "superstep")
+        except (StaleHeadError, ClaimLostError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.snapshot = after
+            return WorkflowEvent("warning", f"no checkpoint of superstep {after.iteration}: {error}", origin=FRAMEWORK)
+        self.snapshot = after
+        return None if info is None else WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
+
+    async def _folded(self, outcomes: Sequence[Outcome], telling: Telling) -> Snapshot:
+        effects: list[Effects] = []
+        for outcome in outcomes:
+            sends = [await self._sent(outcome, pending, telling) for pending in outcome.pending]
+            effects.append(replace(outcome.effects, sends=tuple(sends)))
+        self._tell_conflicts(effects, telling)
+        fan_ins = {
+            group_id: FanIn(tuple(group.source_executor_ids), group.target_id)
+            for group_id, group in self.graph.fan_ins.items()
+        }
+        return fold(self.snapshot, effects, fan_ins=fan_ins, merged=self._merged(outcomes))
+
+    async def _sent(self, outcome: Outcome, pending: Pending, telling: Telling) -> Sent:
+        source_id = outcome.effects.activation.executor_id
+        message = pending.message if not self._asks_users(source_id) else self.values.give(pending.value)
+        routing = await route(self.graph, source_id=source_id, target_id=pending.asked_for, message=message)
+        if routing.undelivered is not None:
+            if self.graph.rules.undelivered == "error":
+                raise UndeliveredError(source_id=source_id, target_id=pending.asked_for, reason=routing.undelivered)
+            data = UndeliveredMessage(pending.message, source_id, pending.asked_for, routing.undelivered)
+            telling.tell(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
+        return Sent(pending.value, pending.asked_for, routing.targets, routing.fan_ins)
+
+    def _asks_users(self, source_id: str) -> bool:
+        """Whether routing calls users' code, which must see the value as it was fixed and not as it is now."""
+        return any(
+            isinstance(group, FanOutEdgeGroup) or any(edge.has_condition for edge in group.edges)
+            for group in self.graph.groups_from[source_id]
+        )
+
+    def _tell_conflicts(self, effects: Sequence[Effects], telling: Telling) -> None:
+        for conflict in conflicts(effects):
+            _, key = conflict.key
+            if key in self.graph.rules.reducers:
+                continue
+            error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
+            if self.graph.rules.state_conflicts == "strict":
+                raise error
+            telling.tell(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
+
+    def _merged(self, outcomes: Sequence[Outcome]) -> Mapping[StateKey, object]:
+        updates: dict[StateKey, list[Any]] = {}
+        for outcome in outcomes:
+            for place, values in outcome.recorder.reductions().items():
+                updates.setdefault(place, []).extend(values)
+        return {place: self._reduced(place, values) for place, values in updates.items()}
+
+    def _reduced(self, place: StateKey, updates: Sequence[Any]) -> object:
+        reducer = self.graph.rules.reducers[place[1]]
+        if place in self.snapshot.state:
+            merged, rest = self.values.give_state(self.snapshot.state[place]), updates
+        else:
+            merged, rest = updates[0], updates[1:]
+        for update in rest:
+            merged = reducer(merged, update)
+        return self.values.fix(merged, f"state[{place[1]!r}]")

@@ -1,0 +1,108 @@
+"""Executors as instances: asking them for their state, and putting them back to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sized
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.graph.executor import Executor
+from perdure.kernel.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from perdure.checkpoint.values import Kept, Values
+    from perdure.graph.definition import Graph
+
+
+def has_hooks(executor: Executor) -> bool:
+    """Whether an executor gives its state to checkpoints."""
+    return executor.__class__.on_checkpoint_save is not Executor.on_checkpoint_save
+
+
+async def saved_state(executor: Executor, values: Values) -> Kept:
+    """Ask an executor for its state and fix it."""
+    state: Any = executor.on_checkpoint_save()
+    if inspect.isawaitable(state):
+        state = await state
+    if not isinstance(state, dict):
+        raise WorkflowCheckpointException(
+            f"on_checkpoint_save of executor {executor.id!r} must return a dict, it returned a {type(state).__name__}"
+        )
+    return values.fix(state, f"state of executor {executor.id!r}")  # pyright: ignore[reportUnknownArgumentType]
+
+
+async def restore_state(executor: Executor, state: Any) -> None:
+    """Hand a state to an executor."""
+    try:
+        outcome = executor.on_checkpoint_restore(state)
+        if inspect.isawaitable(outcome):
+            await outcome
+    except WorkflowCheckpointException:
+        raise
+    except Exception as error:
+        raise WorkflowCheckpointException(
+            f"executor {executor.id!r} could not take over its stored state: {type(error).__name__}: {error}", error
+        ) from error
+
+
+async def initial_states(graph: Graph, values: Values) -> tuple[dict[str, object], dict[str, Snapshot]]:
+    """The states that all executors with hooks begin with, and those of the sub-workflows."""
+    states: dict[str, object] = {
+        executor_id: await saved_state(executor, values)
+        for executor_id, executor in graph.executors.items()
+        if has_hooks(executor)
+    }
+    children: dict[str, Snapshot] = {}
+    for executor_id, child in graph.children.items():
+        inner, grandchildren = await initial_states(child, values)
+        children[executor_id] = Snapshot(executors=inner, children=grandchildren)
+    return states, children
+
+
+async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterable[str] | None = None) -> None:
+    """Put the executors, or some of them, to the states that a snapshot holds, sub-workflows included."""
+    chosen = graph.executors.keys() if only is None else set(only)
+    for executor_id in chosen:
+        executor = graph.executors[executor_id]
+        state = snapshot.executors.get(executor_id)
+        if state is not None and has_hooks(executor):
+            await restore_state(executor, values.give(state))
+        child = graph.children.get(executor_id)
+        if child is not None and executor_id in snapshot.children:
+            await load(child, snapshot.children[executor_id], values)
+
+
+class Drift:
+    """Notices that an executor without hooks changes: its changes would be lost by a resume."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    @staticmethod
+    def look(executor: Executor) -> Mapping[str, tuple[int, int | None]]:
+        """What can be compared cheaply: which object each attribute is, and how long."""
+        if has_hooks(executor) or executor.child_graph() is not None:
+            return {}
+        return {
+            name: (id(value), len(value) if isinstance(value, Sized) else None)
+            for name, value in vars(executor).items()
+            if name != "_perdure"
+        }
+
+    def noticed(self, executor: Executor, before: Mapping[str, tuple[int, int | None]]) -> str | None:
+        """The warning about the first attribute that is not as before; once for each executor."""
+        if executor.id in self._told:
+            return None
+        after = self.look(executor)
+        for name in after.keys() | before.keys():
+            if after.get(name) != before.get(name):
+                self._told.add(executor.id)
+                return (
+                    f"executor {executor.id!r} changed its attribute {name!r} but has no on_checkpoint_save and "
+                    "on_checkpoint_restore: a resumed run would not have the change; add the two hooks, or keep the "
+                    "value with ctx.set_state"
+                )
+        return None

@@ -1,0 +1,160 @@
+"""Finding the run that a call means: a new one, the instance's own, one by its id, one by a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perdure.checkpoint.compat import compare
+from perdure.checkpoint.manifest import Reader, header_of
+from perdure.checkpoint.migrate import migrate
+from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
+from perdure.errors import IncompatibleGraphError, RunNotFoundError
+from perdure.kernel.snapshot import Snapshot
+from perdure.records import NewRun
+from perdure.runtime.routing import accepts
+from perdure.runtime.saved import snapshot_of_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from perdure.checkpoint.values import Values
+    from perdure.records import Claim, Manifest, RunRecord
+    from perdure.runtime.blueprint import Blueprint
+    from perdure.storages.binding import Binding
+
+
+@dataclass
+class Tenure:
+    """What a workflow instance holds of its run between two calls."""
+
+    run_id: str
+    nonce: str
+    snapshot: Snapshot
+    values: Values
+    binding: Binding | None = None
+    claim: Claim | None = None
+    head: Manifest | None = None
+    position: int = -1
+    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    first_input: object = None
+    is_new: bool = False
+    """Nothing has been committed yet, and the executors' first states have to be asked for."""
+
+    @property
+    def head_id(self) -> str | None:
+        """The checkpoint that the run stands at."""
+        return None if self.head is None else self.head.checkpoint_id
+
+
+Arrive: TypeAlias = "Callable[[str], Awaitable[None]]"
+"""Called with the id of a run before it is claimed: nobody else in this process may be at it."""
+
+
+async def start(
+    blueprint: Blueprint,
+    binding: Binding,
+    arrive: Arrive,
+    *,
+    run_id: str,
+    input_digest: str | None,
+    takeover: bool = False,
+) -> Tenure:
+    """A new run, claimed; its first commit is still to come."""
+    await arrive(run_id)
+    nonce = blueprint.clock.new_id()
+    create = NewRun(run_id, blueprint.graph.name, blueprint.clock.now().isoformat(), nonce, input_digest)
+    claim = await binding.store.claim(run_id, create=create, takeover=takeover)
+    return Tenure(run_id, nonce, Snapshot(), binding.values, binding, claim, is_new=True)
+
+
+async def by_run_id(
+    blueprint: Blueprint, binding: Binding, arrive: Arrive, run_id: str, *, takeover: bool = False
+) -> Tenure:
+    """A run at its head, claimed. Raises RunNotFoundError."""
+    if await binding.store.run(run_id) is None:
+        raise RunNotFoundError(run_id)
+    await arrive(run_id)
+    claim = await binding.store.claim(run_id, takeover=takeover)
+    return await _held(blueprint, binding, claim)
+
+
+async def by_checkpoint(
+    blueprint: Blueprint, binding: Binding, arrive: Arrive, checkpoint_id: str, *, takeover: bool = False
+) -> tuple[Tenure, Snapshot | None]:
+    """The run whose head this checkpoint is, claimed; of an older one a fork, and the head of the run it left."""
+    manifest = await binding.store.manifest(checkpoint_id)
+    record = await binding.store.run(manifest.run_id)
+    if record is not None and record.head == checkpoint_id:
+        await arrive(manifest.run_id)
+        claim = await binding.store.claim(manifest.run_id, takeover=takeover)
+        tenure = await _held(blueprint, binding, claim)
+        if tenure.head_id == checkpoint_id:
+            return tenure, None
+        # Somebody advanced the run before we had it: the checkpoint is an older one by now.
+        await binding.store.release(claim)
+        record = await binding.store.run(manifest.run_id)
+    later = await _head_snapshot(binding, record)
+    return await fork(blueprint, binding, arrive, manifest), later
+
+
+async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest: Manifest) -> Tenure:
+    """A new run whose head is an older checkpoint until its first commit. The source is not touched."""
+    snapshot = await read(blueprint, binding, manifest)
+    run_id, nonce = blueprint.clock.new_id(), blueprint.clock.new_id()
+    await arrive(run_id)
+    create = NewRun(
+        run_id,
+        blueprint.graph.name,
+        blueprint.clock.now().isoformat(),
+        nonce,
+        parent_checkpoint_id=manifest.checkpoint_id,
+    )
+    claim = await binding.store.claim(run_id, create=create)
+    return Tenure(run_id, nonce, snapshot, binding.values, binding, claim, manifest)
+
+
+async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Snapshot:
+    """The snapshot of a checkpoint, in the terms of the present graph. Raises IncompatibleGraphError."""
+    graph = blueprint.graph
+    parts = await binding.store.parts(manifest.toc.values())
+    if SAVED_FIELDS_PATH in manifest.toc:
+        if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
+            report = "  it was made by hand, for a graph with another signature"
+            raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
+        fields = saved_fields(manifest, parts, binding.codec)
+        return await snapshot_of_fields(graph, fields, binding.values, iteration=manifest.iteration_count)
+    reader = Reader(manifest, parts, binding.codec)
+    snapshot, stored = reader.snapshot(), reader.graph()
+    if stored == blueprint.document:
+        return snapshot
+    migrated = await migrate(snapshot, stored, graph, binding.values)
+    report = compare(stored, graph, migrated.snapshot, binding.values, accepts=accepts, renamed=migrated.renamed)
+    if not report.is_compatible:
+        raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
+    return migrated.snapshot
+
+
+async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
+    try:
+        record = await binding.store.run(claim.run_id)
+        assert record is not None, "a claimed run exists"
+        assert record.head is not None, "a run that is known has a head"
+        manifest = await binding.store.manifest(record.head)
+        snapshot = await read(blueprint, binding, manifest)
+    except BaseException:
+        await binding.store.release(claim)
+        raise
+    return Tenure(
+        claim.run_id, record.nonce, snapshot, binding.values, binding, claim, manifest, position=record.position
+    )
+
+
+async def _head_snapshot(binding: Binding, record: RunRecord | None) -> Snapshot | None:
+    if record is None or record.head is None:
+        return None
+    manifest = await binding.store.manifest(record.head)
+    if SAVED_FIELDS_PATH in manifest.toc:
+        return None
+    parts = await binding.store.parts(manifest.toc.values())
+    return Reader(manifest, parts, binding.codec).snapshot()

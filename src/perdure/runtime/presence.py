@@ -1,0 +1,121 @@
+"""Who advances what in this very process. A stream that was abandoned is closed and makes room."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import RunBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from perdure.graph.executor import Executor
+    from perdure.streams import ResponseStream
+
+
+class Occupant:
+    """A stream that advances a run with its executors."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self._stream: weakref.ref[ResponseStream[Any, Any]] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left: asyncio.Event | None = None
+
+    def bind(self, stream: ResponseStream[Any, Any]) -> None:
+        """Name the stream through which this one is read."""
+        self._stream = weakref.ref(stream)
+
+    def enter(self, run_id: str) -> None:
+        """Begin."""
+        self.run_id = run_id
+        self._loop = asyncio.get_running_loop()
+        self._left = asyncio.Event()
+
+    def leave(self) -> None:
+        """End."""
+        if self._left is not None:
+            self._left.set()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody will read on: the stream is gone, or its reader is, or its reader is who asks."""
+        if self._loop is None or self._loop.is_closed():
+            return True
+        stream = self._stream() if self._stream is not None else None
+        if stream is None:
+            return True
+        consumer = stream.consumer
+        return consumer is None or consumer.done() or consumer is _current_task()
+
+    async def evict(self) -> None:
+        """Close the stream and wait until nothing of it runs."""
+        if self._loop is not asyncio.get_running_loop():
+            return
+        stream = self._stream() if self._stream is not None else None
+        if stream is not None:
+            await stream.aclose()
+        elif self._left is not None:
+            # Its generator is being finalised by the event loop, which has the last word.
+            await self._left.wait()
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+class Presence:
+    """Which stream holds which executors and which run, and whose states the executors carry."""
+
+    def __init__(self) -> None:
+        self._executors: weakref.WeakKeyDictionary[Executor, Occupant] = weakref.WeakKeyDictionary()
+        self._runs: weakref.WeakValueDictionary[tuple[str, str], Occupant] = weakref.WeakValueDictionary()
+        self._tenants: weakref.WeakKeyDictionary[Executor, object] = weakref.WeakKeyDictionary()
+        self._pristine: weakref.WeakKeyDictionary[Executor, Callable[[], Any]] = weakref.WeakKeyDictionary()
+
+    async def enter(self, occupant: Occupant, *, executors: Iterable[Executor], place: str, run_id: str) -> None:
+        """Take the executors and the run. Raises RunBusyError if another stream that is being read has them."""
+        nodes = list(executors)
+        others = {self._executors.get(node) for node in nodes} | {self._runs.get((place, run_id))}
+        for other in others - {None, occupant}:
+            assert other is not None
+            if not other.is_abandoned:
+                raise RunBusyError(other.run_id, owner="another task of this process")
+            await other.evict()
+        occupant.enter(run_id)
+        self._runs[(place, run_id)] = occupant
+        for node in nodes:
+            self._executors[node] = occupant
+
+    def leave(self, occupant: Occupant) -> None:
+        """Give everything free."""
+        for key in [key for key, other in self._runs.items() if other is occupant]:
+            del self._runs[key]
+        for node in [node for node, other in self._executors.items() if other is occupant]:
+            del self._executors[node]
+        occupant.leave()
+
+    def settle(self, executors: Iterable[Executor], tenant: object) -> None:
+        """Note whose states the executors carry."""
+        for node in executors:
+            self._tenants[node] = tenant
+
+    def are_settled(self, executors: Iterable[Executor], tenant: object) -> bool:
+        """Whether all executors carry the states of this tenant."""
+        return all(self._tenants.get(node) is tenant for node in executors)
+
+    def remember_pristine(self, executor: Executor, state: Callable[[], Any]) -> None:
+        """Note the state that an executor had before any run used it; the first one told stands."""
+        self._pristine.setdefault(executor, state)
+
+    def pristine(self, executor: Executor) -> Callable[[], Any] | None:
+        """What gives a copy of that state."""
+        return self._pristine.get(executor)
+
+
+PRESENCE = Presence()

@@ -1,0 +1,45 @@
+"""A snapshot whose values are kept another way: when a run moves between memory and storages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perdure.checkpoint.values import as_kept
+from perdure.kernel.trail import Trail
+
+if TYPE_CHECKING:
+    from perdure.checkpoint.values import Values
+    from perdure.kernel.snapshot import Delivery, Output, Request, Snapshot
+
+
+def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
+    """The same snapshot with every value taken out of the one keeping and put into the other."""
+
+    def move(value: object) -> object:
+        return after.fix(before.give(value), as_kept(value).path)
+
+    def request(old: Request) -> Request:
+        return replace(old, data=move(old.data))
+
+    def delivery(old: Delivery) -> Delivery:
+        answers = None if old.answers is None else request(old.answers)
+        return replace(old, values=tuple(map(move, old.values)), answers=answers)
+
+    def output(old: Output) -> Output:
+        return replace(old, data=move(old.data))
+
+    return replace(
+        snapshot,
+        deliveries=tuple(map(delivery, snapshot.deliveries)),
+        fan_in={
+            group_id: {source: tuple(map(move, kept)) for source, kept in buffer.items()}
+            for group_id, buffer in snapshot.fan_in.items()
+        },
+        state={place: move(value) for place, value in snapshot.state.items()},
+        executors={key: move(value) for key, value in snapshot.executors.items()},
+        requests={key: request(value) for key, value in snapshot.requests.items()},
+        outputs=Trail().extended(map(output, snapshot.outputs)),
+        children={key: rekept(child, before, after) for key, child in snapshot.children.items()},
+        kwargs=None if snapshot.kwargs is None else move(snapshot.kwargs),
+    )

@@ -1,0 +1,117 @@
+"""Where a message goes. Conditions and selections are users' code, asked here, once the superstep has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupCase, ask
+from perdure.graph.executor import Executor, wiring
+from perdure.graph.messages import WorkflowMessage
+from perdure.typenames import type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.graph.definition import Graph
+    from perdure.graph.edges import EdgeGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Where one message goes; `undelivered` says why it goes nowhere, if that is a loss."""
+
+    targets: tuple[str, ...] = ()
+    fan_ins: tuple[str, ...] = ()
+    undelivered: str | None = None
+
+
+class _Verdict:
+    """What the groups said of one message, collected."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+        self.fan_ins: list[str] = []
+        self.refused: list[str] = []
+        self.is_held_back = False
+
+
+async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:
+    """Ask every group of the source where this message goes."""
+    groups = graph.groups_from[source_id]
+    if target_id is not None:
+        groups = tuple(group for group in groups if target_id in group.target_executor_ids)
+        if not groups:
+            return Routing(undelivered=f"executor {target_id!r} is not connected to {source_id!r}")
+    verdict = _Verdict()
+    for group in groups:
+        await _ask_group(graph, group, message, target_id, verdict)
+    undelivered = None
+    if verdict.refused and not verdict.targets and not verdict.fan_ins and not verdict.is_held_back:
+        takers = ", ".join(map(repr, dict.fromkeys(verdict.refused)))
+        undelivered = f"a {type_of(message)} can't be handled by {takers}"
+    return Routing(tuple(verdict.targets), tuple(verdict.fan_ins), undelivered)
+
+
+async def _ask_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> None:
+    match group:
+        case FanInEdgeGroup():
+            if accepts(graph.executors[group.target_id], [message]):
+                verdict.fan_ins.append(group.id)
+            else:
+                verdict.refused.append(group.target_id)
+        case SwitchCaseEdgeGroup():
+            chosen = await _switch(graph, group, message)
+            _offer(graph, (chosen,), message, target_id, verdict)
+        case FanOutEdgeGroup(selection_func=None):
+            _offer(graph, group.target_ids, message, target_id, verdict)
+        case FanOutEdgeGroup():
+            _offer(graph, await _selected(group, message), message, target_id, verdict)
+        case _:
+            edge = group.edges[0]
+            if not accepts(graph.executors[edge.target_id], message):
+                verdict.refused.append(edge.target_id)
+            elif await edge.should_route(message):
+                verdict.targets.append(edge.target_id)
+            else:
+                verdict.is_held_back = True
+
+
+def _offer(graph: Graph, chosen: Sequence[str], message: Any, target_id: str | None, verdict: _Verdict) -> None:
+    if target_id is not None:
+        chosen = [target_id] if target_id in chosen else []
+    if not chosen:
+        verdict.is_held_back = True
+    for candidate in chosen:
+        if accepts(graph.executors[candidate], message):
+            verdict.targets.append(candidate)
+        else:
+            verdict.refused.append(candidate)
+
+
+async def _switch(graph: Graph, group: SwitchCaseEdgeGroup, message: Any) -> str:
+    for case in group.cases:
+        if not isinstance(case, SwitchCaseEdgeGroupCase):
+            continue
+        if accepts(graph.executors[case.target_id], message) and await ask(case.condition, message):
+            return case.target_id
+    return group.default_id
+
+
+async def _selected(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
+    assert group.selection_func is not None, "a group without a selection sends to all"
+    selected = await ask(group.selection_func, message, list(group.target_ids))
+    strangers = [target_id for target_id in selected if target_id not in group.target_ids]
+    if strangers:
+        raise RuntimeError(
+            f"selection {group.selection_func_name!r} of executor {group.source_executor_ids[0]!r} chose "
+            f"{', '.join(map(repr, strangers))}; it may choose of {', '.join(map(repr, group.target_ids))}"
+        )
+    return list(dict.fromkeys(selected))
+
+
+def accepts(executor: Executor, message: Any) -> bool:
+    """Whether an executor has a handler for a message."""
+    if executor.__class__.can_handle is Executor.can_handle:
+        return wiring(executor).dispatch.route_of(message) is not None
+    return executor.can_handle(WorkflowMessage(message, source_id=executor.id))

@@ -1,0 +1,372 @@
+"""One call on a run: found, claimed, given what came from outside, driven until idle, and released."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.checkpoint.record import request_event
+from perdure.checkpoint.values import LiveValues
+from perdure.errors import (
+    MissingRunKwargsError,
+    RunExistsError,
+    RunNotFoundError,
+    RunUnfinishedError,
+    UnknownRequestError,
+    WorkflowCheckpointException,
+)
+from perdure.events import WorkflowEvent, WorkflowRunState
+from perdure.graph.messages import WorkflowMessage
+from perdure.kernel.moves import answer, begin_turn
+from perdure.kernel.snapshot import Snapshot
+from perdure.records import digest
+from perdure.runtime import kwargs as run_kwargs
+from perdure.runtime import opening
+from perdure.runtime.activation import FRAMEWORK
+from perdure.runtime.answers import accepted
+from perdure.runtime.driver import Driver
+from perdure.runtime.instances import Drift, has_hooks, initial_states, load, restore_state
+from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger
+from perdure.runtime.opening import Tenure
+from perdure.runtime.presence import PRESENCE, Occupant
+from perdure.runtime.rekeep import rekept
+from perdure.runtime.routing import accepts
+from perdure.typenames import describe, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from perdure.runtime.blueprint import Blueprint
+    from perdure.storages.binding import Binding
+
+
+class Absent:
+    """Stands for a message that was not given, since None may be one."""
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asked for."""
+
+    message: Any = ABSENT
+    responses: Mapping[str, Any] | None = None
+    checkpoint_id: str | None = None
+    run_id: str | None = None
+    storage: object = None
+    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict[str, "Mapping[str, Any] | None"])
+    streaming: bool = False
+    takeover: bool = False
+
+    @property
+    def has_message(self) -> bool:
+        """Whether there is a message."""
+        return self.message is not ABSENT
+
+    @property
+    def names_a_run(self) -> bool:
+        """Whether the call says which run it means."""
+        return self.run_id is not None or self.checkpoint_id is not None
+
+
+class Session:
+    """From claim to release. `tenure` is what the instance holds afterwards."""
+
+    def __init__(self, blueprint: Blueprint, call: Call, *, tenure: Tenure | None, drift: Drift) -> None:
+        self._blueprint = blueprint
+        self._call = call
+        self._before = tenure
+        self._drift = drift
+        self._occupant = Occupant()
+        self._later: Snapshot | None = None
+        self._message = call.message
+        self.tenure: Tenure | None = None
+
+    @property
+    def occupant(self) -> Occupant:
+        """This session, as others in the process see it."""
+        return self._occupant
+
+    async def open(self) -> None:
+        """Find and claim the run, and put the executors to its states. Raises before anything was told."""
+        call = self._call
+        if call.storage is None:
+            self.tenure = await self._in_memory()
+        else:
+            self.tenure = await self._stored(self._blueprint.bound(call.storage))
+        if self._message is not ABSENT and not self.tenure.snapshot.is_idle:
+            raise RunUnfinishedError(self.tenure.run_id, checkpoint_id=self.tenure.head_id)
+        await self._settle(self.tenure)
+
+    async def _in_memory(self) -> Tenure:
+        call, tenure = self._call, self._before
+        if call.checkpoint_id is not None:
+            raise ValueError(
+                "checkpoint_id needs a storage to read from: give checkpoint_storage here or to WorkflowBuilder"
+            )
+        is_meant = tenure is not None and call.run_id in {None, tenure.run_id}
+        if tenure is None or not is_meant:
+            if not call.has_message:
+                raise _nothing_to_do(call)
+            run_id = call.run_id or self._blueprint.clock.new_id()
+            await self._arrive(run_id)
+            return Tenure(run_id, run_id, Snapshot(), LiveValues(), first_input=call.message)
+        await self._arrive(tenure.run_id)
+        if call.run_id is not None and call.has_message:
+            self._attach(same_input=tenure.first_input == call.message)
+        if tenure.binding is None:
+            return tenure
+        live = LiveValues()
+        return replace(
+            tenure, snapshot=rekept(tenure.snapshot, tenure.values, live), values=live, binding=None, claim=None
+        )
+
+    def _attach(self, *, same_input: bool) -> None:
+        """The run exists: the message is its first input, told again, or a mistake."""
+        if not same_input:
+            raise RunExistsError(self._call.run_id or "")
+        self._message = ABSENT
+
+    async def _stored(self, binding: Binding) -> Tenure:
+        call, blueprint = self._call, self._blueprint
+        if call.checkpoint_id is not None:
+            tenure, self._later = await opening.by_checkpoint(
+                blueprint, binding, self._arrive, call.checkpoint_id, takeover=call.takeover
+            )
+            return tenure
+        if call.run_id is not None:
+            return await self._named(binding, call.run_id)
+        own = self._before
+        if own is None:
+            if not call.has_message:
+                raise _nothing_to_do(call)
+            return await self._fresh(binding, blueprint.clock.new_id())
+        if own.binding is None or own.binding.store.place != binding.store.place:
+            return await self._adopted(binding, own)
+        return await self._continued(binding, own)
+
+    async def _named(self, binding: Binding, run_id: str) -> Tenure:
+        record = await binding.store.run(run_id)
+        if self._call.has_message:
+            if record is None:
+                return await self._fresh(binding, run_id)
+            self._attach(same_input=record.input_digest == self._digest(binding))
+        return await opening.by_run_id(self._blueprint, binding, self._arrive, run_id, takeover=self._call.takeover)
+
+    async def _fresh(self, binding: Binding, run_id: str) -> Tenure:
+        self._require_handled(self._call.message)
+        return await opening.start(
+            self._blueprint,
+            binding,
+            self._arrive,
+            run_id=run_id,
+            input_digest=self._digest(binding),
+            takeover=self._call.takeover,
+        )
+
+    async def _adopted(self, binding: Binding, own: Tenure) -> Tenure:
+        """The instance's run goes on in another storage than before."""
+        taken = await binding.store.run(own.run_id) is not None
+        run_id = self._blueprint.clock.new_id() if taken else own.run_id
+        tenure = await opening.start(self._blueprint, binding, self._arrive, run_id=run_id, input_digest=None)
+        states, children = await initial_states(self._blueprint.graph, binding.values)
+        moved = rekept(own.snapshot, own.values, binding.values)
+        moved = replace(moved, executors={**states, **moved.executors}, children={**children, **moved.children})
+        return replace(tenure, snapshot=moved, run_kwargs=own.run_kwargs, is_new=False)
+
+    async def _continued(self, binding: Binding, own: Tenure) -> Tenure:
+        """The next turn of the instance's own run, or its answers."""
+        record = await binding.store.run(own.run_id)
+        if record is None:
+            return await self._fresh(binding, self._blueprint.clock.new_id())
+        is_current = record.head == own.head_id and PRESENCE.are_settled(self._blueprint.executors(), own)
+        if not is_current:
+            tenure = await opening.by_run_id(
+                self._blueprint, binding, self._arrive, own.run_id, takeover=self._call.takeover
+            )
+            return replace(tenure, run_kwargs=own.run_kwargs)
+        await self._arrive(own.run_id)
+        claim = await binding.store.claim(own.run_id, takeover=self._call.takeover)
+        own.claim, own.binding, own.values = claim, binding, binding.values
+        return own
+
+    async def _arrive(self, run_id: str) -> None:
+        binding = None if self._call.storage is None else self._blueprint.bound(self._call.storage)
+        place = "memory" if binding is None else binding.store.place
+        await PRESENCE.enter(self._occupant, executors=self._blueprint.executors(), place=place, run_id=run_id)
+
+    def _digest(self, binding: Binding) -> str:
+        return digest(binding.codec.encode(self._call.message, path="the first message").text)
+
+    async def _settle(self, tenure: Tenure) -> None:
+        """Let the executors carry the states of this run."""
+        executors = list(self._blueprint.executors())
+        if tenure.binding is not None and tenure is not self._before:
+            if tenure.is_new:
+                await self._begin(tenure)
+            else:
+                await load(self._blueprint.graph, tenure.snapshot, tenure.values)
+        PRESENCE.settle(executors, tenure)
+
+    async def _begin(self, tenure: Tenure) -> None:
+        """A new run begins with the states that the executors had before any run used them."""
+        for executor in self._blueprint.executors():
+            pristine = PRESENCE.pristine(executor)
+            if pristine is not None:
+                await restore_state(executor, pristine())
+        states, children = await initial_states(self._blueprint.graph, tenure.values)
+        tenure.snapshot = replace(tenure.snapshot, executors=states, children=children)
+        _remember_pristine(self._blueprint, tenure)
+
+    async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Everything between the first and the last status."""
+        tenure = self._require_tenure()
+        ledger = self._ledger(tenure)
+        async for event in self._entered(tenure, ledger):
+            yield event
+        driver = Driver(
+            graph=self._blueprint.graph,
+            snapshot=tenure.snapshot,
+            values=tenure.values,
+            ledger=ledger,
+            scope_id=tenure.nonce,
+            is_checkpointed=tenure.binding is not None,
+            streaming=self._call.streaming,
+            run_kwargs=tenure.run_kwargs,
+            drift=self._drift,
+        )
+        try:
+            async with aclosing(driver.supersteps()) as events:
+                async for event in events:
+                    self._follow(tenure, driver, ledger)
+                    yield event
+        finally:
+            self._follow(tenure, driver, ledger)
+
+    @staticmethod
+    def _follow(tenure: Tenure, driver: Driver, ledger: Ledger) -> None:
+        tenure.snapshot = driver.snapshot
+        if isinstance(ledger, StoreLedger):
+            tenure.head, tenure.position = ledger.head, ledger.position
+
+    def _ledger(self, tenure: Tenure) -> Ledger:
+        return NoLedger() if tenure.binding is None else StoreLedger.of(self._blueprint, tenure.binding, tenure)
+
+    async def _entered(self, tenure: Tenure, ledger: Ledger) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Take in what came from outside, durably, and tell what a resuming caller has to know."""
+        snapshot, kind = self._with_input(tenure)
+        snapshot = self._with_kwargs(tenure, snapshot)
+        if kind is None:
+            tenure.snapshot = snapshot
+        else:
+            async for event in self._committed(tenure, ledger, snapshot, kind):
+                yield event
+        if not self._call.names_a_run:
+            return
+        for request in tenure.snapshot.requests.values():
+            yield request_event(request, tenure.values)
+        if tenure.snapshot.is_settled:
+            for output in tenure.snapshot.outputs:
+                data = tenure.values.give(output.data)
+                yield WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)
+
+    async def _committed(
+        self, tenure: Tenure, ledger: Ledger, snapshot: Snapshot, kind: str
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        try:
+            info = await ledger.commit(snapshot, kind)
+        except WorkflowCheckpointException as error:
+            if self._blueprint.graph.rules.on_checkpoint_error == "stop":
+                raise
+            info = None
+            yield WorkflowEvent("warning", f"no {kind} checkpoint: {error}", origin=FRAMEWORK)
+        tenure.snapshot = snapshot
+        tenure.is_new = False
+        if isinstance(ledger, StoreLedger):
+            tenure.head, tenure.position = ledger.head, ledger.position
+        if info is not None:
+            yield WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
+
+    def _with_input(self, tenure: Tenure) -> tuple[Snapshot, str | None]:
+        graph, values, responses = self._blueprint.graph, tenure.values, self._call.responses
+        if self._message is not ABSENT:
+            message = self._require_handled(self._message)
+            value = values.fix(message, "the message of the run")
+            return begin_turn(tenure.snapshot, target_id=graph.start_id, value=value), "entry"
+        if responses is None:
+            return tenure.snapshot, None
+        answers = accepted(
+            responses,
+            graph=graph,
+            snapshot=tenure.snapshot,
+            values=values,
+            run_id=tenure.run_id,
+            later=self._later,
+        )
+        at = self._blueprint.clock.now().isoformat()
+        return answer(tenure.snapshot, answers, at=at), "response"
+
+    def _require_handled(self, message: Any) -> Any:
+        if isinstance(message, WorkflowMessage):
+            message = message.data
+        start = self._blueprint.graph.executors[self._blueprint.graph.start_id]
+        if not accepts(start, message):
+            takes = ", ".join(describe(type_) for type_ in start.input_types)
+            raise RuntimeError(
+                f"start executor {start.id!r} can't handle a message of type {type_of(message)}; it takes {takes}"
+            )
+        return message
+
+    def _with_kwargs(self, tenure: Tenure, snapshot: Snapshot) -> Snapshot:
+        given = run_kwargs.resolved(self._call.kwargs, self._blueprint.graph.executors)
+        if self._message is ABSENT:
+            given = self._kept_kwargs(tenure, snapshot) | given
+        tenure.run_kwargs = given
+        kept, withheld = run_kwargs.storable(given, tenure.values)
+        if kept is None and snapshot.kwargs is None and not withheld and not snapshot.withheld_kwargs:
+            return snapshot
+        return replace(snapshot, kwargs=kept, withheld_kwargs=withheld)
+
+    def _kept_kwargs(self, tenure: Tenure, snapshot: Snapshot) -> dict[str, Any]:
+        if tenure.run_kwargs:
+            return tenure.run_kwargs
+        given_kinds = {kind for kind, value in self._call.kwargs.items() if value is not None}
+        missing = [name for name in snapshot.withheld_kwargs if name.split(".")[0] not in given_kinds]
+        if missing and not snapshot.is_settled:
+            raise MissingRunKwargsError(run_id=tenure.run_id, names=missing)
+        return {} if snapshot.kwargs is None else tenure.values.give(snapshot.kwargs)
+
+    def _require_tenure(self) -> Tenure:
+        assert self.tenure is not None, "a session is opened before it is read"
+        return self.tenure
+
+    async def close(self) -> None:
+        """Release the run and the executors."""
+        try:
+            tenure = self.tenure
+            if tenure is not None and tenure.binding is not None and tenure.claim is not None:
+                await tenure.binding.store.release(tenure.claim)
+        finally:
+            PRESENCE.leave(self._occupant)
+
+
+def final_state(snapshot: Snapshot) -> WorkflowRunState:
+    """Where a run that is idle stands."""
+    return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if snapshot.requests else WorkflowRunState.IDLE
+
+
+def _nothing_to_do(call: Call) -> Exception:
+    if call.responses:
+        return UnknownRequestError(next(iter(call.responses)), pending=())
+    return RunNotFoundError(call.run_id or "")
+
+
+def _remember_pristine(blueprint: Blueprint, tenure: Tenure) -> None:
+    values = tenure.values
+    for executor_id, executor in blueprint.graph.executors.items():
+        if has_hooks(executor):
+            state = tenure.snapshot.executors[executor_id]
+            PRESENCE.remember_pristine(executor, lambda state=state: values.give(state))

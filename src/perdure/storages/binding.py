@@ -1,0 +1,42 @@
+"""A storage as one workflow uses it: the store beneath, and the codec with the trust of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perdure.checkpoint.codec import Codec
+from perdure.checkpoint.values import CodedValues
+from perdure.storages.foreign import ForeignStore
+from perdure.storages.protocol import CheckpointStorage
+from perdure.storages.shipped import StoreStorage
+
+if TYPE_CHECKING:
+    from perdure.checkpoint.trust import Trust
+    from perdure.stores.port import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Everything that is needed to write and read the checkpoints of a workflow."""
+
+    storage: object
+    store: Store
+    codec: Codec
+    values: CodedValues
+
+
+def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:
+    """Bind a storage to a workflow. Raises TypeError for what is no storage."""
+    if isinstance(storage, StoreStorage):
+        storage.trust = storage.trust.including(trust)
+        codec = Codec(storage.allowed.including(trust), allow_pickle=storage.allow_pickle)
+        return Binding(storage, storage.store, codec, CodedValues(codec, is_lenient=is_lenient))
+    if isinstance(storage, CheckpointStorage):
+        codec = Codec(trust)
+        store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)
+        return Binding(storage, store, codec, CodedValues(codec, is_lenient=is_lenient))
+    raise TypeError(
+        f"a {type(storage).__name__} is no checkpoint storage: it needs the methods save, load, list_checkpoints, "
+        "delete, get_latest and list_checkpoint_ids"
+    )

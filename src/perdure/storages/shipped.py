@@ -1,0 +1,212 @@
+"""The storages that ship with perdure: a store each, and above it the six methods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
+from perdure.checkpoint.codec import Codec, references
+from perdure.checkpoint.documents import dumps
+from perdure.checkpoint.manifest import FORMAT
+from perdure.checkpoint.record import SAVED_FIELDS_PATH, StoredCheckpoint, WorkflowCheckpoint
+from perdure.checkpoint.trust import Trust
+from perdure.clock import Clock, SystemClock
+from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
+from perdure.records import Commit, Manifest, NewRun, Part, Retention
+from perdure.stores.file import FileStore
+from perdure.stores.memory import MemoryStore
+from perdure.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from perdure.stores.port import Store
+
+
+class StoreStorage:
+    """The six methods on top of a store. `trust` grows with every workflow that uses the storage in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.store = store
+        self.allow_pickle = allow_pickle
+        self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
+        self.trust = self.allowed
+
+    def codec(self) -> Codec:
+        """The codec with the trust that the storage has now."""
+        return Codec(self.trust, allow_pickle=self.allow_pickle)
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Keep a checkpoint that was made by hand or comes from another storage."""
+        if isinstance(checkpoint, StoredCheckpoint):
+            manifest, parts = checkpoint.manifest, _all_parts(checkpoint)
+        else:
+            manifest, parts = saved_manifest(checkpoint, self.codec())
+        if await self._has_same(manifest):
+            return manifest.checkpoint_id
+        create = NewRun(manifest.run_id, manifest.workflow_name, manifest.timestamp, nonce=manifest.run_id)
+        claim = await self.store.claim(manifest.run_id, create=create)
+        try:
+            record = await self.store.run(manifest.run_id)
+            position, head = (record.position, record.head) if record is not None else (-1, None)
+            manifest = replace(manifest, position=position + 1)
+            await self.store.commit(claim, Commit(manifest, parts, head, settled=False))
+        finally:
+            await self.store.release(claim)
+        return manifest.checkpoint_id
+
+    async def _has_same(self, manifest: Manifest) -> bool:
+        try:
+            present = await self.store.manifest(manifest.checkpoint_id)
+        except CheckpointNotFoundError:
+            return False
+        if (present.header, present.toc) == (manifest.header, manifest.toc):
+            return True
+        raise WorkflowCheckpointException(
+            f"there is another checkpoint {manifest.checkpoint_id!r} in this storage, and checkpoints never change; "
+            "give this one an id of its own"
+        )
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """A checkpoint by its id. Raises CheckpointNotFoundError, CheckpointDamagedError."""
+        return self._view(await self.store.manifest(checkpoint_id))
+
+    async def list_checkpoints(
+        self, *, workflow_name: str | None = None, run_id: str | None = None
+    ) -> list[WorkflowCheckpoint]:
+        """The checkpoints in commit order: all, or those of a workflow or of a run. Nothing is decoded."""
+        return [self._view(m) for m in await self.store.manifests(workflow_name=workflow_name, run_id=run_id)]
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Forget a checkpoint; False if there was none."""
+        return await self.store.delete(checkpoint_id)
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """The newest commit of any run of the workflow."""
+        manifest = await self.store.latest(workflow_name=workflow_name)
+        return None if manifest is None else self._view(manifest)
+
+    async def list_checkpoint_ids(self, *, workflow_name: str | None = None) -> list[str]:
+        """The ids in commit order: all, or those of a workflow."""
+        return list(await self.store.ids(workflow_name=workflow_name))
+
+    async def collect(self) -> int:
+        """Remove what no checkpoint refers to any more; the number of parts removed."""
+        return await self.store.collect()
+
+    async def close(self) -> None:
+        """Release files and threads. A closed storage opens again when it is used."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
+        return StoredCheckpoint(manifest, self.store.read_parts, self.codec)
+
+
+class InMemoryCheckpointStorage(StoreStorage):
+    """For tests. It goes through the same codec as the others: what works here works on disk."""
+
+    def __init__(
+        self,
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        super().__init__(
+            MemoryStore(retention=retention or Retention(), clock=clock or SystemClock()),
+            allowed_checkpoint_types=allowed_checkpoint_types,
+            allow_pickle=allow_pickle,
+        )
+
+
+class FileCheckpointStorage(StoreStorage):
+    """A directory of readable files, for one machine."""
+
+    def __init__(
+        self,
+        storage_path: str | os.PathLike[str],
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        store = FileStore(storage_path, retention=retention or Retention(), clock=clock or SystemClock())
+        super().__init__(store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle)
+        self.storage_path: Path = store.directory
+
+
+class SqliteCheckpointStorage(StoreStorage):
+    """One SQLite file, for one machine and any number of its processes: the embedded default."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        store = SqliteStore(path, retention=retention or Retention(), clock=clock or SystemClock())
+        super().__init__(store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle)
+        self.path: Path = store.path
+
+
+def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Part, ...]]:
+    """A checkpoint that was made by hand as a manifest; its values are one part."""
+    contents = checkpoint.contents()
+    fields: dict[str, Any] = {
+        "messages": contents.messages,
+        "state": contents.state,
+        "pending_request_info_events": contents.pending_request_info_events,
+    }
+    encoded = codec.encode(fields, path="checkpoint")
+    header = {
+        "format": FORMAT,
+        "workflow_name": checkpoint.workflow_name,
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "run_id": checkpoint.run_id,
+        "previous_checkpoint_id": checkpoint.previous_checkpoint_id,
+        "timestamp": checkpoint.timestamp,
+        "iteration_count": checkpoint.iteration_count,
+        "graph_signature_hash": checkpoint.graph_signature_hash,
+        "kind": "saved",
+        "turn": 1,
+        "since_input": checkpoint.iteration_count,
+        "pending_request_info_events": dict.fromkeys(contents.pending_request_info_events),
+        "metadata": checkpoint.metadata,
+        "version": checkpoint.version,
+    }
+    manifest = Manifest(
+        checkpoint_id=checkpoint.checkpoint_id,
+        run_id=checkpoint.run_id or f"saved:{checkpoint.checkpoint_id}",
+        workflow_name=checkpoint.workflow_name,
+        position=0,
+        previous_id=checkpoint.previous_checkpoint_id,
+        timestamp=checkpoint.timestamp,
+        iteration_count=checkpoint.iteration_count,
+        header=dumps(header),
+        toc={SAVED_FIELDS_PATH: encoded.part().hash},
+    )
+    return manifest, (*encoded.parts, encoded.part())
+
+
+def _all_parts(checkpoint: StoredCheckpoint) -> tuple[Part, ...]:
+    return tuple(Part.of(data, references(data)) for data in checkpoint.parts().values())

@@ -1,0 +1,197 @@
+"""A store whose work is blocking, and the port on top of it.
+
+A backend does one thing at a time and knows nothing of asyncio. `BackedStore` is the port for any of them; its
+commits are grouped: those that wait when the backend gets to one are handed to it together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from perdure.errors import WorkflowException
+from perdure.stores.ids import require_checkpoint_id, require_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from perdure.records import Claim, Commit, Manifest, NewRun, RunRecord
+
+T = TypeVar("T")
+
+
+class PendingCommit:
+    """A commit that waits for its turn, and how it ended."""
+
+    __slots__ = ("claim", "commit", "error")
+
+    def __init__(self, claim: Claim, commit: Commit) -> None:
+        self.claim = claim
+        self.commit = commit
+        self.error: Exception | None = None
+
+
+class Backend(Protocol):
+    """The operations of the storage port, blocking."""
+
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim: ...
+
+    def release(self, claim: Claim) -> None: ...
+
+    def commit(self, pending: Sequence[PendingCommit]) -> None:
+        """Write each of them whole or not at all, and note the error of those that were not written."""
+        ...
+
+    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None: ...
+
+    def run(self, run_id: str) -> RunRecord | None: ...
+
+    def manifest(self, checkpoint_id: str) -> Manifest: ...
+
+    def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]: ...
+
+    def ids(self, *, workflow_name: str | None) -> Sequence[str]: ...
+
+    def latest(self, *, workflow_name: str) -> Manifest | None: ...
+
+    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
+
+    def delete(self, checkpoint_id: str) -> bool: ...
+
+    def collect(self) -> int: ...
+
+    def is_collection_due(self) -> bool:
+        """Whether enough was forgotten to look for parts that nobody needs."""
+        ...
+
+    def close(self) -> None: ...
+
+
+B = TypeVar("B", bound=Backend)
+B_co = TypeVar("B_co", bound=Backend, covariant=True)
+
+
+class Doer(Protocol[B_co]):
+    """Whoever does the work on a backend: a thread, or the caller."""
+
+    async def do(self, work: Callable[[B_co], T]) -> T: ...
+
+    def do_blocking(self, work: Callable[[B_co], T]) -> T: ...
+
+    def post(self, work: Callable[[B_co], T]) -> object: ...
+
+    async def close(self) -> None: ...
+
+
+class BackedStore(Generic[B]):
+    """The storage port on a backend."""
+
+    def __init__(self, place: str, doer: Doer[B]) -> None:
+        self._place = place
+        self._doer = doer
+        self._pending: deque[PendingCommit] = deque()
+
+    @property
+    def place(self) -> str:
+        """Where the store is."""
+        return self._place
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place}>"
+
+    async def claim(self, run_id: str, *, create: NewRun | None = None, takeover: bool = False) -> Claim:
+        """Take the run for this process."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.claim(run_id, create=create, takeover=takeover))
+
+    async def release(self, claim: Claim) -> None:
+        """Give the run free, if the claim still stands."""
+        await self._doer.do(lambda backend: backend.release(claim))
+
+    async def commit(self, claim: Claim, commit: Commit) -> None:
+        """Write one commit."""
+        require_checkpoint_id(commit.manifest.checkpoint_id)
+        mine = PendingCommit(claim, commit)
+        self._pending.append(mine)
+        try:
+            await self._doer.do(self._commit_pending)
+        finally:
+            # Only if we were cancelled before anybody took it.
+            with contextlib.suppress(ValueError):
+                self._pending.remove(mine)
+        if mine.error is not None:
+            raise mine.error
+
+    def _commit_pending(self, backend: B) -> None:
+        taken: list[PendingCommit] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._pending.popleft())
+        if not taken:
+            return
+        try:
+            backend.commit(taken)
+        except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
+            for pending in taken:
+                pending.error = pending.error or error
+        # These commits have had their end, whatever becomes of the collection.
+        with contextlib.suppress(WorkflowException):
+            if backend.is_collection_due():
+                self._doer.post(_collect)
+
+    async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+        """Move the head back."""
+        require_checkpoint_id(to)
+        await self._doer.do(lambda backend: backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce))
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        """What is known of a run."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.run(run_id))
+
+    async def manifest(self, checkpoint_id: str) -> Manifest:
+        """One checkpoint."""
+        require_checkpoint_id(checkpoint_id)
+        return await self._doer.do(lambda backend: backend.manifest(checkpoint_id))
+
+    async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
+        """Checkpoints in commit order."""
+        if run_id is not None:
+            require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.manifests(workflow_name=workflow_name, run_id=run_id))
+
+    async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
+        """Their ids."""
+        return await self._doer.do(lambda backend: backend.ids(workflow_name=workflow_name))
+
+    async def latest(self, *, workflow_name: str) -> Manifest | None:
+        """The newest commit of a workflow."""
+        return await self._doer.do(lambda backend: backend.latest(workflow_name=workflow_name))
+
+    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """The bytes of these parts and of all that they refer to."""
+        wanted = tuple(roots)
+        return await self._doer.do(lambda backend: backend.parts(wanted))
+
+    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """The same, blocking."""
+        wanted = tuple(roots)
+        return self._doer.do_blocking(lambda backend: backend.parts(wanted))
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Forget one checkpoint."""
+        require_checkpoint_id(checkpoint_id)
+        return await self._doer.do(lambda backend: backend.delete(checkpoint_id))
+
+    async def collect(self) -> int:
+        """Remove parts that no checkpoint refers to."""
+        return await self._doer.do(_collect)
+
+    async def close(self) -> None:
+        """Release files and threads."""
+        await self._doer.close()
+
+
+def _collect(backend: Backend) -> int:
+    return backend.collect()

@@ -1,0 +1,177 @@
+"""One connection to a SQLite file: opened, migrated, with its transactions and its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.stores.statements import migrations, named_statements, split
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+APPLICATION_ID = 0x70657264
+"""Says that the file is ours: "perd"."""
+
+BUSY_TIMEOUT_SECONDS = 30.0
+_BUSY_RETRY_SECONDS = 0.02
+
+_statements = functools.cache(named_statements)
+_migrations = functools.cache(migrations)
+
+
+class Database:
+    """A connection for one thread. Errors of sqlite3 come through as they are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._synchronous = ""
+        with database_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+        try:
+            with database_errors(path):
+                self._set_up()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _set_up(self) -> None:
+        connection = self._connection
+        connection.row_factory = sqlite3.Row
+        # Text that is no UTF-8 any more must come to where checksums are compared.
+        connection.text_factory = _lenient_text
+        _require_ours(connection, self.path)
+        _switch_to_wal(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        _migrate(connection, self.path)
+
+    def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
+        """Run the statement of that name."""
+        return self._connection.execute(_statements()[name], parameters)
+
+    def number(self, name: str, /, **parameters: object) -> int:
+        """The single number that a statement gives."""
+        return int(self.execute(name, **parameters).fetchone()[0])
+
+    @contextlib.contextmanager
+    def transaction(self, *, durable: bool = True) -> Generator[None]:
+        """All or nothing. One that is not durable may be lost with the machine, not with the process."""
+        self._synchronize("FULL" if durable else "NORMAL")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # Some errors have ended the transaction already.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Generator[None]:
+        """All or nothing, inside of a transaction."""
+        self._connection.execute("SAVEPOINT one")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO one")
+                self._connection.execute("RELEASE one")
+            raise
+        self._connection.execute("RELEASE one")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _synchronize(self, mode: str) -> None:
+        if mode != self._synchronous:
+            self._connection.execute("PRAGMA synchronous = FULL" if mode == "FULL" else "PRAGMA synchronous = NORMAL")
+            self._synchronous = mode
+
+
+@contextlib.contextmanager
+def database_errors(path: Path) -> Generator[None]:
+    """Errors of sqlite3 and of the file system as ours, with the file named."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise WorkflowCheckpointException(
+                f"{str(path)!r} is not a SQLite database; choose another file for the storage"
+            ) from error
+        raise WorkflowCheckpointException(
+            f"the database {str(path)!r} can't be used: {error}; see to the file and try again"
+        ) from error
+    except OSError as error:
+        raise WorkflowCheckpointException(
+            f"the database {str(path)!r} can't be opened: {error.strerror}; see to its directory and try again"
+        ) from error
+
+
+def _lenient_text(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
+    application_id = _pragma(connection, "PRAGMA application_id")
+    if application_id == APPLICATION_ID:
+        return
+    if application_id != 0 or _pragma(connection, "SELECT count(*) FROM sqlite_master") != 0:
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} is a database of another program; choose another file for the storage"
+        )
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """The first to open a new file changes its mode; the timeout of the connection does not cover that."""
+    attempts_left = int(BUSY_TIMEOUT_SECONDS / _BUSY_RETRY_SECONDS)
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            attempts_left -= 1
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or attempts_left == 0:
+                raise
+            time.sleep(_BUSY_RETRY_SECONDS)  # noqa: TID251 - SQLite offers nothing to wait for here
+        else:
+            return
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    known = len(_migrations())
+    if _version(connection, path) == known:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been faster.
+        for script in _migrations()[_version(connection, path) :]:
+            for statement in split(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID:d}")
+        connection.execute(f"PRAGMA user_version = {known:d}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version = _pragma(connection, "PRAGMA user_version")
+    if version > len(_migrations()):
+        raise WorkflowCheckpointException(
+            f"the database {str(path)!r} has schema version {version}, this perdure knows {len(_migrations())}; "
+            "upgrade perdure to open it"
+        )
+    return version
+
+
+def _pragma(connection: sqlite3.Connection, query: str) -> int:
+    return int(connection.execute(query).fetchone()[0])

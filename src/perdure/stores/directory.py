@@ -1,0 +1,334 @@
+"""What the file store's thread does with the directory. Whoever changes something holds the directory's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    WorkflowCheckpointException,
+)
+from perdure.records import Claim, FullHistory
+from perdure.stores import retention as keep
+from perdure.stores import rules
+from perdure.stores.besides import Besides, closure, placed
+from perdure.stores.counter import Counter
+from perdure.stores.document import Document
+from perdure.stores.documents import Documents
+from perdure.stores.ids import require_inside
+from perdure.stores.owners import Owners
+from perdure.stores.runlog import RunLine
+from perdure.stores.runlogs import ForkIndex, RunLogs, WorkflowIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from perdure.clock import Clock
+    from perdure.records import Commit, Manifest, NewRun, Part, Retention, RunRecord
+    from perdure.stores.backend import PendingCommit
+    from perdure.stores.disk import Disk
+    from perdure.stores.runlog import RunLog
+
+_EXAMINED_RUNS_PER_COMMIT_MAX = 20
+
+
+class FileBackend:
+    """The runs in one directory."""
+
+    def __init__(self, directory: Path, *, retention: Retention, clock: Clock, disk: Disk) -> None:
+        self._directory = directory
+        self._retention = retention
+        self._clock = clock
+        self._disk = disk
+        own = directory / ".perdure"
+        aside = own / "aside"
+        with self._errors():
+            for name in ("aside", "parts", "runs", "workflows", "forks"):
+                disk.make_directory(own / name)
+        self._lock_path = own / "lock"
+        self._aside = aside
+        self._owners = Owners(own / "owners")
+        self._documents = Documents(disk, directory, aside=aside / "checkpoint")
+        self._besides = Besides(disk, own / "parts", aside=aside / "part")
+        self._logs = RunLogs(disk, own / "runs", self._documents)
+        self._workflows = WorkflowIndex(disk, own / "workflows", self._logs)
+        self._forks = ForkIndex(disk, own / "forks", self._logs)
+        self._counter = Counter(disk, own / "counter", self._highest_number)
+        self._unexamined: deque[str] = deque()
+
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
+        require_inside("run id", run_id)
+        with self._errors(), self._lock():
+            self._logs.finish_removals(run_id)
+            log = self._logs.of(run_id)
+            line = log.current()
+            state = rules.claimable(
+                line.state if line else None,
+                run_id,
+                create=create,
+                takeover=takeover,
+                is_replaceable=self._owners.is_replaceable,
+            )
+            owner, token = self._owners.enter(), self._counter.take()
+            self._begin(log, rules.claimed(state, owner=owner, token=token), line)
+        return Claim(run_id, token, owner)
+
+    def _begin(self, log: RunLog, state: rules.RunState, line: RunLine | None) -> None:
+        is_new_fork = state.rests_on is not None and (line is None or not line.state.is_known)
+        if is_new_fork:
+            self._forks.note(state.rests_on or "", state.record.run_id)
+        # A claim need not outlast the machine, since its owner does not.
+        log.append(RunLine("claim", state, line.newest if line else None), sync=is_new_fork)
+        if is_new_fork:
+            self._logs.sync()
+
+    def release(self, claim: Claim) -> None:
+        with self._errors(), self._lock():
+            log = self._logs.of(claim.run_id)
+            line = log.current()
+            if line is None or not rules.is_held(line.state, claim):
+                return
+            if line.state.is_known:
+                log.append(replace(line, change="release", state=rules.released(line.state), subject=None), sync=False)
+            else:
+                self._logs.erase(log)
+
+    def commit(self, pending: Sequence[PendingCommit]) -> None:
+        for each in pending:
+            try:
+                with self._lock():
+                    self._write(each.claim, each.commit)
+            except OSError as error:
+                each.error = CheckpointWriteError(run_id=each.claim.run_id, reason=error.strerror or str(error))
+                each.error.__cause__ = error
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
+                each.error = error
+
+    def _write(self, claim: Claim, commit: Commit) -> None:
+        checkpoint_id = commit.manifest.checkpoint_id
+        require_inside("checkpoint id", checkpoint_id)
+        log = self._logs.of(claim.run_id)
+        line = log.current()
+        state = rules.require_claim(line.state if line else None, claim, expected_head=commit.expected_head)
+        rules.require_head(state, commit.expected_head)
+        rules.require_next(state, commit)
+        if self._documents.exists(checkpoint_id):
+            raise rules.exists_already(checkpoint_id)
+        document, beside = self._prepared(commit)
+        self._besides.add(beside.values())
+        after = RunLine("commit", rules.committed(state, commit), document.entry, subject=checkpoint_id)
+        log.append(after, sync=True)
+        if state.record.position == rules.BEFORE_THE_FIRST:
+            self._logs.sync()
+        self._workflows.note(commit.manifest.workflow_name, claim.run_id, commit.manifest.position)
+        self._documents.put(document)
+        # The commit has happened; what can't be forgotten now is forgotten after the next one.
+        with contextlib.suppress(OSError, WorkflowCheckpointException):
+            self._prune(log, head=checkpoint_id)
+            self._remove_finished(besides=log)
+
+    def _prepared(self, commit: Commit) -> tuple[Document, Mapping[str, Part]]:
+        """The file to be written, and the parts to be written beside it."""
+        previous = self._documents.find(commit.expected_head) if commit.expected_head else None
+        inline, beside = placed(
+            commit.manifest.toc,
+            carried=previous.parts if previous else {},
+            new={part.hash: part for part in commit.parts},
+        )
+        manifest = replace(commit.manifest, toc=MappingProxyType(dict(commit.manifest.toc)))
+        return Document(manifest, commit.settled, self._counter.take(), inline), beside
+
+    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+        require_inside("checkpoint id", to)
+        with self._errors(), self._lock():
+            log = self._logs.of(claim.run_id)
+            line = log.current()
+            state = rules.require_claim(line.state if line else None, claim, expected_head=expected_head)
+            rules.require_head(state, expected_head)
+            document = self._documents.find(to)
+            if document is None or document.manifest.run_id != claim.run_id:
+                raise CheckpointNotFoundError(to)
+            state = rules.moved(state, head=to, settled=document.settled, nonce=nonce)
+            log.append(RunLine("rewind", state, line.newest if line else None, subject=to), sync=True)
+
+    def run(self, run_id: str) -> RunRecord | None:
+        require_inside("run id", run_id)
+        with self._errors(), self._lock():
+            line = self._logs.of(run_id).current()
+        return line.state.record if line and line.state.is_known else None
+
+    def manifest(self, checkpoint_id: str) -> Manifest:
+        require_inside("checkpoint id", checkpoint_id)
+        with self._errors():
+            document = self._documents.find(checkpoint_id)
+        if document is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        return document.manifest
+
+    def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
+        with self._errors(), self._lock():
+            documents = self._documents.all() if run_id is None else self._documents_of(run_id)
+            chosen = [each for each in documents if workflow_name in {None, each.manifest.workflow_name}]
+        return [each.manifest for each in sorted(chosen, key=lambda each: each.sequence)]
+
+    def _documents_of(self, run_id: str) -> Iterable[Document]:
+        require_inside("run id", run_id)
+        for entry in self._logs.of(run_id).entries():
+            document = self._documents.find(entry.checkpoint_id)
+            if document and document.sequence == entry.sequence:
+                yield document
+
+    def ids(self, *, workflow_name: str | None) -> Sequence[str]:
+        return [manifest.checkpoint_id for manifest in self.manifests(workflow_name=workflow_name, run_id=None)]
+
+    def latest(self, *, workflow_name: str) -> Manifest | None:
+        with self._errors(), self._lock():
+            newest = self._workflows.latest(workflow_name)
+            return self.manifest(newest.checkpoint_id) if newest else None
+
+    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        has_looked = False
+
+        def find(part_hash: str) -> Part | None:
+            nonlocal has_looked
+            part = self._documents.part(part_hash) or self._besides.find(part_hash)
+            if part is None and not has_looked:
+                has_looked = True
+                self._documents.look_for_parts()
+                part = self._documents.part(part_hash)
+            return part
+
+        with self._errors():
+            return {part_hash: part.data for part_hash, part in closure(roots, find).items()}
+
+    def delete(self, checkpoint_id: str) -> bool:
+        require_inside("checkpoint id", checkpoint_id)
+        with self._errors(), self._lock():
+            if not self._documents.exists(checkpoint_id):
+                return False
+            log = self._log_with(checkpoint_id)
+            line = log.current() if log else None
+            if log is None or line is None:
+                self._documents.remove(checkpoint_id)
+                self._documents.sync()
+            elif (after := log.without(line, checkpoint_id)) is None:
+                self._logs.remove(log)
+            else:
+                log.append(replace(line, change="deletion announced", subject=checkpoint_id), sync=True)
+                self._documents.remove(checkpoint_id)
+                self._documents.sync()
+                log.append(after, sync=False)
+            self._counter.add_pruned(1)
+        return True
+
+    def _log_with(self, checkpoint_id: str) -> RunLog | None:
+        """The log of the run that a checkpoint is of, although the checkpoint may be damaged."""
+        try:
+            document = self._documents.find(checkpoint_id)
+        except CheckpointDamagedError:
+            logs = map(self._logs.named, self._logs.names())
+            return next((log for log in logs if any(e.checkpoint_id == checkpoint_id for e in log.entries())), None)
+        return self._logs.of(document.manifest.run_id) if document else None
+
+    def collect(self) -> int:
+        with self._errors(), self._lock():
+            self._counter.reset_pruned()
+            self._logs.finish_removals()
+            # Only who holds the lock has files aside, so these are a crash's.
+            for name in self._disk.names(self._aside):
+                self._disk.remove(self._aside / name)
+            return self._besides.sweep(self._roots())
+
+    def _roots(self) -> set[str]:
+        """What the files of checkpoints refer to."""
+        roots: set[str] = set()
+        for document in self._documents.all():
+            roots.update(document.manifest.toc.values())
+            roots.update(itertools.chain.from_iterable(part.refs for part in document.parts.values()))
+        return roots
+
+    def is_collection_due(self) -> bool:
+        with self._errors(), self._lock():
+            pruned = self._counter.pruned
+            if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
+                return False
+            return keep.is_collection_due(pruned=pruned, remaining=len(self._documents.names()))
+
+    def close(self) -> None:
+        """Nothing is held between two operations."""
+
+    def _prune(self, log: RunLog, *, head: str) -> None:
+        if isinstance(self._retention.checkpoints, FullHistory):
+            return
+        # Before anything is removed: what was removed earlier lasts by now, and its lines are not needed.
+        log.shorten()
+        prunable = keep.prunable(self._retention, log.entries(), self._clock.now())
+        spared = (entry for entry in prunable if entry.checkpoint_id != head)
+        doomed = (entry for entry in spared if not self._forks.is_rested_on(entry.checkpoint_id))
+        pruned = 0
+        for entry in itertools.islice(doomed, keep.PRUNED_PER_COMMIT_MAX):
+            if self._documents.holds(entry):
+                self._documents.remove(entry.checkpoint_id)
+                pruned += 1
+            log.forget(entry.checkpoint_id)
+        if pruned:
+            self._counter.add_pruned(pruned)
+
+    def _remove_finished(self, *, besides: RunLog) -> None:
+        cutoff = keep.finished_cutoff(self._retention, self._clock.now())
+        if cutoff is None:
+            return
+        removed = pruned = 0
+        for log in self._some_logs():
+            if removed < keep.REMOVED_RUNS_PER_COMMIT_MAX and log is not besides and self._is_finished(log, cutoff):
+                pruned += self._logs.remove(log)
+                removed += 1
+        if pruned:
+            self._counter.add_pruned(pruned)
+
+    def _is_finished(self, log: RunLog, cutoff: float) -> bool:
+        line = log.current()
+        return (
+            line is not None
+            and line.state.record.settled
+            and line.state.record.owner is None
+            and keep.is_older(line.state.moment, cutoff)
+            and not self._forks.is_any_rested_on(log.entries())
+        )
+
+    def _some_logs(self) -> Sequence[RunLog]:
+        """The next few logs of all, round and round."""
+        names: list[str] = []
+        if not self._unexamined:
+            self._unexamined.extend(self._logs.names())
+        while self._unexamined and len(names) < _EXAMINED_RUNS_PER_COMMIT_MAX:
+            names.append(self._unexamined.popleft())
+        return [self._logs.named(name) for name in names]
+
+    def _highest_number(self) -> int:
+        """The highest number in use anywhere, for when the counter is lost."""
+        numbers = [document.sequence for document in self._documents.all()]
+        lines = [self._logs.named(name).current() for name in self._logs.names()]
+        return max([0, *numbers, *(line.state.token for line in lines if line)])
+
+    @contextlib.contextmanager
+    def _lock(self) -> Generator[None]:
+        with self._disk.lock(self._lock_path):
+            yield
+
+    @contextlib.contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WorkflowCheckpointException(
+                f"the directory {str(self._directory)!r} can't be used: {error}; see to it and try again"
+            ) from error

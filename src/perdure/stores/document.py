@@ -1,0 +1,158 @@
+"""A checkpoint as a file that people can read.
+
+    {
+      ... the fields of the header ...,
+      "manifest": {"checkpoint_id": ..., "run_id": ..., "position": ..., ...},
+      "toc": {"path": "hash of the part", ...},
+      "parts": {
+        "hash": {"refs": [...], "value": ...}
+      },
+      "checksum": "over every byte before"
+    }
+
+Each small part is a line of its own and stands there byte by byte as it was given.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from perdure.errors import CheckpointDamagedError
+from perdure.records import Manifest, Part, digest
+from perdure.stores.retention import Entry, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_INLINE_SIZE_MAX = 4096
+_OWN_FIELDS = frozenset({"manifest", "toc", "parts", "checksum"})
+
+_PARTS = b',\n  "parts": {'
+_REFS = b'": {"refs": '
+_VALUE = b', "value": '
+_CHECKSUM = b',\n  "checksum": "'
+_END = b'"\n}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A checkpoint with its small parts and its place among all commits."""
+
+    manifest: Manifest
+    settled: bool
+    sequence: int
+    parts: Mapping[str, Part] = field(repr=False)
+
+    @property
+    def entry(self) -> Entry:
+        """The checkpoint as retention and order see it."""
+        return Entry(
+            checkpoint_id=self.manifest.checkpoint_id,
+            position=self.manifest.position,
+            sequence=self.sequence,
+            moment=moment(self.manifest.timestamp),
+            settled=self.settled,
+        )
+
+
+def fits_inline(part: Part) -> bool:
+    """Whether a part is small, and JSON that can stand on a line as it is."""
+    if part.kind != "json" or len(part.data) > _INLINE_SIZE_MAX or b"\n" in part.data or b"\r" in part.data:
+        return False
+    try:
+        json.loads(part.data.decode("utf-8"), parse_constant=_refuse)
+    except ValueError:
+        return False
+    return True
+
+
+def encode(document: Document) -> bytes:
+    """The bytes of the file."""
+    fields: dict[str, Any] = {**_header_fields(document), "toc": dict(document.manifest.toc)}
+    text = json.dumps(fields, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    body = text.removesuffix(b"\n}") + _PARTS + b",".join(map(_line, document.parts.values())) + b"\n  }"
+    return body + _CHECKSUM + digest(body).encode("ascii") + _END
+
+
+def decode(data: bytes, checkpoint_id: str) -> Document:
+    """The checkpoint in a file. Raises CheckpointDamagedError, for that id, unless every byte is as it was written."""
+    body, mark, tail = data.rpartition(_CHECKSUM)
+    if not mark:
+        raise CheckpointDamagedError(checkpoint_id, "its file is not whole, or not one of perdure's")
+    if tail != digest(body).encode("ascii") + _END:
+        raise CheckpointDamagedError(checkpoint_id, "its checksum does not match")
+    try:
+        return _decode_body(body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointDamagedError(checkpoint_id, f"its file can't be understood ({error})") from error
+
+
+def _header_fields(document: Document) -> dict[str, Any]:
+    """The header's fields, if it can be had back from them, and the manifest's."""
+    manifest = document.manifest
+    own: dict[str, Any] = {
+        "checkpoint_id": manifest.checkpoint_id,
+        "run_id": manifest.run_id,
+        "workflow_name": manifest.workflow_name,
+        "position": manifest.position,
+        "previous_id": manifest.previous_id,
+        "timestamp": manifest.timestamp,
+        "iteration_count": manifest.iteration_count,
+        "settled": document.settled,
+        "sequence": document.sequence,
+    }
+    header = _json_object(manifest.header)
+    if header is not None and not _OWN_FIELDS & header.keys() and _compact(header) == manifest.header:
+        return {**header, "manifest": own}
+    return {"manifest": {**own, "header_base64": base64.b64encode(manifest.header).decode("ascii")}}
+
+
+def _json_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        value: Any = json.loads(data.decode("utf-8", "surrogatepass"))
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _decode_body(body: bytes) -> Document:
+    # The layout's own newlines are the only ones, so what looks like the mark is the mark.
+    top, _, part_lines = body.partition(_PARTS)
+    fields = json.loads((top + b"\n}").decode("utf-8", "surrogatepass"))
+    toc, own = fields.pop("toc"), fields.pop("manifest")
+    coded = own.pop("header_base64", None)
+    settled, sequence = own.pop("settled"), own.pop("sequence")
+    header = _compact(fields) if coded is None else base64.b64decode(coded)
+    return Document(
+        manifest=Manifest(**own, header=header, toc=toc),
+        settled=settled,
+        sequence=sequence,
+        parts={part.hash: part for part in _parts(part_lines)},
+    )
+
+
+def _line(part: Part) -> bytes:
+    refs = json.dumps(part.refs).encode("ascii")
+    return b'\n    "' + part.hash.encode("ascii") + _REFS + refs + _VALUE + part.data + b"}"
+
+
+def _parts(lines: bytes) -> Iterator[Part]:
+    for line in lines.split(b"\n")[1:-1]:
+        key, _, rest = line.partition(_REFS)
+        refs, _, value = rest.partition(_VALUE)
+        yield Part(
+            hash=key.removeprefix(b'    "').decode("ascii"),
+            data=value.removesuffix(b",").removesuffix(b"}"),
+            refs=tuple(json.loads(refs)),
+        )
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

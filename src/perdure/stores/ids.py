@@ -1,0 +1,61 @@
+"""What may be an id, and the file name that an id gets."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import unicodedata
+from urllib.parse import quote
+
+from perdure.errors import WorkflowCheckpointException
+
+RUN_ID_LENGTH_MAX = 200
+CHECKPOINT_ID_LENGTH_MAX = 220
+"""A run id with "@" and a number behind it."""
+
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_SAFE_IN_FILE_NAMES = "@+=,-_."
+_FILE_NAME_LENGTH_MAX = 180
+_FILE_NAME_PREFIX_LENGTH = 120
+
+
+def require_run_id(value: str) -> None:
+    """Refuse what can't be the id of a run."""
+    _require("run id", value, RUN_ID_LENGTH_MAX)
+
+
+def require_checkpoint_id(value: str) -> None:
+    """Refuse what can't be the id of a checkpoint."""
+    _require("checkpoint id", value, CHECKPOINT_ID_LENGTH_MAX)
+
+
+def _require(kind: str, value: str, length_max: int) -> None:
+    if not value:
+        raise WorkflowCheckpointException(f"a {kind} can't be empty; give one, or leave it out to get a fresh one")
+    if len(value) > length_max:
+        raise WorkflowCheckpointException(
+            f"the {kind} {value[:40]!r}... has {len(value)} characters, more than {length_max}; shorten it"
+        )
+    if not value.isprintable() and any(unicodedata.category(character) in _UNPRINTABLE for character in value):
+        raise WorkflowCheckpointException(f"the {kind} {value!r} has control characters in it; leave them out")
+
+
+def require_inside(kind: str, value: str) -> None:
+    """Refuse an id that, read as a path, leads out of the directory that it would be kept in."""
+    path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
+    if path != "/inside" and not path.startswith("/inside/"):
+        raise WorkflowCheckpointException(
+            f"the {kind} {value!r} leads out of the storage's directory; choose one that is not a path"
+        )
+
+
+def file_name(value: str) -> str:
+    """A name for a file, another one for every value, the value itself where that is possible."""
+    name = quote(value, safe=_SAFE_IN_FILE_NAMES, errors="surrogatepass").replace("~", "%7E")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) <= _FILE_NAME_LENGTH_MAX:
+        return name
+    # No other name has a "~" in it, so the shortened ones are a set of their own.
+    whole = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return f"{name[:_FILE_NAME_PREFIX_LENGTH]}~{whole}"

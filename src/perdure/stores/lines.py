@@ -1,0 +1,96 @@
+"""Files that grow by lines, each with a checksum. A line that was not written to its end does not count.
+
+A line is its checksum, a space, a JSON value and a newline. After a crash the file may end in a piece of a line,
+which is cut off by the next one; a whole line with a wrong checksum is damage.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.records import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from perdure.stores.disk import Disk
+
+_CHECKSUM_LENGTH = 16
+_BLOCK_SIZE = 4096
+
+
+def append(disk: Disk, path: Path, value: object, *, sync: bool) -> tuple[int, int]:
+    """Add a line; the size of the file before and after."""
+    line = encoded(value)
+    end = _sound_end(disk, path)
+    disk.write_at(path, end, line, sync=sync)
+    return end, end + len(line)
+
+
+def encoded(value: object) -> bytes:
+    """The line that holds a value."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return _checksum(text) + b" " + text + b"\n"
+
+
+def forward(disk: Disk, path: Path, *, start: int = 0) -> tuple[list[Any], int]:
+    """The values from an offset on, and the offset after the last whole line."""
+    try:
+        data = disk.read(path, start=start)
+    except FileNotFoundError:
+        return [], start
+    whole, newline, _ = data.rpartition(b"\n")
+    values = [_decoded(path, line) for line in whole.split(b"\n")] if newline else []
+    return values, start + len(whole) + len(newline)
+
+
+def backward(disk: Disk, path: Path) -> Iterator[Any]:
+    """The values, newest first, without reading more of the file than is asked for."""
+    start = _sound_end(disk, path)
+    cut = b""
+    while start > 0:
+        end, start = start, max(0, start - _BLOCK_SIZE)
+        data = disk.read(path, start=start, end=end) + cut
+        if start > 0:
+            # The first line may have its beginning in the block before.
+            first, newline, data = data.partition(b"\n")
+            cut = first + newline
+        for line in reversed(data.split(b"\n")[:-1]):
+            yield _decoded(path, line)
+
+
+def only(disk: Disk, path: Path) -> Any | None:
+    """The value of a file of one line; None if there is none, or if it did not survive."""
+    try:
+        return _decoded(path, disk.read(path).partition(b"\n")[0])
+    except (FileNotFoundError, WorkflowCheckpointException):
+        return None
+
+
+def _sound_end(disk: Disk, path: Path) -> int:
+    """Where the last whole line ends."""
+    stamp = disk.stamp(path)
+    end = stamp.size if stamp else 0
+    while end > 0:
+        start = max(0, end - _BLOCK_SIZE)
+        newline = disk.read(path, start=start, end=end).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _checksum(text: bytes) -> bytes:
+    return digest(text)[:_CHECKSUM_LENGTH].encode("ascii")
+
+
+def _decoded(path: Path, line: bytes) -> Any:
+    checksum, _, text = line.partition(b" ")
+    if checksum != _checksum(text):
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} is damaged: a line of it is not what was written; restore the storage from a copy"
+        )
+    return json.loads(text.decode("utf-8", "surrogatepass"))

@@ -1,0 +1,256 @@
+"""A store in memory, for tests and for runs that need not outlive the process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from perdure.clock import SystemClock
+from perdure.errors import CheckpointDamagedError, CheckpointNotFoundError
+from perdure.records import Claim, FullHistory, Retention
+from perdure.stores import retention as keep
+from perdure.stores import rules
+from perdure.stores.backend import BackedStore
+from perdure.stores.owners import this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from perdure.clock import Clock
+    from perdure.records import Commit, Manifest, NewRun, Part, RunRecord
+    from perdure.stores.backend import PendingCommit
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+class MemoryStore(BackedStore["MemoryBackend"]):
+    """Runs in memory, gone with the process."""
+
+    def __init__(self, *, retention: Retention | None = None, clock: Clock | None = None) -> None:
+        backend = MemoryBackend(retention=retention or Retention(), clock=clock or SystemClock())
+        super().__init__(f"memory:{next(_numbers)}", _Caller(backend))
+
+
+class _Caller:
+    """Does the work where it is asked for; one thread at a time."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+        self._lock = threading.RLock()
+
+    async def do(self, work: Callable[[MemoryBackend], T]) -> T:
+        return self.do_blocking(work)
+
+    def do_blocking(self, work: Callable[[MemoryBackend], T]) -> T:
+        with self._lock:
+            return work(self._backend)
+
+    def post(self, work: Callable[[MemoryBackend], T]) -> T:
+        return self.do_blocking(work)
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    manifest: Manifest
+    checksum: str
+    entry: keep.Entry
+
+
+class MemoryBackend:
+    """The histories, as dicts in commit order."""
+
+    def __init__(self, *, retention: Retention, clock: Clock) -> None:
+        self._retention = retention
+        self._clock = clock
+        self._tokens = itertools.count(1)
+        self._sequence = itertools.count(1)
+        self._runs: dict[str, rules.RunState] = {}
+        self._checkpoints: dict[str, _Kept] = {}
+        self._of_run: dict[str, dict[str, _Kept]] = {}
+        self._of_workflow: dict[str, dict[str, _Kept]] = {}
+        self._parts: dict[str, Part] = {}
+        self._pruned = 0
+
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
+        state = rules.claimable(
+            self._runs.get(run_id), run_id, create=create, takeover=takeover, is_replaceable=lambda _: True
+        )
+        owner, token = this_process(), next(self._tokens)
+        self._runs[run_id] = rules.claimed(state, owner=owner, token=token)
+        return Claim(run_id, token, owner)
+
+    def release(self, claim: Claim) -> None:
+        state = self._runs.get(claim.run_id)
+        if state is None or not rules.is_held(state, claim):
+            return
+        if state.is_known:
+            self._runs[claim.run_id] = rules.released(state)
+        else:
+            del self._runs[claim.run_id]
+
+    def commit(self, pending: Sequence[PendingCommit]) -> None:
+        for each in pending:
+            try:
+                self._write(each.claim, each.commit)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
+                each.error = error
+
+    def _write(self, claim: Claim, commit: Commit) -> None:
+        state = rules.require_claim(self._runs.get(claim.run_id), claim, expected_head=commit.expected_head)
+        rules.require_head(state, commit.expected_head)
+        rules.require_next(state, commit)
+        if commit.manifest.checkpoint_id in self._checkpoints:
+            raise rules.exists_already(commit.manifest.checkpoint_id)
+        for part in commit.parts:
+            self._parts.setdefault(part.hash, part)
+        self._keep(commit)
+        self._runs[claim.run_id] = rules.committed(state, commit)
+        self._prune(claim.run_id)
+        self._remove_finished(besides=claim.run_id)
+
+    def _keep(self, commit: Commit) -> None:
+        # The caller's table of contents may change under his hands.
+        manifest = replace(commit.manifest, toc=MappingProxyType(dict(commit.manifest.toc)))
+        entry = keep.Entry(
+            checkpoint_id=manifest.checkpoint_id,
+            position=manifest.position,
+            sequence=next(self._sequence),
+            moment=keep.moment(manifest.timestamp),
+            settled=commit.settled,
+        )
+        kept = _Kept(manifest, manifest.checksum(), entry)
+        self._checkpoints[manifest.checkpoint_id] = kept
+        self._of_run.setdefault(manifest.run_id, {})[manifest.checkpoint_id] = kept
+        self._of_workflow.setdefault(manifest.workflow_name, {})[manifest.checkpoint_id] = kept
+
+    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+        state = rules.require_claim(self._runs.get(claim.run_id), claim, expected_head=expected_head)
+        rules.require_head(state, expected_head)
+        kept = self._of_run.get(claim.run_id, {}).get(to)
+        if kept is None:
+            raise CheckpointNotFoundError(to)
+        self._runs[claim.run_id] = rules.moved(state, head=to, settled=kept.entry.settled, nonce=nonce)
+
+    def run(self, run_id: str) -> RunRecord | None:
+        state = self._runs.get(run_id)
+        return state.record if state and state.is_known else None
+
+    def manifest(self, checkpoint_id: str) -> Manifest:
+        kept = self._checkpoints.get(checkpoint_id)
+        if kept is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        return _intact(kept)
+
+    def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
+        kept = self._checkpoints if run_id is None else self._of_run.get(run_id, {})
+        return [
+            _intact(each)
+            for each in kept.values()
+            if workflow_name is None or each.manifest.workflow_name == workflow_name
+        ]
+
+    def ids(self, *, workflow_name: str | None) -> Sequence[str]:
+        return list(self._checkpoints if workflow_name is None else self._of_workflow.get(workflow_name, {}))
+
+    def latest(self, *, workflow_name: str) -> Manifest | None:
+        kept = self._of_workflow.get(workflow_name)
+        return _intact(next(reversed(kept.values()))) if kept else None
+
+    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        return {part.hash: part.data for part in self._closure(roots)}
+
+    def _closure(self, roots: Iterable[str]) -> Iterator[Part]:
+        seen: set[str] = set()
+        waiting = list(roots)
+        while waiting:
+            part = self._parts.get(waiting.pop())
+            if part is not None and part.hash not in seen:
+                seen.add(part.hash)
+                waiting.extend(part.refs)
+                yield part
+
+    def delete(self, checkpoint_id: str) -> bool:
+        kept = self._checkpoints.get(checkpoint_id)
+        if kept is None:
+            return False
+        run_id = kept.manifest.run_id
+        self._forget(kept)
+        remaining = self._of_run.get(run_id)
+        if not remaining:
+            del self._runs[run_id]
+        elif self._runs[run_id].record.head == checkpoint_id:
+            newest = next(reversed(remaining.values())).entry
+            self._runs[run_id] = rules.moved(self._runs[run_id], head=newest.checkpoint_id, settled=newest.settled)
+        return True
+
+    def collect(self) -> int:
+        needed = {
+            part.hash for kept in self._checkpoints.values() for part in self._closure(kept.manifest.toc.values())
+        }
+        unneeded = self._parts.keys() - needed
+        for part in unneeded:
+            del self._parts[part]
+        self._pruned = 0
+        return len(unneeded)
+
+    def is_collection_due(self) -> bool:
+        return keep.is_collection_due(pruned=self._pruned, remaining=len(self._checkpoints))
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _prune(self, run_id: str) -> None:
+        if isinstance(self._retention.checkpoints, FullHistory):
+            return
+        history = self._of_run[run_id]
+        entries = [kept.entry for kept in history.values()]
+        prunable = keep.prunable(self._retention, entries, self._clock.now())
+        spared = {self._runs[run_id].record.head, *self._rested_on()}
+        doomed = (entry.checkpoint_id for entry in prunable if entry.checkpoint_id not in spared)
+        for checkpoint_id in list(itertools.islice(doomed, keep.PRUNED_PER_COMMIT_MAX)):
+            self._forget(history[checkpoint_id])
+
+    def _remove_finished(self, *, besides: str) -> None:
+        cutoff = keep.finished_cutoff(self._retention, self._clock.now())
+        if cutoff is None:
+            return
+        rested_on = self._rested_on()
+        doomed = [
+            run_id
+            for run_id, state in self._runs.items()
+            if run_id != besides
+            and state.record.settled
+            and state.record.owner is None
+            and keep.is_older(state.moment, cutoff)
+            and rested_on.isdisjoint(self._of_run[run_id])
+        ]
+        for run_id in doomed[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
+            for kept in list(self._of_run[run_id].values()):
+                self._forget(kept)
+            del self._runs[run_id]
+
+    def _rested_on(self) -> set[str]:
+        return {rests_on for state in self._runs.values() if (rests_on := state.rests_on) is not None}
+
+    def _forget(self, kept: _Kept) -> None:
+        checkpoint_id = kept.manifest.checkpoint_id
+        del self._checkpoints[checkpoint_id]
+        for index, key in ((self._of_run, kept.manifest.run_id), (self._of_workflow, kept.manifest.workflow_name)):
+            del index[key][checkpoint_id]
+            if not index[key]:
+                del index[key]
+        self._pruned += 1
+
+
+def _intact(kept: _Kept) -> Manifest:
+    if kept.manifest.checksum() != kept.checksum:
+        raise CheckpointDamagedError(kept.manifest.checkpoint_id, "its checksum does not match")
+    return kept.manifest

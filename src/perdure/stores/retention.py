@@ -1,0 +1,94 @@
+"""Which checkpoints of a run, and which runs, may be forgotten. Stores do the forgetting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perdure.records import Retention
+
+PRUNED_PER_COMMIT_MAX = 100
+"""Checkpoints that one commit forgets at most; the next one goes on."""
+
+REMOVED_RUNS_PER_COMMIT_MAX = 10
+"""Finished runs that one commit removes at most."""
+
+PRUNED_BEFORE_COLLECTION_MIN = 200
+"""So many forgotten checkpoints, and no fewer than are left, make a collection of parts worth its while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint, as far as retention and order are concerned."""
+
+    checkpoint_id: str
+    position: int
+    sequence: int
+    """Its place in the order of all commits of the store."""
+    moment: float | None
+    settled: bool
+
+
+def moment(timestamp: str) -> float | None:
+    """A timestamp as seconds since the epoch; None if it can't be read, and so never grows old."""
+    try:
+        time = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def kept_newest(retention: Retention) -> int | None:
+    """How many of a run's newest checkpoints stay, if it is their number that decides."""
+    match retention.checkpoints:
+        case LatestOnly():
+            return 1
+        case KeepLast(n):
+            return n
+        case FullHistory() | KeepFor():
+            return None
+
+
+def checkpoint_cutoff(retention: Retention, now: datetime) -> float | None:
+    """The moment before which checkpoints are old, if their age decides."""
+    match retention.checkpoints:
+        case KeepFor(age):
+            return now.timestamp() - age.total_seconds()
+        case LatestOnly() | KeepLast() | FullHistory():
+            return None
+
+
+def finished_cutoff(retention: Retention, now: datetime) -> float | None:
+    """The moment before which the last commit of a finished run is old, if finished runs are forgotten at all."""
+    match retention.finished_runs:
+        case KeepFor(age):
+            return now.timestamp() - age.total_seconds()
+        case FullHistory():
+            return None
+
+
+def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> Iterable[Entry]:
+    """Of a run's checkpoints, oldest first, those that the retention lets go. The head is for the store to spare."""
+    newest = kept_newest(retention)
+    if newest is not None:
+        return history[: max(0, len(history) - newest)]
+    cutoff = checkpoint_cutoff(retention, now)
+    if cutoff is not None:
+        return [entry for entry in history if is_older(entry.moment, cutoff)]
+    return []
+
+
+def is_older(moment: float | None, cutoff: float) -> bool:
+    """Whether something of that moment is past its time."""
+    return moment is not None and moment < cutoff
+
+
+def is_collection_due(*, pruned: int, remaining: int) -> bool:
+    """Whether enough was forgotten since the last collection; the work then stays in proportion."""
+    return pruned >= max(PRUNED_BEFORE_COLLECTION_MIN, remaining)

@@ -1,0 +1,135 @@
+"""The rules of claims and commits, on values: what each store checks, and the run as it is after each change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from perdure.errors import ClaimLostError, RunBusyError, RunNotFoundError, StaleHeadError, WorkflowCheckpointException
+from perdure.records import RunRecord
+from perdure.stores.retention import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.records import Claim, Commit, NewRun, Owner
+
+BEFORE_THE_FIRST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run with what only its store needs to know: the newest token, and when it was committed last."""
+
+    record: RunRecord
+    token: int
+    moment: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to go on from. A run that died before its first commit never began."""
+        return self.record.head is not None
+
+    @property
+    def rests_on(self) -> str | None:
+        """The checkpoint of another run that this one needs: its parent, until it has one of its own."""
+        return self.record.parent_checkpoint_id if self.record.position == BEFORE_THE_FIRST else None
+
+
+def begun(create: NewRun) -> RunState:
+    """A run before its first commit and its first claim."""
+    record = RunRecord(
+        run_id=create.run_id,
+        workflow_name=create.workflow_name,
+        created_at=create.created_at,
+        nonce=create.nonce,
+        input_digest=create.input_digest,
+        parent_checkpoint_id=create.parent_checkpoint_id,
+        head=create.parent_checkpoint_id,
+        position=BEFORE_THE_FIRST,
+        settled=False,
+        owner=None,
+    )
+    return RunState(record, token=0)
+
+
+def claimable(
+    state: RunState | None,
+    run_id: str,
+    *,
+    create: NewRun | None,
+    takeover: bool,
+    is_replaceable: Callable[[Owner], bool],
+) -> RunState:
+    """The run to be claimed: the one there is, or a new one. `is_replaceable` judges its owner."""
+    owner = state.record.owner if state else None
+    if owner and not takeover and not is_replaceable(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    if state and state.is_known:
+        return state
+    if create is None:
+        raise RunNotFoundError(run_id)
+    assert create.run_id == run_id, f"claim of {run_id!r} would create {create.run_id!r}"
+    return begun(create)
+
+
+def claimed(state: RunState, *, owner: Owner, token: int) -> RunState:
+    """The run in the hands of a new owner."""
+    assert token > state.token, f"token {token} does not follow {state.token}"
+    return replace(state, record=replace(state.record, owner=owner), token=token)
+
+
+def released(state: RunState) -> RunState:
+    """The run with nobody advancing it."""
+    return replace(state, record=replace(state.record, owner=None))
+
+
+def is_held(state: RunState | None, claim: Claim) -> bool:
+    """Whether the claim still stands."""
+    return state is not None and state.token == claim.token and state.record.owner is not None
+
+
+def require_claim(state: RunState | None, claim: Claim, *, expected_head: str | None) -> RunState:
+    """The run, if the claim still stands."""
+    if state is None:
+        raise StaleHeadError(claim.run_id, expected=expected_head, head=None)
+    if not is_held(state, claim):
+        owner = state.record.owner
+        raise ClaimLostError(claim.run_id, owner=str(owner) if owner else "somebody who has released it since")
+    return state
+
+
+def require_head(state: RunState, expected: str | None) -> None:
+    """Refuse a change that was made on top of another head than the run has."""
+    if state.record.head != expected:
+        raise StaleHeadError(state.record.run_id, expected=expected, head=state.record.head)
+
+
+def require_next(state: RunState, commit: Commit) -> None:
+    """Refuse a checkpoint whose number is not the next one."""
+    due = state.record.position + 1
+    if commit.manifest.position != due:
+        raise WorkflowCheckpointException(
+            f"checkpoint {commit.manifest.checkpoint_id!r} has position {commit.manifest.position}, "
+            f"but the next of run {state.record.run_id!r} is {due}; reload the run before going on"
+        )
+
+
+def committed(state: RunState, commit: Commit) -> RunState:
+    """The run after a commit."""
+    manifest = commit.manifest
+    record = replace(state.record, head=manifest.checkpoint_id, position=manifest.position, settled=commit.settled)
+    return replace(state, record=record, moment=moment(manifest.timestamp))
+
+
+def moved(state: RunState, *, head: str, settled: bool, nonce: str | None = None) -> RunState:
+    """The run with its head at another of its checkpoints."""
+    record = replace(state.record, head=head, settled=settled, nonce=nonce or state.record.nonce)
+    return replace(state, record=record)
+
+
+def exists_already(checkpoint_id: str) -> WorkflowCheckpointException:
+    """The error for a checkpoint that would replace another."""
+    return WorkflowCheckpointException(
+        f"there is a checkpoint {checkpoint_id!r} already, and checkpoints are never changed; save it under another id"
+    )

@@ -1,0 +1,164 @@
+"""A run as a log: each line is the whole run after a change, and the last one that holds is the run.
+
+A commit's line is written before its checkpoint appears, and holds once it is there. A deletion is announced
+by a line before the checkpoint disappears, and has happened once it is gone. So a crash at any instant leaves
+the run as it was before or as it is after, never between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from perdure.records import Owner, RunRecord
+from perdure.stores import lines, rules
+from perdure.stores.retention import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from perdure.stores.disk import Disk
+    from perdure.stores.documents import Documents
+
+Change: TypeAlias = Literal["claim", "release", "commit", "rewind", "deletion announced", "deletion"]
+
+_SPARE_LINES = 64
+"""A log is rewritten when it has so many lines more than it needs, and as many again as it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run after a change. `subject` is the checkpoint that the change is about."""
+
+    change: Change
+    state: rules.RunState
+    newest: Entry | None
+    """The newest commit; it is the head unless the run was rewound."""
+    subject: str | None = None
+
+
+class RunLog:
+    """The log of one run, in the directory whose checkpoints are `documents`."""
+
+    def __init__(self, disk: Disk, path: Path, documents: Documents) -> None:
+        self.path = path
+        self._disk = disk
+        self._documents = documents
+        self._inode = 0
+        self._end = 0
+        self._line_count = 0
+        self._entries: dict[str, Entry] = {}
+
+    def current(self) -> RunLine | None:
+        """The run as it is now; None if it does not exist."""
+        for value in lines.backward(self._disk, self.path):
+            line = _from_json(value)
+            if line.change == "commit" and not (line.newest and self._documents.holds(line.newest)):
+                continue
+            if line.change == "deletion announced":
+                return self._with_deletion_settled(line)
+            return line
+        return None
+
+    def append(self, line: RunLine, *, sync: bool) -> None:
+        """Write what the run is from now on."""
+        lines.append(self._disk, self.path, _to_json(line), sync=sync)
+
+    def without(self, line: RunLine, checkpoint_id: str) -> RunLine | None:
+        """The run after one of its checkpoints is deleted; None if it was the only one."""
+        newest = self._newest_besides(checkpoint_id)
+        if newest is None:
+            return None
+        state = line.state
+        if state.record.head == checkpoint_id:
+            state = rules.moved(state, head=newest.checkpoint_id, settled=newest.settled)
+        return RunLine("deletion", state, newest, subject=checkpoint_id)
+
+    def entries(self) -> list[Entry]:
+        """The commits of the run in their order, those that are gone by now left out as far as is known."""
+        self._refresh()
+        return list(self._entries.values())
+
+    def forget(self, checkpoint_id: str) -> None:
+        """Take note that a checkpoint is gone."""
+        self._entries.pop(checkpoint_id, None)
+
+    def shorten(self) -> None:
+        """Rewrite the log if most of it is about checkpoints that are gone."""
+        self._refresh()
+        current = self.current()
+        if current is None or self._line_count <= 2 * len(self._entries) + _SPARE_LINES:
+            return
+        aside = self.path.with_suffix(".aside")
+        self._disk.write_new(aside, b"".join(map(lines.encoded, _shortened(current, self._entries.values()))))
+        self._disk.rename(aside, self.path)
+        self._disk.sync_directory(self.path.parent)
+
+    def _with_deletion_settled(self, line: RunLine) -> RunLine | None:
+        doomed = self._find(line.subject)
+        return line if doomed and self._documents.holds(doomed) else self.without(line, line.subject or "")
+
+    def _find(self, checkpoint_id: str | None) -> Entry | None:
+        self._refresh()
+        return self._entries.get(checkpoint_id or "")
+
+    def _newest_besides(self, checkpoint_id: str) -> Entry | None:
+        remaining = (entry for entry in reversed(self.entries()) if entry.checkpoint_id != checkpoint_id)
+        return next((entry for entry in remaining if self._documents.holds(entry)), None)
+
+    def _refresh(self) -> None:
+        """Read what was written since the last time; all of it if the file is another one."""
+        stamp = self._disk.stamp(self.path)
+        is_another = stamp is None or stamp.inode != self._inode or stamp.size < self._end
+        if is_another:
+            self._inode, self._end, self._line_count = stamp.inode if stamp else 0, 0, 0
+            self._entries.clear()
+        if stamp and stamp.size > self._end:
+            values, self._end = lines.forward(self._disk, self.path, start=self._end)
+            self._line_count += len(values)
+            for line in map(_from_json, values):
+                self._take(line)
+        if is_another:
+            # Old lines tell of checkpoints that were forgotten by others.
+            gone = [name for name in self._entries if not self._documents.exists(name)]
+            for checkpoint_id in gone:
+                del self._entries[checkpoint_id]
+
+    def _take(self, line: RunLine) -> None:
+        if line.change == "commit" and line.newest:
+            # A commit that was tried again counts where it succeeded.
+            self._entries.pop(line.newest.checkpoint_id, None)
+            self._entries[line.newest.checkpoint_id] = line.newest
+        elif line.change == "deletion":
+            self._entries.pop(line.subject or "", None)
+
+
+def _shortened(current: RunLine, kept: Iterable[Entry]) -> Iterator[object]:
+    for entry in kept:
+        yield _to_json(RunLine("commit", current.state, entry, subject=entry.checkpoint_id))
+    yield _to_json(replace(current, change="claim", subject=None))
+
+
+def _to_json(line: RunLine) -> dict[str, Any]:
+    return {
+        "change": line.change,
+        "subject": line.subject,
+        **asdict(line.state.record),
+        "token": line.state.token,
+        "moment": line.state.moment,
+        "newest": asdict(line.newest) if line.newest else None,
+    }
+
+
+def _from_json(value: dict[str, Any]) -> RunLine:
+    fields = dict(value)
+    change, subject, newest = fields.pop("change"), fields.pop("subject"), fields.pop("newest")
+    token, moment, owner = fields.pop("token"), fields.pop("moment"), fields.pop("owner")
+    record = RunRecord(**fields, owner=Owner(**owner) if owner else None)
+    return RunLine(
+        change=change,
+        state=rules.RunState(record, token=token, moment=moment),
+        newest=Entry(**newest) if newest else None,
+        subject=subject,
+    )

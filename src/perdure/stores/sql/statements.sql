@@ -1,0 +1,142 @@
+-- The statements of the SQLite store, each under its name.
+
+-- name: run
+SELECT * FROM runs WHERE run_id = :run_id;
+
+-- name: put_run
+-- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it.
+INSERT INTO runs (
+    run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled, moment,
+    token, owner_id, owner_host, owner_boot, owner_pid
+) VALUES (
+    :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position, :settled,
+    :moment, :token, :owner_id, :owner_host, :owner_boot, :owner_pid
+)
+ON CONFLICT (run_id) DO UPDATE SET
+    workflow_name = excluded.workflow_name, created_at = excluded.created_at, nonce = excluded.nonce,
+    input_digest = excluded.input_digest, parent_checkpoint_id = excluded.parent_checkpoint_id,
+    head = excluded.head, position = excluded.position, settled = excluded.settled, moment = excluded.moment,
+    token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
+    owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid;
+
+-- name: drop_run
+-- Its checkpoints go with it.
+DELETE FROM runs WHERE run_id = :run_id;
+
+-- name: count
+UPDATE counters SET value = value + :by WHERE name = :name;
+
+-- name: counted
+SELECT value FROM counters WHERE name = :name;
+
+-- name: reset_pruned
+UPDATE counters SET value = 0 WHERE name = 'pruned';
+
+-- name: put_part
+INSERT INTO parts (hash, kind, refs, data) VALUES (:hash, :kind, :refs, :data) ON CONFLICT (hash) DO NOTHING;
+
+-- name: put_checkpoint
+INSERT INTO checkpoints (
+    checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
+    checksum, header, toc
+) VALUES (
+    :checkpoint_id, :run_id, :workflow_name, :position, :previous_id, :timestamp, :moment, :iteration_count, :settled,
+    :checksum, :header, :toc
+);
+
+-- name: is_checkpoint
+SELECT 1 FROM checkpoints WHERE checkpoint_id = :checkpoint_id;
+
+-- name: checkpoint
+SELECT * FROM checkpoints WHERE checkpoint_id = :checkpoint_id;
+
+-- name: checkpoints
+SELECT * FROM checkpoints ORDER BY sequence;
+
+-- name: checkpoints_of_workflow
+SELECT * FROM checkpoints WHERE workflow_name = :workflow_name ORDER BY sequence;
+
+-- name: checkpoints_of_run
+SELECT * FROM checkpoints WHERE run_id = :run_id ORDER BY sequence;
+
+-- name: ids
+SELECT checkpoint_id FROM checkpoints ORDER BY sequence;
+
+-- name: ids_of_workflow
+SELECT checkpoint_id FROM checkpoints WHERE workflow_name = :workflow_name ORDER BY sequence;
+
+-- name: latest_of_workflow
+SELECT * FROM checkpoints WHERE workflow_name = :workflow_name ORDER BY sequence DESC LIMIT 1;
+
+-- name: newest_of_run
+SELECT * FROM checkpoints WHERE run_id = :run_id ORDER BY position DESC LIMIT 1;
+
+-- name: drop_checkpoint
+DELETE FROM checkpoints WHERE checkpoint_id = :checkpoint_id;
+
+-- name: prune_but_newest
+-- All but the newest so many of a run; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE run_id = :run_id
+        AND position < (
+            SELECT position FROM checkpoints
+            WHERE run_id = :run_id ORDER BY position DESC LIMIT 1 OFFSET :keep - 1
+        )
+        AND checkpoint_id <> :head
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs WHERE position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY position LIMIT :limit
+);
+
+-- name: prune_older
+-- Those of a run that are older; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE run_id = :run_id
+        AND moment < :cutoff
+        AND checkpoint_id <> :head
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs WHERE position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY moment LIMIT :limit
+);
+
+-- name: drop_finished_runs
+-- Settled, unclaimed and old; not the run that commits, nor one that a fork rests on.
+DELETE FROM runs WHERE run_id IN (
+    SELECT run_id FROM runs
+    WHERE settled = 1
+        AND owner_id IS NULL
+        AND moment < :cutoff
+        AND run_id <> :besides
+        AND NOT EXISTS (
+            SELECT 1 FROM runs AS fork JOIN checkpoints ON checkpoints.checkpoint_id = fork.parent_checkpoint_id
+            WHERE fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND checkpoints.run_id = runs.run_id
+        )
+    ORDER BY moment LIMIT :limit
+);
+
+-- name: parts
+-- Parts with all that they refer to.
+WITH RECURSIVE wanted (hash) AS (
+    SELECT value FROM json_each(:roots)
+    UNION
+    SELECT ref.value FROM wanted JOIN parts ON parts.hash = wanted.hash, json_each(parts.refs) AS ref
+)
+SELECT parts.hash, parts.data FROM wanted JOIN parts ON parts.hash = wanted.hash;
+
+-- name: sweep
+-- Remove some of the parts that no checkpoint refers to, directly or not.
+DELETE FROM parts WHERE hash IN (
+    WITH RECURSIVE needed (hash) AS (
+        SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root
+        UNION
+        SELECT ref.value FROM needed JOIN parts ON parts.hash = needed.hash, json_each(parts.refs) AS ref
+    )
+    SELECT hash FROM parts WHERE hash NOT IN (SELECT hash FROM needed WHERE hash IS NOT NULL) LIMIT :limit
+);
+
+-- name: count_checkpoints
+SELECT count(*) FROM checkpoints;

@@ -1,0 +1,316 @@
+"""A store in one SQLite file, for all processes of a machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.clock import SystemClock
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    WorkflowCheckpointException,
+)
+from perdure.records import Claim, Manifest, Owner, Retention, RunRecord
+from perdure.stores import retention as keep
+from perdure.stores import rules
+from perdure.stores.backend import BackedStore
+from perdure.stores.database import Database, database_errors
+from perdure.stores.owners import Owners
+from perdure.stores.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from perdure.clock import Clock
+    from perdure.records import Commit, NewRun
+    from perdure.stores.backend import PendingCommit
+
+_SWEPT_PER_TRANSACTION_MAX = 10_000
+
+
+class SqliteStore(BackedStore["SqliteBackend"]):
+    """Runs in a SQLite file. The file is opened when it is first needed."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, retention: Retention | None = None, clock: Clock | None = None
+    ) -> None:
+        if os.fspath(path) in {"", ":memory:"}:
+            raise WorkflowCheckpointException("runs are kept in a file; give its path, or use the in-memory storage")
+        self.path = Path(path).absolute()
+        open_backend = functools.partial(
+            SqliteBackend, self.path, retention=retention or Retention(), clock=clock or SystemClock()
+        )
+        super().__init__(f"sqlite:{self.path.resolve()}", Worker(f"perdure {self.path.name}", open_backend))
+
+
+class SqliteBackend:
+    """What the store's thread does with the file."""
+
+    def __init__(self, path: Path, *, retention: Retention, clock: Clock) -> None:
+        self._path = path
+        self._retention = retention
+        self._clock = clock
+        self._owners = Owners(path.with_name(f"{path.name}-owners"))
+        self._database = Database(path)
+
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
+        with database_errors(self._path), self._database.transaction(durable=False):
+            state = rules.claimable(
+                self._state(run_id),
+                run_id,
+                create=create,
+                takeover=takeover,
+                is_replaceable=self._owners.is_replaceable,
+            )
+            self._database.execute("count", name="token", by=1)
+            token = self._database.number("counted", name="token")
+            owner = self._owners.enter()
+            self._put(rules.claimed(state, owner=owner, token=token))
+        return Claim(run_id, token, owner)
+
+    def release(self, claim: Claim) -> None:
+        with database_errors(self._path), self._database.transaction(durable=False):
+            state = self._state(claim.run_id)
+            if state is None or not rules.is_held(state, claim):
+                return
+            if state.is_known:
+                self._put(rules.released(state))
+            else:
+                self._database.execute("drop_run", run_id=claim.run_id)
+
+    def commit(self, pending: Sequence[PendingCommit]) -> None:
+        try:
+            with self._database.transaction():
+                for each in pending:
+                    self._try(each)
+        except sqlite3.Error as error:
+            for each in pending:
+                failure = CheckpointWriteError(run_id=each.claim.run_id, reason=str(error))
+                failure.__cause__ = error
+                each.error = each.error or failure
+
+    def _try(self, pending: PendingCommit) -> None:
+        try:
+            with self._database.savepoint():
+                self._write(pending.claim, pending.commit)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
+            pending.error = error
+
+    def _write(self, claim: Claim, commit: Commit) -> None:
+        state = rules.require_claim(self._state(claim.run_id), claim, expected_head=commit.expected_head)
+        rules.require_head(state, commit.expected_head)
+        rules.require_next(state, commit)
+        checkpoint_id = commit.manifest.checkpoint_id
+        if self._database.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone():
+            raise rules.exists_already(checkpoint_id)
+        for part in commit.parts:
+            refs = json.dumps(part.refs)
+            self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
+        self._put_checkpoint(commit)
+        self._put(rules.committed(state, commit))
+        self._forget_old(claim.run_id, head=checkpoint_id)
+
+    def _put_checkpoint(self, commit: Commit) -> None:
+        manifest = commit.manifest
+        self._database.execute(
+            "put_checkpoint",
+            checkpoint_id=manifest.checkpoint_id,
+            run_id=manifest.run_id,
+            workflow_name=manifest.workflow_name,
+            position=manifest.position,
+            previous_id=manifest.previous_id,
+            timestamp=manifest.timestamp,
+            moment=keep.moment(manifest.timestamp),
+            iteration_count=manifest.iteration_count,
+            settled=commit.settled,
+            checksum=manifest.checksum(),
+            header=manifest.header,
+            toc=json.dumps(dict(manifest.toc), separators=(",", ":")),
+        )
+
+    def _forget_old(self, run_id: str, *, head: str) -> None:
+        now = self._clock.now()
+        newest, cutoff = keep.kept_newest(self._retention), keep.checkpoint_cutoff(self._retention, now)
+        limit = keep.PRUNED_PER_COMMIT_MAX
+        pruned = 0
+        if newest is not None:
+            pruned += self._database.execute(
+                "prune_but_newest", run_id=run_id, head=head, keep=newest, limit=limit
+            ).rowcount
+        if cutoff is not None:
+            pruned += self._database.execute(
+                "prune_older", run_id=run_id, head=head, cutoff=cutoff, limit=limit
+            ).rowcount
+        finished = keep.finished_cutoff(self._retention, now)
+        if finished is not None:
+            pruned += self._database.execute(
+                "drop_finished_runs", besides=run_id, cutoff=finished, limit=keep.REMOVED_RUNS_PER_COMMIT_MAX
+            ).rowcount
+        if pruned:
+            self._database.execute("count", name="pruned", by=pruned)
+
+    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+        with database_errors(self._path), self._database.transaction():
+            state = rules.require_claim(self._state(claim.run_id), claim, expected_head=expected_head)
+            rules.require_head(state, expected_head)
+            row = self._database.execute("checkpoint", checkpoint_id=to).fetchone()
+            if row is None or row["run_id"] != claim.run_id:
+                raise CheckpointNotFoundError(to)
+            self._put(rules.moved(state, head=to, settled=bool(row["settled"]), nonce=nonce))
+
+    def run(self, run_id: str) -> RunRecord | None:
+        with database_errors(self._path):
+            state = self._state(run_id)
+        return state.record if state and state.is_known else None
+
+    def manifest(self, checkpoint_id: str) -> Manifest:
+        with database_errors(self._path):
+            row = self._database.execute("checkpoint", checkpoint_id=checkpoint_id).fetchone()
+        if row is None:
+            raise CheckpointNotFoundError(checkpoint_id)
+        return _manifest(row)
+
+    def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
+        with database_errors(self._path):
+            if run_id is not None:
+                rows = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
+            elif workflow_name is not None:
+                rows = self._database.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
+            else:
+                rows = self._database.execute("checkpoints").fetchall()
+        return [_manifest(row) for row in rows if workflow_name in {None, row["workflow_name"]}]
+
+    def ids(self, *, workflow_name: str | None) -> Sequence[str]:
+        with database_errors(self._path):
+            if workflow_name is None:
+                rows = self._database.execute("ids").fetchall()
+            else:
+                rows = self._database.execute("ids_of_workflow", workflow_name=workflow_name).fetchall()
+        return [row["checkpoint_id"] for row in rows]
+
+    def latest(self, *, workflow_name: str) -> Manifest | None:
+        with database_errors(self._path):
+            row = self._database.execute("latest_of_workflow", workflow_name=workflow_name).fetchone()
+        return _manifest(row) if row else None
+
+    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        with database_errors(self._path):
+            rows = self._database.execute("parts", roots=json.dumps(list(roots))).fetchall()
+        return {row["hash"]: row["data"] for row in rows}
+
+    def delete(self, checkpoint_id: str) -> bool:
+        with database_errors(self._path), self._database.transaction():
+            row = self._database.execute("checkpoint", checkpoint_id=checkpoint_id).fetchone()
+            if row is None:
+                return False
+            self._database.execute("drop_checkpoint", checkpoint_id=checkpoint_id)
+            self._database.execute("count", name="pruned", by=1)
+            self._move_head_from(checkpoint_id, run_id=row["run_id"])
+        return True
+
+    def _move_head_from(self, checkpoint_id: str, *, run_id: str) -> None:
+        newest = self._database.execute("newest_of_run", run_id=run_id).fetchone()
+        if newest is None:
+            self._database.execute("drop_run", run_id=run_id)
+            return
+        state = self._state(run_id)
+        assert state is not None, f"checkpoints of {run_id!r} without their run"
+        if state.record.head == checkpoint_id:
+            self._put(rules.moved(state, head=newest["checkpoint_id"], settled=bool(newest["settled"])))
+
+    def collect(self) -> int:
+        removed = 0
+        with database_errors(self._path):
+            while True:
+                with self._database.transaction(durable=False):
+                    swept = self._database.execute("sweep", limit=_SWEPT_PER_TRANSACTION_MAX).rowcount
+                    self._database.execute("reset_pruned")
+                removed += swept
+                if swept < _SWEPT_PER_TRANSACTION_MAX:
+                    return removed
+
+    def is_collection_due(self) -> bool:
+        with database_errors(self._path):
+            pruned = self._database.number("counted", name="pruned")
+            if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
+                return False
+            return keep.is_collection_due(pruned=pruned, remaining=self._database.number("count_checkpoints"))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _state(self, run_id: str) -> rules.RunState | None:
+        row = self._database.execute("run", run_id=run_id).fetchone()
+        return _state(row) if row else None
+
+    def _put(self, state: rules.RunState) -> None:
+        record = state.record
+        owner = record.owner
+        self._database.execute(
+            "put_run",
+            run_id=record.run_id,
+            workflow_name=record.workflow_name,
+            created_at=record.created_at,
+            nonce=record.nonce,
+            input_digest=record.input_digest,
+            parent_checkpoint_id=record.parent_checkpoint_id,
+            head=record.head,
+            position=record.position,
+            settled=record.settled,
+            moment=state.moment,
+            token=state.token,
+            owner_id=owner.id if owner else None,
+            owner_host=owner.host if owner else None,
+            owner_boot=owner.boot if owner else None,
+            owner_pid=owner.pid if owner else None,
+        )
+
+
+def _state(row: sqlite3.Row) -> rules.RunState:
+    owner = None
+    if row["owner_id"] is not None:
+        owner = Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
+    record = RunRecord(
+        run_id=row["run_id"],
+        workflow_name=row["workflow_name"],
+        created_at=row["created_at"],
+        nonce=row["nonce"],
+        input_digest=row["input_digest"],
+        parent_checkpoint_id=row["parent_checkpoint_id"],
+        head=row["head"],
+        position=row["position"],
+        settled=bool(row["settled"]),
+        owner=owner,
+    )
+    return rules.RunState(record, token=row["token"], moment=row["moment"])
+
+
+def _manifest(row: sqlite3.Row) -> Manifest:
+    """The checkpoint, if it is what was written."""
+    checkpoint_id = str(row["checkpoint_id"])
+    try:
+        manifest = Manifest(
+            checkpoint_id=checkpoint_id,
+            run_id=row["run_id"],
+            workflow_name=row["workflow_name"],
+            position=row["position"],
+            previous_id=row["previous_id"],
+            timestamp=row["timestamp"],
+            iteration_count=row["iteration_count"],
+            header=row["header"],
+            toc=json.loads(row["toc"]),
+        )
+        checksum = manifest.checksum()
+    except (ValueError, TypeError) as error:
+        raise CheckpointDamagedError(checkpoint_id, f"its record can't be read ({error})") from error
+    if checksum != row["checksum"]:
+        raise CheckpointDamagedError(checkpoint_id, "its checksum does not match")
+    return manifest

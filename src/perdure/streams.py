@@ -1,0 +1,352 @@
+"""A stream of updates that ends in a final response."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+
+UpdateT = TypeVar("UpdateT")
+FinalT = TypeVar("FinalT")
+T = TypeVar("T")
+OtherUpdateT = TypeVar("OtherUpdateT")
+OtherFinalT = TypeVar("OtherFinalT")
+
+MaybeAwaitable: TypeAlias = T | Awaitable[T]
+Finalizer: TypeAlias = Callable[[Sequence[UpdateT]], MaybeAwaitable[FinalT]]
+Hook: TypeAlias = Callable[[T], MaybeAwaitable[T | None]]
+CleanupHook: TypeAlias = Callable[[], MaybeAwaitable[object]]
+
+
+class _End(Enum):
+    """What a pull gives when there is nothing more."""
+
+    TOKEN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished(Generic[FinalT]):
+    final: FinalT
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """Nobody wanted the rest."""
+
+
+class ResponseStream(Generic[UpdateT, FinalT]):
+    """Updates to iterate over once, and a final response made of all of them.
+
+    The source is an async iterable, or an awaitable that gives one. It advances only when it is pulled: nothing runs
+    behind the stream. At the end the cleanup hooks run, then the finalizer, then the result hooks; all of them may be
+    sync or async. A hook that returns None leaves the value as it is. Without a finalizer the final response is that
+    of the source if it is a ResponseStream itself, else the list of updates.
+
+    A stream that is dropped lets go of its source, and the event loop closes the source if it is an async generator.
+    Hooks don't run then; `aclose` runs them.
+    """
+
+    def __init__(
+        self,
+        stream: AsyncIterable[UpdateT] | Awaitable[AsyncIterable[UpdateT]],
+        *,
+        finalizer: Finalizer[UpdateT, FinalT] | None = None,
+        transform_hooks: Iterable[Hook[UpdateT]] | None = None,
+        cleanup_hooks: Iterable[CleanupHook] | None = None,
+        result_hooks: Iterable[Hook[FinalT]] | None = None,
+    ) -> None:
+        self._source = stream
+        self._iterator: AsyncIterator[UpdateT] | None = None
+        self._finalizer = finalizer
+        self._transform_hooks = list(transform_hooks or ())
+        self._cleanup_hooks = list(cleanup_hooks or ())
+        self._result_hooks = list(result_hooks or ())
+        self._updates: list[UpdateT] = []
+        self._outcome: _Finished[FinalT] | _Failed | _Closed | None = None
+        self._is_being_pulled = False
+        self._consumer: weakref.ref[asyncio.Task[Any]] | None = None
+
+    @staticmethod
+    def from_awaitable(
+        awaitable: Awaitable[ResponseStream[OtherUpdateT, OtherFinalT]],
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
+        """The stream that `awaitable` will give, at once; it is awaited by the first pull."""
+        return ResponseStream(awaitable)
+
+    @property
+    def updates(self) -> list[UpdateT]:
+        """The updates so far, as they were handed out."""
+        return list(self._updates)
+
+    @property
+    def consumer(self) -> asyncio.Task[Any] | None:
+        """The task that pulled last, None before the first pull or when that task is gone.
+
+        A stream whose consumer has ended or is busy elsewhere is waiting for a pull that may never come.
+        """
+        return self._consumer() if self._consumer is not None else None
+
+    def __aiter__(self) -> ResponseStream[UpdateT, FinalT]:
+        return self
+
+    async def __anext__(self) -> UpdateT:
+        if self._outcome is not None:
+            raise StopAsyncIteration
+        self._begin_pull()
+        update = await self._settling(self._next())
+        if update is _End.TOKEN:
+            raise StopAsyncIteration
+        return update
+
+    def __await__(self) -> Generator[Any, Any, ResponseStream[UpdateT, FinalT]]:
+        return self._resolved().__await__()
+
+    async def get_final_response(self) -> FinalT:
+        """The final response, after consuming what is left.
+
+        The error that ended the stream is raised again; RuntimeError if it was closed before its end.
+        """
+        async for _ in self:
+            pass
+        match self._outcome:
+            case _Finished(final):
+                return final
+            case _Failed(error):
+                raise error
+            case _:
+                raise RuntimeError(
+                    "the stream was closed or cancelled before its end, so there is no final response; "
+                    "consume it to the end, or look at its updates"
+                )
+
+    async def aclose(self) -> None:
+        """End the stream here: close the source and run the cleanup hooks. Does nothing if it has ended."""
+        if self._outcome is None:
+            self._require_idle()
+            self._outcome = _Closed()
+            await self._clean_up()
+
+    @overload
+    def map(
+        self, transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]], finalizer: None = None
+    ) -> ResponseStream[OtherUpdateT, list[OtherUpdateT]]: ...
+
+    @overload
+    def map(
+        self,
+        transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]],
+        finalizer: Finalizer[OtherUpdateT, OtherFinalT],
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]: ...
+
+    def map(
+        self, transform: Callable[[UpdateT], MaybeAwaitable[Any]], finalizer: Finalizer[Any, Any] | None = None
+    ) -> ResponseStream[Any, Any]:
+        """A stream of each update transformed, in place of this one."""
+        return ResponseStream(_Mapped(self, transform), finalizer=finalizer)
+
+    @overload
+    def flat_map(
+        self,
+        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
+        finalizer: None = None,
+    ) -> ResponseStream[OtherUpdateT, list[OtherUpdateT]]: ...
+
+    @overload
+    def flat_map(
+        self,
+        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
+        finalizer: Finalizer[OtherUpdateT, OtherFinalT],
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]: ...
+
+    def flat_map(
+        self,
+        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[Any] | AsyncIterable[Any]]],
+        finalizer: Finalizer[Any, Any] | None = None,
+    ) -> ResponseStream[Any, Any]:
+        """A stream of all that `transform` makes of each update, none or several, in place of this one."""
+        return ResponseStream(_FlatMapped(self, transform), finalizer=finalizer)
+
+    def with_finalizer(self, finalizer: Finalizer[UpdateT, OtherFinalT]) -> ResponseStream[UpdateT, OtherFinalT]:
+        """A stream of the same updates with another final response, in place of this one."""
+        return ResponseStream(self, finalizer=finalizer)
+
+    def with_transform_hook(self, hook: Hook[UpdateT]) -> ResponseStream[UpdateT, FinalT]:
+        """This stream, with a hook that sees each update and may replace it."""
+        self._require_unfinished()
+        self._transform_hooks.append(hook)
+        return self
+
+    def with_result_hook(self, hook: Hook[FinalT]) -> ResponseStream[UpdateT, FinalT]:
+        """This stream, with a hook that sees the final response and may replace it."""
+        self._require_unfinished()
+        self._result_hooks.append(hook)
+        return self
+
+    def with_cleanup_hook(self, hook: CleanupHook) -> ResponseStream[UpdateT, FinalT]:
+        """This stream, with a hook that runs once when it ends, fails or is closed."""
+        self._require_unfinished()
+        self._cleanup_hooks.append(hook)
+        return self
+
+    async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
+        if self._outcome is None:
+            self._begin_pull()
+            await self._settling(self._opened())
+        return self
+
+    def _begin_pull(self) -> None:
+        self._require_idle()
+        task = asyncio.current_task()
+        self._consumer = weakref.ref(task) if task is not None else None
+        self._is_being_pulled = True
+
+    def _require_idle(self) -> None:
+        if self._is_being_pulled:
+            raise RuntimeError(
+                "the stream is being pulled already; let one task consume it, and cancel that task to stop it"
+            )
+
+    def _require_unfinished(self) -> None:
+        if self._outcome is not None:
+            raise RuntimeError("the stream has ended, the hook would never run; add hooks before consuming it")
+
+    async def _settling(self, work: Awaitable[T]) -> T:
+        """Await `work`; if it fails, the stream has failed."""
+        try:
+            return await work
+        except BaseException as error:
+            self._outcome = _Failed(error) if isinstance(error, Exception) else _Closed()
+            # On KeyboardInterrupt, SystemExit and GeneratorExit nothing can be awaited any more.
+            if isinstance(error, Exception | asyncio.CancelledError):
+                await self._clean_up_after(error)
+            raise
+        finally:
+            self._is_being_pulled = False
+
+    async def _opened(self) -> AsyncIterator[UpdateT]:
+        if self._iterator is None:
+            source = self._source
+            # A ResponseStream is awaitable too, but is what it gives.
+            self._source = source if isinstance(source, AsyncIterable) else await source
+            self._iterator = aiter(self._source)
+        return self._iterator
+
+    async def _next(self) -> UpdateT | _End:
+        update = await anext(await self._opened(), _End.TOKEN)
+        if update is _End.TOKEN:
+            await self._clean_up()
+            self._outcome = _Finished(await self._final_response())
+            return update
+        update = await _passed_through(self._transform_hooks, update)
+        self._updates.append(update)
+        return update
+
+    async def _final_response(self) -> FinalT:
+        if self._finalizer is not None:
+            final = await _settled(self._finalizer(self.updates))
+        elif isinstance(self._source, ResponseStream):
+            final = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
+        else:
+            final = cast("FinalT", self.updates)
+        return await _passed_through(self._result_hooks, final)
+
+    async def _clean_up(self) -> None:
+        """Close the source, then run every hook, once, even if others fail; the first failure is raised."""
+        failures: list[Exception] = []
+        hooks, self._cleanup_hooks = self._cleanup_hooks, []
+        for hook in [self._close_source, *hooks]:
+            try:
+                await _settled(hook())
+            except Exception as error:  # noqa: BLE001
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def _clean_up_after(self, error: BaseException) -> None:
+        try:
+            await self._clean_up()
+        except Exception as second:  # noqa: BLE001
+            error.add_note(f"cleaning up after it failed too: {second!r}")
+
+    async def _close_source(self) -> None:
+        source = self._iterator or self._source
+        if inspect.iscoroutine(source):
+            source.close()
+        elif hasattr(source, "aclose"):
+            await cast("Any", source).aclose()
+
+
+class _Mapped(Generic[UpdateT, OtherUpdateT]):
+    """The iterator behind `map`.
+
+    It is no async generator: when a loop shuts down it closes all generators at once, and of two nested ones the
+    inner would be closed twice.
+    """
+
+    def __init__(
+        self, inner: ResponseStream[UpdateT, Any], transform: Callable[[UpdateT], MaybeAwaitable[OtherUpdateT]]
+    ) -> None:
+        self._inner = inner
+        self._transform = transform
+
+    def __aiter__(self) -> AsyncIterator[OtherUpdateT]:
+        return self
+
+    async def __anext__(self) -> OtherUpdateT:
+        return await _settled(self._transform(await anext(self._inner)))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _FlatMapped(Generic[UpdateT, OtherUpdateT]):
+    """The iterator behind `flat_map`."""
+
+    def __init__(
+        self,
+        inner: ResponseStream[UpdateT, Any],
+        transform: Callable[[UpdateT], MaybeAwaitable[Iterable[OtherUpdateT] | AsyncIterable[OtherUpdateT]]],
+    ) -> None:
+        self._groups = _Mapped(inner, transform)
+        self._group: AsyncIterator[OtherUpdateT] = _each(())
+
+    def __aiter__(self) -> AsyncIterator[OtherUpdateT]:
+        return self
+
+    async def __anext__(self) -> OtherUpdateT:
+        while (item := await anext(self._group, _End.TOKEN)) is _End.TOKEN:
+            group = await anext(self._groups)
+            self._group = aiter(group) if isinstance(group, AsyncIterable) else _each(group)
+        return item
+
+    async def aclose(self) -> None:
+        try:
+            if hasattr(self._group, "aclose"):
+                await cast("Any", self._group).aclose()
+        finally:
+            await self._groups.aclose()
+
+
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item
+
+
+async def _settled(value: MaybeAwaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else cast("T", value)
+
+
+async def _passed_through(hooks: Iterable[Hook[T]], value: T) -> T:
+    for hook in hooks:
+        replaced = await _settled(hook(value))
+        value = value if replaced is None else replaced
+    return value

@@ -1,0 +1,564 @@
+"""What it means for a value to be of a type, for one type to fit another, and how annotations are read."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import types
+import typing
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Reversible,
+    Sequence,
+)
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, NoneType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NewType,
+    NotRequired,
+    ParamSpec,
+    Required,
+    TypeGuard,
+    TypeVar,
+    TypeVarTuple,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+import typing_extensions
+from typing_extensions import ReadOnly, TypeAliasType
+
+_UNIONS: Final = (Union, types.UnionType)
+_WRAPPERS: Final = (Annotated, Required, NotRequired, ReadOnly, ClassVar, Final)
+# Where typing has a thing of its own, the backport need not be the same object.
+_ALIASES: Final[tuple[type[TypeAliasType], ...]] = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
+_UNPACKS: Final = (typing.Unpack, typing_extensions.Unpack)
+_MAPPINGS: Final[frozenset[object]] = frozenset(
+    {dict, defaultdict, OrderedDict, ChainMap, Counter, Mapping, MutableMapping}
+)
+_COLLECTIONS: Final[frozenset[object]] = frozenset(
+    {list, set, frozenset, deque, Collection, Container, Iterable, Reversible}
+    | {Sequence, MutableSequence, AbstractSet, MutableSet}
+)
+_ELEMENTS: Final[Mapping[object, tuple[object, ...]]] = {str: (str,), bytes: (int,)}
+_IDENTIFIER: Final = re.compile(r"\w+")
+
+
+def is_instance_of(data: object, target: object) -> bool:
+    """Whether `data` is a value of the type expression `target`, elements of containers included.
+
+    An iterator is never consumed. What can't be checked at run time is not an instance.
+    """
+    if type(target) is type:
+        return isinstance(data, target)
+    target = _plain(target)
+    if target is Any:
+        return True
+    origin, args = get_origin(target), get_args(target)
+    if origin in _UNIONS:
+        return any(is_instance_of(data, member) for member in args)
+    if origin is Literal:
+        return any(type(data) is type(value) and data == value for value in args)
+    return _is_instance_of_class(data, origin or target) and (origin is None or _holds(data, origin, args))
+
+
+def is_type_compatible(source: object, target: object) -> bool:
+    """Whether whoever takes a `target` can be given a `source`. Missing parameters and `Any` fit everything."""
+    return _fits(source, target, _Rule(any_fits=True))
+
+
+def split_union(type_expression: object) -> tuple[object, ...]:
+    """The members of a union, seen through aliases; a tuple of the type itself if it is none."""
+    plain = _plain(type_expression)
+    if get_origin(plain) not in _UNIONS:
+        return (type_expression,)
+    return tuple(part for member in get_args(plain) for part in split_union(member))
+
+
+def most_specific(value: object, candidates: Sequence[object]) -> int | None:
+    """The index of the type that fits `value` most closely, None if none does.
+
+    A union counts by its member that fits best. Of types that don't compare, the first is taken.
+    """
+    ranking = _ranking(tuple(candidates))
+    exact = ranking.exact.get(type(value))
+    if exact is not None:
+        return exact
+    fitting = [place for place, member in enumerate(ranking.members) if is_instance_of(value, member)]
+    for place in fitting:
+        if ranking.narrower[place].isdisjoint(fitting):
+            return ranking.owners[place]
+    return None
+
+
+def contains_typevar(type_expression: object) -> bool:
+    """Whether a type variable stands anywhere in the type."""
+    if isinstance(type_expression, TypeVar | ParamSpec | TypeVarTuple):
+        return True
+    parts = cast("list[object]", type_expression) if isinstance(type_expression, list) else get_args(type_expression)
+    return any(contains_typevar(part) for part in parts)
+
+
+def _plain(type_expression: object) -> object:
+    """The type without what makes no difference at run time: metadata, aliases, new names, type variables."""
+    origin = get_origin(type_expression)
+    if type_expression is None:
+        return NoneType
+    if isinstance(type_expression, NewType):
+        return _plain(type_expression.__supertype__)
+    if isinstance(type_expression, TypeVar):
+        constraints = type_expression.__constraints__
+        return _plain(_union(constraints) if constraints else type_expression.__bound__ or Any)
+    if _is_alias(type_expression):
+        return _plain(_alias_value(type_expression))
+    if _is_alias(origin):
+        return _plain(_substituted(_alias_value(origin), origin.__type_params__, get_args(type_expression)))
+    if origin in _WRAPPERS:
+        return _plain(get_args(type_expression)[0])
+    if type_expression is typing.LiteralString:
+        return str
+    # typing.List without parameters is list, and typing.Tuple must not pass for tuple[()].
+    is_bare = origin is not None and not hasattr(type_expression, "__args__")
+    return origin if is_bare else type_expression
+
+
+def _substituted(generic: Any, parameters: Iterable[object], args: Iterable[object]) -> object:
+    """A type with its type variables replaced, by Any where nothing is given for them."""
+    free: tuple[object, ...] = () if _is_class(generic) else getattr(generic, "__parameters__", ())
+    bound = dict(zip(parameters, args, strict=False))
+    return generic[tuple(bound.get(parameter, Any) for parameter in free)] if free else generic
+
+
+def _union(members: tuple[object, ...]) -> object:
+    return Union[members]  # noqa: UP007
+
+
+def _is_alias(type_expression: object) -> TypeGuard[TypeAliasType]:
+    return isinstance(type_expression, _ALIASES)
+
+
+@functools.lru_cache(maxsize=256)
+def _alias_value(alias: TypeAliasType) -> object:
+    """What an alias stands for. Before the `type` statement, a recursive one has to name itself in a string."""
+    names = vars(sys.modules[alias.__module__]) if alias.__module__ in sys.modules else {}
+    return _resolved(alias.__value__, names, {})
+
+
+def _resolved(annotation: object, module_names: dict[str, object], local_names: Mapping[str, object]) -> object:
+    """A type with the strings in it replaced by what they name."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, module_names, local_names, include_extras=True)["it"]
+
+
+def _is_class(type_expression: object) -> bool:
+    return isinstance(type_expression, type)
+
+
+def _class_of(type_expression: object) -> object:
+    """The class of a parametrised type: list for list[int]; another type as it is."""
+    return get_origin(type_expression) or type_expression
+
+
+def _is_instance_of_class(data: object, cls: object) -> bool:
+    if typing_extensions.is_typeddict(cls):
+        return isinstance(data, dict) and _has_fields(cast("dict[object, object]", data), cls)
+    if _is_bare_protocol(cls):
+        return _is_base(cls, type(data)) or all(_has_attribute(data, name) for name in _protocol_members(cls))
+    try:
+        return isinstance(data, cast("type", cls))
+    except TypeError:
+        return False
+
+
+def _holds(data: Any, origin: object, args: tuple[object, ...]) -> bool:
+    """Whether what `data`, an `origin`, contains is what the parameters ask for."""
+    if origin is tuple:
+        items = _TupleShape.of(args).expanded(len(data))
+        return items is not None and all(map(is_instance_of, data, items))
+    if origin is type:
+        return is_type_compatible(data, args[0])
+    if origin in _MAPPINGS:
+        keys, values = _mapping_arguments(origin, args)
+        return all(is_instance_of(key, keys) and is_instance_of(value, values) for key, value in data.items())
+    if origin in _COLLECTIONS and isinstance(data, Collection):
+        return all(is_instance_of(element, args[0]) for element in cast("Collection[object]", data))
+    return True
+
+
+def _has_fields(data: dict[object, object], typed_dict: Any) -> bool:
+    hints = _fields(typed_dict)
+    return _required_fields(typed_dict) <= data.keys() and all(
+        is_instance_of(data[key], hints[key]) for key in hints if key in data
+    )
+
+
+def _fields(typed_dict: type) -> Mapping[str, object]:
+    """The types of a TypedDict's values; Any for all of them if a name in them can't be found."""
+    try:
+        return _resolved_fields(typed_dict)
+    except NameError:
+        return dict.fromkeys(typed_dict.__annotations__, Any)
+
+
+@functools.lru_cache(maxsize=256)
+def _resolved_fields(typed_dict: type) -> Mapping[str, object]:
+    return typing.get_type_hints(typed_dict, include_extras=True)
+
+
+def _required_fields(typed_dict: Any) -> set[str]:
+    # __required_keys__ alone overlooks Required and NotRequired in annotations that are strings.
+    return {key for key, hint in _fields(typed_dict).items() if _is_required(hint, key in typed_dict.__required_keys__)}
+
+
+def _is_required(hint: object, default: bool) -> bool:  # noqa: FBT001
+    origin = get_origin(hint)
+    if origin in (Annotated, ReadOnly):
+        return _is_required(get_args(hint)[0], default)
+    return origin is Required or (origin is not NotRequired and default)
+
+
+def _is_bare_protocol(cls: object) -> bool:
+    """A protocol that isinstance refuses, since it is not declared runtime checkable."""
+    is_protocol = isinstance(cls, type) and typing_extensions.is_protocol(cls)
+    return is_protocol and not getattr(cls, "_is_runtime_protocol", False)
+
+
+def _protocol_members(protocol: object) -> frozenset[str]:
+    return typing_extensions.get_protocol_members(cast("type", protocol))
+
+
+def _is_base(base: object, cls: type) -> bool:
+    return any(base is parent for parent in cls.__mro__)
+
+
+def _has_attribute(data: object, name: str) -> bool:
+    try:
+        inspect.getattr_static(data, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _declares(cls: type, name: str) -> bool:
+    return any(name in vars(base) or name in inspect.get_annotations(base) for base in cls.__mro__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How types are compared: whether an unknown source fits, and which pairs are being compared already.
+
+    A pair met again inside itself is taken to fit, so that recursive types come to an end.
+    """
+
+    any_fits: bool
+    assumed: tuple[tuple[object, object], ...] = ()
+
+    def assuming(self, source: object, target: object) -> _Rule:
+        return _Rule(self.any_fits, (*self.assumed, (source, target)))
+
+
+def _fits(source: object, target: object, rule: _Rule) -> bool:
+    source, target = _plain(source), _plain(target)
+    if target is Any or source == target or (source, target) in rule.assumed:
+        return True
+    if source is Any:
+        return rule.any_fits
+    rule = rule.assuming(source, target)
+    if get_origin(source) in _UNIONS:
+        return all(_fits(member, target, rule) for member in get_args(source))
+    if get_origin(target) in _UNIONS:
+        return any(_fits(source, member, rule) for member in get_args(target))
+    if get_origin(source) is Literal:
+        return all(is_instance_of(value, target) for value in get_args(source))
+    # In Callable[..., T] the dots stand where other callables have a list of types.
+    return target is Ellipsis or _classes_fit(source, target, rule)
+
+
+def _classes_fit(source: object, target: object, rule: _Rule) -> bool:
+    source_class, target_class = _class_of(source), _class_of(target)
+    if not isinstance(source_class, type) or not isinstance(target_class, type):
+        return False
+    if not _is_subclass(source_class, target_class, rule):
+        return False
+    if get_origin(target) is None:
+        return True
+    if target_class is tuple:
+        return _tuples_fit(source, target, rule)
+    wanted = get_args(target)
+    given = _arguments(source, target_class) or (Any,) * len(wanted)
+    return len(given) == len(wanted) and all(_fits(*pair, rule) for pair in zip(given, wanted, strict=True))
+
+
+def _is_subclass(source: type, target: type, rule: _Rule) -> bool:
+    if typing_extensions.is_typeddict(target):
+        return typing_extensions.is_typeddict(source) and _fields_fit(source, target, rule)
+    if typing_extensions.is_protocol(target):
+        return _is_base(target, source) or all(_declares(source, name) for name in _protocol_members(target))
+    try:
+        return issubclass(source, target)
+    except TypeError:
+        return False
+
+
+def _fields_fit(source: Any, target: Any, rule: _Rule) -> bool:
+    given, wanted = _fields(source), _fields(target)
+    return (
+        _required_fields(target) <= _required_fields(source)
+        and wanted.keys() <= given.keys()
+        and all(_fits(given[key], wanted[key], rule) for key in wanted)
+    )
+
+
+def _tuples_fit(source: object, target: object, rule: _Rule) -> bool:
+    args = _arguments(source, tuple)
+    is_known = bool(args) or get_origin(source) is tuple
+    if not is_known and rule.any_fits:
+        return True
+    given, wanted = _TupleShape.of(args if is_known else (Any, ...)), _TupleShape.of(get_args(target))
+    if given.repeated is None:
+        items = wanted.expanded(len(given.before))
+        return items is not None and all(map(_fits, given.before, items, [rule] * len(items)))
+    if wanted.repeated is None or len(given.before) != len(wanted.before) or len(given.after) != len(wanted.after):
+        return False
+    return all(map(_fits, given.items, wanted.items, [rule] * len(given.items)))
+
+
+@dataclass(frozen=True, slots=True)
+class _TupleShape:
+    """The items of a tuple type: some at the start, one type any number of times, some at the end."""
+
+    before: tuple[object, ...]
+    repeated: tuple[object] | None = None
+    after: tuple[object, ...] = ()
+
+    @classmethod
+    def of(cls, args: tuple[object, ...]) -> _TupleShape:
+        for place, item in enumerate(args):
+            if item is Ellipsis:
+                return cls((), (args[0],))
+            inner = _unpacked(item)
+            if inner is not None:
+                shape = cls.of(get_args(inner))
+                return cls((*args[:place], *shape.before), shape.repeated, (*shape.after, *args[place + 1 :]))
+        return cls(args)
+
+    @property
+    def items(self) -> tuple[object, ...]:
+        return (*self.before, *(self.repeated or ()), *self.after)
+
+    def expanded(self, length: int) -> tuple[object, ...] | None:
+        """The type of each item of a tuple of this length, None if there is no such tuple."""
+        missing = length - len(self.before) - len(self.after)
+        if missing < 0 or (missing and self.repeated is None):
+            return None
+        return (*self.before, *((self.repeated or ()) * missing), *self.after)
+
+
+def _unpacked(item: object) -> object | None:
+    """The tuple type in `*tuple[...]` or `Unpack[tuple[...]]`."""
+    if getattr(item, "__unpacked__", False):
+        return item
+    return get_args(item)[0] if get_origin(item) in _UNPACKS else None
+
+
+def _mapping_arguments(origin: object, args: tuple[object, ...]) -> tuple[object, ...]:
+    return (args[0], int) if origin is Counter else args
+
+
+def _arguments(source: object, base: type) -> tuple[object, ...]:
+    """The parameters that `source` has when it is seen as its base class `base`; () if they are not known."""
+    cls, args = _class_of(source), get_args(source)
+    if cls is base:
+        return args
+    if args and cls in _MAPPINGS:
+        return _mapping_arguments(cls, args) if base in _MAPPINGS else args[:1]
+    if base in _COLLECTIONS or base in _MAPPINGS:
+        known = args if cls in _COLLECTIONS else _content(cls, args, base)
+        if known:
+            return known
+    for parent in typing_extensions.get_original_bases(cast("type", cls)):
+        parent_class = _class_of(parent)
+        if isinstance(parent_class, type) and issubclass(parent_class, base):
+            return _arguments(_substituted(parent, getattr(cls, "__parameters__", ()), args), base)
+    return ()
+
+
+def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ...]:
+    """What classes contain of which everybody knows it."""
+    if typing_extensions.is_typeddict(cls):
+        values = tuple(_fields(cls).values())
+        return (str, _union(values or (object,))) if base in _MAPPINGS else (str,)
+    if cls is tuple and args:
+        return (_union(_TupleShape.of(args).items),)
+    return _ELEMENTS.get(cls, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """Candidate types prepared for choosing: the members of all unions in a row, and which is narrower than which."""
+
+    members: tuple[object, ...]
+    owners: tuple[int, ...]
+    narrower: tuple[frozenset[int], ...]
+    exact: Mapping[type, int]
+    """Classes whose direct instances need no search."""
+
+
+def _ranking(candidates: tuple[object, ...]) -> _Ranking:
+    try:
+        return _cached_ranking(candidates)
+    except TypeError:  # metadata of an Annotated need not be hashable
+        return _make_ranking(candidates)
+
+
+def _make_ranking(candidates: tuple[object, ...]) -> _Ranking:
+    pairs = [(member, owner) for owner, candidate in enumerate(candidates) for member in split_union(candidate)]
+    members = tuple(member for member, _ in pairs)
+    narrower = tuple(
+        frozenset(place for place, other in enumerate(members) if _is_narrower(other, member)) for member in members
+    )
+    exact: dict[type, int] = {}
+    for (member, owner), rivals in zip(pairs, narrower, strict=True):
+        if type(member) is type and not rivals:
+            exact.setdefault(member, owner)
+    return _Ranking(members, tuple(owner for _, owner in pairs), narrower, exact)
+
+
+_cached_ranking = functools.lru_cache(maxsize=512)(_make_ranking)
+
+
+def _is_narrower(one: object, other: object) -> bool:
+    rule = _Rule(any_fits=False)
+    return _fits(one, other, rule) and not _fits(other, one, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """The names that were visible where a function was defined, those of its module excepted."""
+
+    names: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def needed_by(self, func: Callable[..., Any], *texts: object) -> Namespace:
+        """Only the names that occur in the annotations of `func` or in `texts`.
+
+        What is kept for long should not keep alive everything that a function had in its hands.
+        """
+        annotations = [*inspect.get_annotations(_function_of(func)).values(), *texts]
+        used = {name for annotation in annotations for name in _IDENTIFIER.findall(_text(annotation))}
+        return Namespace({name: value for name, value in self.names.items() if name in used})
+
+
+def namespace_here(depth: int) -> Namespace:
+    """The local names at a line of code: `depth` 0 is the caller's line, 1 the line that called the caller.
+
+    They are copied, inner ones first, from the class bodies and functions in which the line stands.
+    """
+    scopes = [dict(frame.f_locals) for frame in _enclosing(sys._getframe(depth + 1))]  # pyright: ignore[reportPrivateUsage]
+    names: dict[str, object] = {}
+    for scope in reversed(scopes):
+        names.update(scope)
+    return Namespace(names)
+
+
+def _enclosing(frame: FrameType) -> Iterator[FrameType]:
+    """This frame and those of the scopes around it, as far as they are still running, up to the module."""
+    inner = frame
+    outer: FrameType | None = frame
+    while outer is not None:
+        if outer.f_globals is inner.f_globals:
+            if outer.f_locals is outer.f_globals:
+                return
+            if outer is inner or _is_defined_in(inner.f_code, outer.f_code):
+                inner = outer
+                yield outer
+        outer = outer.f_back
+
+
+def _is_defined_in(code: CodeType, outer: CodeType) -> bool:
+    nested = [constant for constant in outer.co_consts if isinstance(constant, CodeType)]
+    return any(constant is code or _is_defined_in(code, constant) for constant in nested)
+
+
+def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object]:
+    """The types of the parameters that are annotated, by name.
+
+    Names are looked up around the function first, then in its module as that is now.
+
+    Raises:
+        NameError: a name in an annotation is not defined.
+    """
+    annotations = inspect.get_annotations(_function_of(func))
+    return {
+        name: _evaluated(annotation, func, namespace, place=f"parameter {name!r} of ")
+        for name, annotation in annotations.items()
+        if name != "return"
+    }
+
+
+def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace) -> object:
+    """One type, perhaps given as a string, as it reads where `func` was defined.
+
+    Raises:
+        NameError: a name in it is not defined.
+    """
+    return _evaluated(annotation, func, namespace, place="")
+
+
+def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespace, *, place: str) -> object:
+    function = _function_of(func)
+    try:
+        return _resolved(annotation, getattr(function, "__globals__", {}), {**_closure_of(function), **namespace.names})
+    except (NameError, AttributeError) as error:
+        qualified = f"{function.__module__}.{function.__qualname__}"
+        raise NameError(
+            f"{error.name!r} in the annotation {_text(annotation)!r} of {place}{qualified!r} is not defined; "
+            "import it at run time (not only under TYPE_CHECKING), or define it before the function",
+            name=error.name,
+        ) from error
+
+
+def _function_of(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that carries the annotations, beneath partials, methods, decorators and callable objects."""
+    if isinstance(func, functools.partial):
+        return _function_of(cast("functools.partial[Any]", func).func)
+    if isinstance(func, types.MethodType):
+        return _function_of(func.__func__)
+    if isinstance(func, types.FunctionType):
+        return inspect.unwrap(func)
+    call = getattr(type(func), "__call__", None)  # noqa: B004
+    return call if isinstance(call, types.FunctionType) else func
+
+
+def _closure_of(function: Callable[..., Any]) -> dict[str, object]:
+    """The variables of enclosing functions that the function itself uses, and its own type parameters."""
+    code: CodeType | None = getattr(function, "__code__", None)
+    names: dict[str, object] = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
+    for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return names
+
+
+def _text(annotation: object) -> str:
+    return annotation if isinstance(annotation, str) else repr(annotation)

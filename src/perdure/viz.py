@@ -1,0 +1,5 @@
+"""Pictures of workflows."""
+
+
+class WorkflowViz:
+    """Being written."""

@@ -1,0 +1,1 @@
+"""A picture in the notation of Graphviz."""

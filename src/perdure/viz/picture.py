@@ -1,0 +1,138 @@
+"""A graph as a picture, before any notation: its boxes, what joins them, and what stands inside of what."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from perdure.graph.definition import Graph
+    from perdure.graph.edges import EdgeGroup
+
+_DIGEST_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An executor. The name is its own in the whole picture; the label is what people read."""
+
+    name: str
+    label: str
+    is_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FanIn:
+    """The point where the arrows of several sources meet before their target."""
+
+    name: str
+    sources: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge, by the names of its ends."""
+
+    source: str
+    target: str
+    is_conditional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A sub-workflow, by the name and the label of the box that runs it."""
+
+    name: str
+    label: str
+    picture: Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All that is drawn of one graph."""
+
+    boxes: tuple[Box, ...]
+    fan_ins: tuple[FanIn, ...]
+    arrows: tuple[Arrow, ...]
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a notation makes a name of the path to a node."""
+
+    separator: str
+    spell: Callable[[str], str]
+
+
+def picture_of(graph: Graph, naming: Naming, *, include_internal: bool) -> Picture:
+    """The picture of a graph and of the sub-workflows in it, perhaps with the ways in from outside."""
+    return _draw(graph, _Names(naming), (), include_internal=include_internal)
+
+
+def short_digest(text: str) -> str:
+    """Eight hexadecimal digits that stand for a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+
+
+class _Names:
+    """Gives each node of a picture a name of its own."""
+
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._taken: set[str] = set()
+
+    def give(self, path: tuple[str, ...]) -> str:
+        """The spelled path, with a number behind it if another node has that name."""
+        wanted = self._naming.spell(self._naming.separator.join(path))
+        numbered = (f"{wanted}_{number}" for number in count(2))
+        name = wanted if wanted not in self._taken else next(name for name in numbered if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+    def give_each(self, path: tuple[str, ...], ids: Iterable[str]) -> dict[str, str]:
+        """The names of siblings by their ids. Ids that can be names as they are choose first and so keep them."""
+        plain_first = sorted(ids, key=lambda id_: self._naming.spell(id_) != id_)
+        return {id_: self.give((*path, id_)) for id_ in plain_first}
+
+
+def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_internal: bool) -> Picture:
+    groups = [group for group in graph.groups if include_internal or not isinstance(group, InternalEdgeGroup)]
+    named = names.give_each(path, graph.executors)
+    named |= names.give_each(path, _outside(groups, graph))
+    return Picture(
+        boxes=tuple(
+            Box(named[id_], id_, is_start=id_ == graph.start_id)
+            for id_ in dict.fromkeys([graph.start_id, *graph.executors, *_outside(groups, graph)])
+        ),
+        fan_ins=tuple(_fan_in(group, names, path, named) for group in groups if isinstance(group, FanInEdgeGroup)),
+        arrows=tuple(
+            Arrow(named[edge.source_id], named[edge.target_id], edge.has_condition)
+            for group in groups
+            if not isinstance(group, FanInEdgeGroup)
+            for edge in group.edges
+        ),
+        frames=tuple(
+            Frame(named[id_], id_, _draw(child, names, (*path, id_), include_internal=include_internal))
+            for id_, child in graph.children.items()
+        ),
+    )
+
+
+def _outside(groups: Iterable[EdgeGroup], graph: Graph) -> list[str]:
+    sources = dict.fromkeys(source_id for group in groups for source_id in group.source_executor_ids)
+    return [source_id for source_id in sources if source_id not in graph.executors]
+
+
+def _fan_in(group: FanInEdgeGroup, names: _Names, path: tuple[str, ...], named: Mapping[str, str]) -> FanIn:
+    sources = group.source_executor_ids
+    digest = short_digest("|".join([group.target_id, *sorted(sources)]))
+    name = names.give((*path, f"fan_in::{group.target_id}::{digest}"))
+    return FanIn(name, tuple(named[source_id] for source_id in sources), named[group.target_id])

@@ -1,0 +1,1 @@
+"""The public objects: builder, workflow, run."""

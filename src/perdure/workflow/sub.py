@@ -1,0 +1,210 @@
+"""`WorkflowExecutor`: a whole workflow as one node. The child runs to idle inside one activation of its parent."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint.record import request_event
+from perdure.errors import AlreadyAnsweredError, UnknownRequestError
+from perdure.events import WorkflowEvent
+from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
+from perdure.graph.executor import Executor
+from perdure.graph.handlers import handler, response_handler
+from perdure.kernel.moves import answer, begin_turn
+from perdure.kernel.snapshot import Snapshot
+from perdure.runtime import kwargs as run_kwargs
+from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
+from perdure.runtime.answers import accepted
+from perdure.runtime.driver import Driver
+from perdure.runtime.ledger import NoLedger
+from perdure.runtime.routing import accepts
+from perdure.typenames import describe, type_of
+from perdure.types import is_instance_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.graph.definition import Graph
+    from perdure.graph.messages import WorkflowMessage
+    from perdure.workflow.workflow import Workflow
+
+
+@dataclass
+class SubWorkflowResponseMessage:
+    """An answer of the parent to a request of its sub-workflow."""
+
+    data: Any
+    source_event: WorkflowEvent[Any]
+
+
+@dataclass
+class SubWorkflowRequestMessage:
+    """A request of a sub-workflow, before its parent. `create_response` makes the answer to send back."""
+
+    source_event: WorkflowEvent[Any]
+    executor_id: str
+
+    def create_response(self, data: Any) -> SubWorkflowResponseMessage:
+        """An answer, to be sent to `executor_id`. Raises TypeError if it is not of the type that was asked for."""
+        expected = self.source_event.response_type
+        if not is_instance_of(data, expected):
+            raise TypeError(
+                f"request {self.source_event.request_id!r} asks for a {describe(expected)}, not a {type_of(data)}"
+            )
+        return SubWorkflowResponseMessage(data, self.source_event)
+
+
+class WorkflowExecutor(Executor):
+    """Runs a workflow as a node of another.
+
+    Its outputs are sent on as messages, or are outputs of the parent with `allow_direct_output`. Its requests come to
+    the parent as `SubWorkflowRequestMessage`s, or are requests of the parent with `propagate_request`. What it tells is
+    told by the parent as `sub_workflow` events, with the path.
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        id: str,  # noqa: A002 - the documented name
+        allow_direct_output: bool = False,  # noqa: FBT001, FBT002 - positional in the reference
+        propagate_request: bool = False,  # noqa: FBT001, FBT002 - positional in the reference
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(id, **kwargs)
+        self.workflow = workflow
+        self.allow_direct_output = allow_direct_output
+        self.propagate_request = propagate_request
+
+    def child_graph(self) -> Graph | None:
+        """The graph of the workflow inside."""
+        return self.workflow.graph
+
+    @property
+    def input_types(self) -> list[Any]:
+        """What the workflow inside takes, and answers to its requests."""
+        return [*self.workflow.input_types, SubWorkflowResponseMessage]
+
+    @property
+    def output_types(self) -> list[Any]:
+        """What the workflow inside yields, and its requests."""
+        asks = any(executor.is_request_response_capable for executor in self.workflow.executors.values())
+        sent = [] if self.allow_direct_output else self.workflow.output_types
+        return [*sent, SubWorkflowRequestMessage] if asks else list(sent)
+
+    @property
+    def workflow_output_types(self) -> list[Any]:
+        """What the workflow inside yields, where that is an output of the parent."""
+        return self.workflow.output_types if self.allow_direct_output else []
+
+    def can_handle(self, message: WorkflowMessage) -> bool:
+        """Whether the start executor inside takes the message; every answer is taken."""
+        if message.original_request_info_event is not None or isinstance(message.data, SubWorkflowResponseMessage):
+            return True
+        return accepts(self.workflow.get_start_executor(), message.data)
+
+    def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
+        """Whoever asks inside takes the answer."""
+        del request_type, response_type
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the definition says, with the workflow inside."""
+        return {**super().to_dict(), "workflow": self.workflow.to_dict()}
+
+    @handler
+    async def process_workflow(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
+        """A message: the next turn of the workflow inside."""
+        activation = _activation(ctx)
+        value = activation.around.values.fix(message, f"message of sub-workflow {self.id!r}")
+        before = self._child(activation)
+        if before.requests:
+            ctx_warning = (
+                f"sub-workflow {self.id!r} gets a message while its requests {', '.join(before.requests)} wait"
+            )
+            activation.tell(WorkflowEvent.warning(ctx_warning))
+        after = begin_turn(before, target_id=self.workflow.start_executor_id, value=value)
+        await self._advance(activation, before, after)
+
+    @handler
+    async def process_response(self, message: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
+        """An answer that the parent has sent."""
+        await self._answer(_activation(ctx), {message.source_event.request_id: message.data})
+
+    @response_handler
+    async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
+        """An answer to a request that was passed on to the outside."""
+        del request
+        assert ctx.request_id is not None, "an answer has its request"
+        await self._answer(_activation(ctx), {ctx.request_id: response})
+
+    async def _answer(self, activation: ActivationRecorder, responses: Mapping[str, Any]) -> None:
+        before, around = self._child(activation), activation.around
+        try:
+            answers = accepted(
+                responses,
+                graph=self.workflow.graph,
+                snapshot=before,
+                values=around.values,
+                run_id=f"{self.id} (a sub-workflow)",
+            )
+        except (UnknownRequestError, AlreadyAnsweredError) as error:
+            activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
+            return
+        await self._advance(activation, before, answer(before, answers, at=around.scope_id))
+
+    def _child(self, activation: ActivationRecorder) -> Snapshot:
+        found = activation.around.children.get(self.id) or activation.around.snapshot.children.get(self.id)
+        return found if found is not None else Snapshot()
+
+    async def _advance(self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot) -> None:
+        around = activation.around
+        driver = Driver(
+            graph=self.workflow.graph,
+            snapshot=begun,
+            values=around.values,
+            ledger=NoLedger(),
+            scope_id=f"{around.scope_id}/{activation.activation.key}",
+            is_checkpointed=around.is_checkpointed,
+            streaming=around.streaming,
+            run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
+        )
+        async with aclosing(driver.supersteps()) as events:
+            async for event in events:
+                self._pass_on(activation, event)
+        activation.child = around.children[self.id] = driver.snapshot
+        await self._hand_out(activation, before, begun, driver.snapshot)
+
+    def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
+        """Tell an event of the child as one of the parent; one of a grandchild has its path already."""
+        inner, path = (event.data, event.path) if event.type == "sub_workflow" else (event, ())
+        activation.around.tell(
+            WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
+        )
+
+    async def _hand_out(
+        self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot, after: Snapshot
+    ) -> None:
+        give = activation.around.values.give
+        for output in list(after.outputs)[len(begun.outputs) :]:
+            if output.kind == "intermediate":
+                activation.tell_output("intermediate", give(output.data))
+            elif self.allow_direct_output:
+                activation.output(give(output.data))
+            else:
+                activation.send(give(output.data), None)
+        for request in after.requests.values():
+            if request.id in before.requests:
+                continue
+            event = request_event(request, activation.around.values)
+            if self.propagate_request:
+                activation.request(event.data, request.response_type, request.id)
+            else:
+                activation.send(SubWorkflowRequestMessage(event, self.id), None)
+
+
+def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:
+    found = ctx.activation
+    assert isinstance(found, ActivationRecorder), "a sub-workflow runs inside a run"
+    return found

@@ -1,0 +1,361 @@
+"""`Workflow`: a definition that can be run, and the run that this instance stands for."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from asyncio import CancelledError
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from perdure.clock import SystemClock
+from perdure.errors import RunError, RunUnfinishedError, WorkflowException
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from perdure.runtime.activation import FRAMEWORK
+from perdure.runtime.blueprint import Blueprint
+from perdure.runtime.instances import Drift
+from perdure.runtime.routing import accepts
+from perdure.runtime.session import ABSENT, Call, Session, final_state
+from perdure.streams import ResponseStream
+from perdure.workflow.result import WorkflowRunResult
+from perdure.workflow.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Mapping
+
+    from perdure.clock import Clock
+    from perdure.graph.definition import Graph
+    from perdure.graph.edges import EdgeGroup
+    from perdure.graph.executor import Executor
+    from perdure.runtime.opening import Tenure
+    from perdure.storages.protocol import CheckpointStorage
+
+
+class Workflow:
+    """A graph of executors, made by `WorkflowBuilder.build()`.
+
+    An instance stands for one run at a time: a fresh message is the next turn of its run. `run(run_id=...)` and
+    `run(checkpoint_id=...)` let it stand for another.
+    """
+
+    def __init__(
+        self, graph: Graph, *, checkpoint_storage: CheckpointStorage | None = None, clock: Clock | None = None
+    ) -> None:
+        self.graph = graph
+        self.blueprint = Blueprint(graph, clock or SystemClock())
+        self.checkpoint_storage = checkpoint_storage
+        self.name = graph.name
+        self.description = graph.description
+        self.id = self.blueprint.clock.new_id()
+        self.start_executor_id = graph.start_id
+        self.max_iterations = graph.rules.max_iterations
+        self.edge_groups: list[EdgeGroup] = list(graph.groups)
+        self.executors: dict[str, Executor] = dict(graph.executors)
+        self.tenure: Tenure | None = None
+        self._status = WorkflowRunState.IDLE
+        self._drift = Drift()
+        self._active: weakref.ref[ResponseStream[Any, Any]] | None = None
+
+    @property
+    def status(self) -> WorkflowRunState:
+        """Where the run of this instance stands."""
+        return self._status
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that this instance stands for, if it has begun one."""
+        return None if self.tenure is None else self.tenure.run_id
+
+    @property
+    def graph_signature(self) -> dict[str, Any]:
+        """The start, the executors' classes and the edges."""
+        return self.blueprint.signature
+
+    @property
+    def graph_signature_hash(self) -> str:
+        """The same as one hash."""
+        return self.blueprint.signature_hash
+
+    @property
+    def input_types(self) -> list[Any]:
+        """What the start executor takes."""
+        return self.get_start_executor().input_types
+
+    @property
+    def output_types(self) -> list[Any]:
+        """What the executors declare to yield."""
+        found: list[Any] = []
+        for executor in self.executors.values():
+            found.extend(type_ for type_ in executor.workflow_output_types if type_ not in found)
+        return found
+
+    def get_start_executor(self) -> Executor:
+        """The executor that gets the message of a run."""
+        return self.executors[self.start_executor_id]
+
+    def get_executors_list(self) -> list[Executor]:
+        """All executors."""
+        return list(self.executors.values())
+
+    def get_output_executors(self) -> list[Executor]:
+        """The executors whose yields are outputs."""
+        return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "output"]
+
+    def get_intermediate_executors(self) -> list[Executor]:
+        """The executors whose yields are intermediate."""
+        return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "intermediate"]
+
+    def is_terminal_executor(self, executor_id: str) -> bool:
+        """Whether an executor's yields are outputs."""
+        return self.graph.designation.kind_of(executor_id) == "output"
+
+    def is_intermediate_executor(self, executor_id: str) -> bool:
+        """Whether an executor's yields are intermediate."""
+        return self.graph.designation.kind_of(executor_id) == "intermediate"
+
+    @overload
+    def run(
+        self,
+        message: Any = ABSENT,
+        *,
+        stream: Literal[True],
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        run_id: str | None = None,
+        takeover: bool = False,
+        include_status_events: bool = False,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
+    @overload
+    def run(
+        self,
+        message: Any = ABSENT,
+        *,
+        stream: Literal[False] = False,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        run_id: str | None = None,
+        takeover: bool = False,
+        include_status_events: bool = False,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Awaitable[WorkflowRunResult]: ...
+    def run(
+        self,
+        message: Any = ABSENT,
+        *,
+        stream: bool = False,
+        responses: Mapping[str, Any] | None = None,
+        checkpoint_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        run_id: str | None = None,
+        takeover: bool = False,
+        include_status_events: bool = False,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
+        """Run until nothing is left to do but to wait for the outside.
+
+        Give one of: `message`, a turn of the run; `responses`, answers to pending requests by id; `checkpoint_id`, to
+        resume from a checkpoint (an older one than the newest of its run begins a fork); `run_id`, to go on from the
+        newest. `responses` go together with the last two, and `run_id` with a message names a run to be started.
+        `takeover` replaces an owner that can't be seen to be dead.
+
+        Without `stream` the result is to be awaited; with it, it is to be read: `async for event in ...`.
+        """
+        message = self._message(message, is_optional=any((responses, checkpoint_id, run_id)))
+        call = Call(
+            message=message,
+            responses=responses,
+            checkpoint_id=checkpoint_id,
+            run_id=run_id,
+            storage=checkpoint_storage if checkpoint_storage is not None else self.checkpoint_storage,
+            kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
+            streaming=stream,
+            takeover=takeover,
+        )
+        _require_one_way(call)
+        events = self.stream(call, include_status_events=include_status_events)
+        return events if stream else events.get_final_response()
+
+    def _message(self, message: Any, *, is_optional: bool) -> Any:
+        """None is a message where the start executor takes it, and nothing else says what to do."""
+        if message is None and (is_optional or not accepts(self.get_start_executor(), None)):
+            return ABSENT
+        return message
+
+    def stream(
+        self, call: Call, *, include_status_events: bool = False
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """The events of a call. Raises WorkflowException if another of this instance is under way."""
+        if self._active is not None and self._active() is not None:
+            raise WorkflowException(
+                f"workflow {self.name!r} is already running: read its stream to the end, drop it, or build another "
+                "instance; concurrent runs need an instance each"
+            )
+        session = Session(self.blueprint, call, tenure=self.tenure, drift=self._drift)
+
+        def finish(events: Any) -> WorkflowRunResult:
+            return WorkflowRunResult.of(events, include_status_events=include_status_events)
+
+        stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
+            self._events(call, session), finalizer=finish
+        )
+        session.occupant.bind(stream)
+        self._active = weakref.ref(stream)
+        return stream
+
+    async def _events(self, call: Call, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
+        before = self._status
+        try:
+            if call.has_message and not call.names_a_run:
+                self._require_idle()
+            yield WorkflowEvent("started", origin=FRAMEWORK)
+            yield self._now(WorkflowRunState.IN_PROGRESS)
+            async with aclosing(self._advanced(session)) as events:
+                async for event in events:
+                    yield event
+        except RunError:
+            # Nothing ran and nothing changed: the run stands where it stood.
+            self._status = before
+            raise
+        except Exception as error:
+            details = WorkflowErrorDetails.from_exception(error)
+            yield WorkflowEvent("failed", details=details, origin=FRAMEWORK)
+            yield self._now(WorkflowRunState.FAILED)
+            raise
+        except (GeneratorExit, CancelledError):
+            self._status = WorkflowRunState.CANCELLED
+            raise
+        finally:
+            self._active = None
+        assert self.tenure is not None, "a run that has ended well has begun"
+        yield self._now(final_state(self.tenure.snapshot))
+
+    async def _advanced(self, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
+        is_pending_told = False
+        try:
+            await session.open()
+            self.tenure = session.tenure
+            async with aclosing(session.events()) as events:
+                async for event in events:
+                    yield event
+                    if event.type == "request_info" and not is_pending_told:
+                        is_pending_told = True
+                        yield self._now(WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
+        finally:
+            await session.close()
+
+    def _require_idle(self) -> None:
+        tenure = self.tenure
+        if tenure is not None and not tenure.snapshot.is_idle:
+            raise RunUnfinishedError(tenure.run_id, checkpoint_id=tenure.head_id)
+
+    def _now(self, state: WorkflowRunState) -> WorkflowEvent[Any]:
+        self._status = state
+        return WorkflowEvent("status", state=state, origin=FRAMEWORK)
+
+    def start(
+        self,
+        message: Any = ABSENT,
+        *,
+        checkpoint_id: str | None = None,
+        run_id: str | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+        takeover: bool = False,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """A live handle on a run: a new one for a message, or one that goes on. `await` it to have it durable."""
+        call = Call(
+            message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
+            checkpoint_id=checkpoint_id,
+            run_id=run_id,
+            storage=checkpoint_storage if checkpoint_storage is not None else self.checkpoint_storage,
+            kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
+            streaming=True,
+            takeover=takeover,
+        )
+        _require_one_way(call)
+        return Run(self, call)
+
+    def twin(self) -> Workflow:
+        """Another instance of the same definition, which stands for no run yet."""
+        return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
+
+    def note_cancelled(self) -> None:
+        """The run was cancelled through its handle."""
+        self._status = WorkflowRunState.CANCELLED
+
+    def run_stream(
+        self, message: Any = ABSENT, **options: Any
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """The former spelling of `run(message, stream=True)`."""
+        return self.run(message, stream=True, **options)
+
+    run_streaming = run_stream
+
+    def run_stream_from_checkpoint(
+        self,
+        checkpoint_id: str,
+        checkpoint_storage: CheckpointStorage | None = None,
+        responses: Mapping[str, Any] | None = None,
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """The former spelling of `run(checkpoint_id=..., stream=True)`."""
+        return self.run(
+            checkpoint_id=checkpoint_id, checkpoint_storage=checkpoint_storage, responses=responses, stream=True
+        )
+
+    def run_from_checkpoint(
+        self,
+        checkpoint_id: str,
+        checkpoint_storage: CheckpointStorage | None = None,
+        responses: Mapping[str, Any] | None = None,
+    ) -> Awaitable[WorkflowRunResult]:
+        """The former spelling of `run(checkpoint_id=...)`."""
+        return self.run(checkpoint_id=checkpoint_id, checkpoint_storage=checkpoint_storage, responses=responses)
+
+    def send_responses(self, responses: Mapping[str, Any]) -> Awaitable[WorkflowRunResult]:
+        """The former spelling of `run(responses=...)`."""
+        return self.run(responses=responses)
+
+    def send_responses_streaming(
+        self, responses: Mapping[str, Any]
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """The former spelling of `run(responses=..., stream=True)`."""
+        return self.run(responses=responses, stream=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition as plain data."""
+        designation = self.graph.designation
+        told: dict[str, Any] = {
+            "name": self.name,
+            "id": self.id,
+            "start_executor_id": self.start_executor_id,
+            "max_iterations": self.max_iterations,
+            "edge_groups": [group.to_dict() for group in self.edge_groups],
+            "executors": {executor_id: executor.to_dict() for executor_id, executor in self.executors.items()},
+            "output_executors": None if not designation.is_explicit else list(designation.outputs or ()),
+            "intermediate_executors": None if not designation.is_explicit else list(designation.intermediates or ()),
+        }
+        if self.description is not None:
+            told["description"] = self.description
+        return told
+
+    def to_json(self) -> str:
+        """The same as JSON."""
+        return json.dumps(self.to_dict())
+
+
+def _require_one_way(call: Call) -> None:
+    if call.has_message and call.responses is not None:
+        raise ValueError("give a message or responses, not both: answer first, then send the message")
+    if call.has_message and call.checkpoint_id is not None:
+        raise ValueError("give a message or a checkpoint_id, not both: resume first, then send the message")
+    if call.checkpoint_id is not None and call.run_id is not None:
+        raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
+    if not call.has_message and call.responses is None and not call.names_a_run:
+        raise ValueError("give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise")

@@ -1,0 +1,541 @@
+"""Values and types, types and types, annotations."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import typing
+import weakref
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Never,
+    NewType,
+    NotRequired,
+    Optional,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+    runtime_checkable,
+)
+
+import pytest
+import typing_extensions
+from typing_extensions import TypeAliasType
+
+from perdure.types import (
+    Namespace,
+    annotations_of,
+    contains_typevar,
+    evaluate,
+    is_instance_of,
+    is_type_compatible,
+    most_specific,
+    namespace_here,
+    split_union,
+)
+
+T = TypeVar("T")
+Bounded = TypeVar("Bounded", bound=str)
+P = ParamSpec("P")
+UserId = NewType("UserId", str)
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+Tree = TypeAliasType("Tree", "dict[str, Tree] | list[Tree] | str | int | None")
+Number = TypeAliasType("Number", int | float)
+Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
+
+
+class Animal:
+    """A base class."""
+
+
+class Dog(Animal):
+    """A subclass."""
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass
+class Named:
+    name: str
+
+
+class HasName(Protocol):
+    name: str
+
+
+@runtime_checkable
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class Door:
+    def close(self) -> None: ...
+
+
+class Order(TypedDict):
+    number: int
+    note: NotRequired[str]
+
+
+class PaidOrder(Order):
+    paid: bool
+
+
+class Broken(TypedDict):
+    field: Nowhere  # pyright: ignore[reportUndefinedVariable, reportUnknownVariableType] # noqa: F821
+
+
+class Backported(typing_extensions.TypedDict):
+    version: typing_extensions.ReadOnly[int]
+    note: typing_extensions.NotRequired[str]
+
+
+class BackportedHasName(typing_extensions.Protocol):
+    name: str
+
+
+class Box(Generic[T]):
+    """A generic class of a user."""
+
+
+class IntBox(Box[int]):
+    """One that has fixed its parameter."""
+
+
+class Crate(Box[list[T]]):
+    """One that passes its parameter on."""
+
+
+class Names(list[str]):
+    """A list that has fixed its element."""
+
+
+@pytest.mark.parametrize(
+    ("data", "target"),
+    [
+        (object(), Any),
+        (1, object),
+        (True, int),
+        (None, None),
+        (None, type(None)),
+        ("x", int | str),
+        ("x", Union[int, str]),  # noqa: UP007
+        (None, Optional[int]),  # noqa: UP045
+        ([1, 2], list),
+        ([1, 2], typing.List),  # noqa: UP006
+        ([1, 2], list[int]),
+        ([], list[int]),
+        ([1, "a"], list[int | str]),
+        ({1}, set[int]),
+        (frozenset({1}), frozenset[int]),
+        (deque([1]), deque[int]),
+        ([1], Sequence[int]),
+        ((1,), Sequence[int]),
+        ("abc", Sequence[str]),
+        ({"a": 1}, Iterable[str]),
+        ((1, "a"), tuple[int, str]),
+        ((1, "a"), typing.Tuple),  # noqa: UP006
+        ((), tuple[()]),
+        ((), tuple[int, ...]),
+        ((1, 2, 3), tuple[int, ...]),
+        ((1, "a", "b", 2.0), tuple[int, *tuple[str, ...], float]),
+        ((1, "a", "b"), tuple[int, Unpack[tuple[str, ...]]]),  # noqa: UP044
+        ((1, "a", "b"), tuple[int, typing_extensions.Unpack[tuple[str, ...]]]),  # noqa: UP044
+        ({"version": 1}, Backported),
+        (Named("n"), BackportedHasName),
+        ({"a": 1}, dict[str, int]),
+        ({}, dict[str, int]),
+        ({"a": [1]}, Mapping[str, list[int]]),
+        (OrderedDict([("a", 1)]), OrderedDict[str, int]),
+        (Counter("aab"), Counter[str]),
+        ("red", Literal["red", "blue"]),
+        (Colour.RED, Literal[Colour.RED]),
+        (1, Annotated[int, "metadata"]),
+        ("u1", UserId),
+        ("text", typing.LiteralString),
+        ({"a": [1, {"b": None}]}, Json),
+        ((1, 2), Pair[int]),
+        ({"number": 1}, Order),
+        ({"number": 1, "note": "n", "more": 0}, Order),
+        ({"field": 1}, Broken),
+        (Named("n"), HasName),
+        (Door(), Closes),
+        (Box[int](), Box[str]),
+        (IntBox(), Box[int]),
+        (len, Callable[[str], int]),
+        (bool, type[int]),
+        (Point(1, 2), tuple[int, int]),
+        ("x", Bounded),
+        (1, T),
+    ],
+)
+def test_a_value_is_of_a_type_that_describes_it(data: object, target: object) -> None:
+    assert is_instance_of(data, target)
+
+
+@pytest.mark.parametrize(
+    ("data", "target"),
+    [
+        (1, str),
+        (1, float),
+        (1, bool),
+        (0, None),
+        (1.5, int | str),
+        ([1, "a"], list[int]),
+        ((1,), list[int]),
+        ({"a"}, set[int]),
+        (deque(["a"]), deque[int]),
+        ("abc", Sequence[int]),
+        ((1,), tuple[int, str]),
+        ((1, 2), tuple[()]),
+        ((1, "a"), tuple[int, ...]),
+        ((1, 2, "b", 2.0), tuple[int, *tuple[str, ...], float]),
+        ((1,), tuple[int, *tuple[str, ...], float]),
+        ({"a": "b"}, dict[str, int]),
+        ({1: 1}, dict[str, int]),
+        (Counter([1]), Counter[str]),
+        (True, Literal[1]),
+        (1, Literal[True]),
+        ("green", Literal["red", "blue"]),
+        (1, UserId),
+        ({"a": [1.5]}, Json),
+        ((1, "a"), Pair[int]),
+        ({}, Order),
+        ({"number": "1"}, Order),
+        ({"number": 1, "note": 2}, Order),
+        ([("number", 1)], Order),
+        ({}, Broken),
+        ({"version": "1"}, Backported),
+        (Animal(), BackportedHasName),
+        (Animal(), HasName),
+        (Animal(), Closes),
+        (str, type[int]),
+        (1, Never),
+        (1, "int"),
+        (1, 5),
+        (1, Bounded),
+    ],
+)
+def test_a_value_is_not_of_a_type_that_says_otherwise(data: object, target: object) -> None:
+    assert not is_instance_of(data, target)
+
+
+def test_an_iterator_is_not_consumed_by_asking_for_its_type() -> None:
+    numbers = iter([1, 2])
+    assert is_instance_of(numbers, Iterator[str])
+    assert is_instance_of(numbers, Iterable[str])
+    assert list(numbers) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (int, int),
+        (int, Any),
+        (Any, int),
+        (bool, int),
+        (Dog, Animal),
+        (Dog, object),
+        (int, int | str),
+        (int | str, str | int | None),
+        (bool | int, int),
+        (Literal["a"], str),
+        (Literal["a"], Literal["a", "b"]),
+        (None, int | None),
+        (list[int], list),
+        (list, list[int]),
+        (list[Dog], list[Animal]),
+        (list[int], Sequence[int]),
+        (list[int], Sequence),
+        (tuple[int, str], tuple[int, str]),
+        (tuple[int, int], tuple[int, ...]),
+        (tuple[int, ...], tuple[int | str, ...]),
+        (tuple, tuple[int, str]),
+        (tuple[int, str], Sequence[int | str]),
+        (Point, tuple[int, int]),
+        (dict[str, Dog], dict[str, Animal]),
+        (dict[str, int], Mapping[str, int]),
+        (dict[str, int], Collection[str]),
+        (Counter[str], Mapping[str, int]),
+        (str, Sequence[str]),
+        (Names, list[str]),
+        (Box[Dog], Box[Animal]),
+        (IntBox, Box[int]),
+        (Crate[int], Box[list[int]]),
+        (Named, HasName),
+        (Door, Closes),
+        (PaidOrder, Order),
+        (Order, dict[str, object]),
+        (Order, dict),
+        (UserId, str),
+        (str, UserId),
+        (Annotated[int, 1], int),
+        (Json, Tree),
+        (Callable[[int], str], Callable[..., object]),
+        (type[bool], type[int]),
+    ],
+)
+def test_a_type_fits_where_all_its_values_are_taken(source: object, target: object) -> None:
+    assert is_type_compatible(source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (int, str),
+        (int, bool),
+        (int, float),
+        (Animal, Dog),
+        (int | str, int),
+        (int | None, int),
+        (str, Literal["a"]),
+        (Literal["a", "c"], Literal["a", "b"]),
+        (list[int], list[str]),
+        (list[int], set[int]),
+        (list[int], int),
+        (int, list[int]),
+        (Sequence[int], list[int]),
+        (list[int], Sequence[str]),
+        (str, Sequence[int]),
+        (tuple[int], tuple[int, int]),
+        (tuple[int, ...], tuple[int, int]),
+        (tuple[int, str], tuple[int, ...]),
+        (tuple[()], tuple[int]),
+        (dict[str, int], dict[str, str]),
+        (Names, list[int]),
+        (Box[int], Box[str]),
+        (IntBox, Box[str]),
+        (Crate[int], Box[list[str]]),
+        (Animal, HasName),
+        (Animal, Closes),
+        (Order, PaidOrder),
+        (dict, Order),
+        (Order, dict[str, int]),
+        (Callable[[int], str], Callable[[str], str]),
+        (Never, int),
+    ],
+)
+def test_a_type_does_not_fit_where_some_of_its_values_are_refused(source: object, target: object) -> None:
+    assert not is_type_compatible(source, target)
+
+
+def test_a_union_is_split_into_its_members_through_aliases_and_metadata() -> None:
+    assert split_union(Annotated[Number | None, "metadata"]) == (int, float, type(None))
+    assert split_union(UserId) == (UserId,)
+    assert split_union(list[int]) == (list[int],)
+    assert split_union(None) == (None,)
+
+
+@pytest.mark.parametrize(
+    ("value", "candidates", "chosen"),
+    [
+        (True, [int, bool], 1),
+        (1, [bool, int], 1),
+        (Dog(), [Animal, Dog], 1),
+        (Dog(), [object, Animal], 1),
+        (["a"], [Any, object, list, list[str]], 3),
+        (["a"], [Any, object, list], 2),
+        (["a"], [Any, object], 1),
+        ([1], [list, list[str]], 0),
+        ("red", [str, Literal["red"]], 1),
+        ("blue", [str, Literal["red"]], 0),
+        ({"number": 1}, [dict, dict[str, Any], Order], 2),
+        ({"number": 1, "paid": True}, [Order, PaidOrder], 1),
+        (Dog(), [Animal | str, Dog | int], 1),
+        (Dog(), [Animal, str | None | Dog], 1),
+        (None, [int | None, str | None], 0),
+        (Named("n"), [HasName, Named], 1),
+        ([], [list[int], list[str]], 0),
+        ((1, 2), [tuple, tuple[int, ...], tuple[int, int]], 2),
+        (1, [str, list], None),
+        (1, [], None),
+        (1, [Annotated[object, []], Annotated[int, []]], 1),
+    ],
+)
+def test_the_narrowest_type_that_fits_is_chosen(value: object, candidates: list[object], chosen: int | None) -> None:
+    assert most_specific(value, candidates) == chosen
+
+
+def test_of_types_that_do_not_compare_the_first_is_chosen_even_if_the_value_is_no_instance_of_a_narrower_one() -> None:
+    # Dog is narrower than Animal, but does not fit: it must not push Animal behind HasName.
+    class Cat(Animal):
+        name: str = "cat"
+
+    assert most_specific(Cat(), [Animal, HasName, Dog]) == 0
+
+
+def generic(
+    *, a: T, b: list[T], c: dict[str, list[T]], d: T | None, e: Callable[[T], int], f: Callable[P, T]
+) -> None: ...
+
+
+@pytest.mark.parametrize("type_expression", annotations_of(generic, Namespace()).values())
+def test_a_type_variable_is_found_at_any_depth(type_expression: object) -> None:
+    assert contains_typevar(type_expression)
+
+
+@pytest.mark.parametrize("type_expression", [int, list[int], Box, Json, Callable[[int], str], None])
+def test_a_type_without_variables_has_none(type_expression: object) -> None:
+    assert not contains_typevar(type_expression)
+
+
+async def module_level(message: Later, other: list[Later] | None, plain: int) -> Later: ...  # pyright: ignore[reportReturnType]
+
+
+class Later:
+    """Defined after the function that names it."""
+
+
+def test_string_annotations_are_read_with_the_names_of_the_module_as_it_is_now() -> None:
+    found = annotations_of(module_level, Namespace())
+    assert found == {"message": Later, "other": list[Later] | None, "plain": int}
+
+
+def test_a_class_local_to_a_function_is_found() -> None:
+    class Local: ...
+
+    def handle(message: Local, many: list[Local]) -> None: ...
+
+    assert annotations_of(handle, namespace_here(0)) == {"message": Local, "many": list[Local]}
+
+
+def test_names_are_found_in_every_enclosing_scope_that_runs_and_inner_ones_win() -> None:
+    class Outer: ...
+
+    class Shadowed: ...
+
+    def inner() -> tuple[dict[str, object], object]:
+        class Shadowed: ...
+
+        class Holder:
+            class InClass: ...
+
+            def handle(self, a: Outer, b: Shadowed, c: InClass) -> None: ...
+
+            names = namespace_here(0)
+
+        return annotations_of(Holder.handle, Holder.names), (Outer, Shadowed, Holder.InClass)
+
+    found, expected = inner()
+    assert tuple(found.values()) == expected
+    assert found["b"] is not Shadowed
+
+
+def test_the_names_of_a_mere_caller_are_not_visible() -> None:
+    class Local: ...
+
+    def run(defines: Callable[[], Namespace]) -> Namespace:
+        secret = Local
+        del secret
+        return defines()
+
+    assert "defines" not in run(elsewhere).names
+    assert "Local" not in run(elsewhere).names
+
+
+def elsewhere() -> Namespace:
+    return namespace_here(0)
+
+
+def test_depth_counts_the_calls_above() -> None:
+    class Local: ...
+
+    def decorate() -> Namespace:
+        return namespace_here(1)
+
+    assert decorate().names["Local"] is Local
+
+
+def test_a_variable_that_the_function_closes_over_is_found_without_a_namespace() -> None:
+    def make() -> Callable[..., Any]:
+        class Local: ...
+
+        def handle(message: Local | None) -> object:
+            return message or Local
+
+        return handle
+
+    handle = make()
+    assert is_instance_of(None, annotations_of(handle, Namespace())["message"])
+    assert split_union(annotations_of(handle, Namespace())["message"])[0] is handle(None)
+
+
+def test_methods_partials_callable_objects_and_wrapped_functions_show_the_annotations_beneath() -> None:
+    class Callee:
+        def __call__(self, message: Later) -> None: ...
+
+        def method(self, message: Later) -> None: ...
+
+    @functools.wraps(module_level)
+    def wrapper(*args: Any) -> Any: ...
+
+    for func in (Callee(), Callee().method, functools.partial(module_level, plain=1), wrapper):
+        assert annotations_of(func, Namespace())["message"] is Later
+
+
+def test_a_name_that_is_not_defined_is_told_with_function_and_annotation() -> None:
+    def handle(message: list[Missing]) -> None: ...  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType] # noqa: F821
+
+    with pytest.raises(
+        NameError, match=r"'Missing' in the annotation 'list\[Missing\]' of parameter 'message' of .*handle"
+    ) as info:
+        annotations_of(handle, Namespace())  # pyright: ignore[reportUnknownArgumentType]
+    assert info.value.name == "Missing"
+
+
+def test_the_return_annotation_is_not_read() -> None:
+    def handle(message: int) -> Missing: ...  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType] # noqa: F821
+
+    assert annotations_of(handle, Namespace()) == {"message": int}  # pyright: ignore[reportUnknownArgumentType]
+
+
+def test_one_type_is_evaluated_from_a_string_or_taken_as_it_is() -> None:
+    class Local: ...
+
+    here = namespace_here(0)
+    assert evaluate("Local | None", module_level, here) == Local | None
+    assert evaluate(list["Later"], module_level, here) == list[Later]
+    assert evaluate(int, module_level, here) is int
+    assert evaluate(None, module_level, here) is type(None)
+    with pytest.raises(NameError, match=r"'Gone' in the annotation 'typing\.Gone' of .*module_level"):
+        evaluate("typing.Gone", module_level, here)
+
+
+def test_a_namespace_reduced_to_what_a_function_needs_keeps_nothing_else_alive() -> None:
+    class Local: ...
+
+    def handle(message: list[Local], other: Optional["Local"]) -> None: ...  # noqa: UP037, UP045
+
+    def capture() -> tuple[Namespace, weakref.ref[Animal]]:
+        big = Animal()
+        here = namespace_here(0)
+        assert "big" in here.names
+        return here.needed_by(handle, "Later"), weakref.ref(big)
+
+    gc.disable()
+    try:
+        kept, big = capture()
+        assert big() is None
+    finally:
+        gc.enable()
+    assert set(kept.names) == {"Local"}
+    assert annotations_of(handle, kept)["message"] == list[Local]
