@@ -20,13 +20,13 @@ _SECONDS_FROM = 1.0
 
 def table(lines: Sequence[Line], *, baseline: Peer) -> Table:
     """A section for each work, a row for each peer."""
-    drawn = Table(title_justify="left", header_style="bold")
+    drawn = Table(header_style="bold")
     drawn.add_column("work")
     drawn.add_column("library")
     drawn.add_column("median", justify="right", no_wrap=True)
     drawn.add_column("fastest to slowest", justify="right", no_wrap=True)
     drawn.add_column("a second", justify="right", no_wrap=True)
-    drawn.add_column(f"times {baseline.name}'s", justify="right", no_wrap=True)
+    drawn.add_column(f"x {baseline.name}", justify="right", no_wrap=True)
     drawn.add_column("checkpoint")
     for work, group in groupby(lines, key=lambda line: line.entry.work):
         title = f"{work.title}\n[dim]for each {work.unit}[/dim]" if work.unit not in work.title else work.title

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
 from bench.peer import Durability, Interruption, Place, Run, Store
 from perdure import (
@@ -108,24 +108,22 @@ class _Hub(Executor):
         self._laps = laps
 
     @handler
-    async def begin(self, _: int, ctx: WorkflowContext[int]) -> None:
-        self._lap, self._answers = 1, 0
-        await ctx.send_message(1)
+    async def begin(self, lap: int, ctx: WorkflowContext[int]) -> None:
+        await ctx.send_message(lap)
 
     @handler
-    async def collect(self, answers: list[int], ctx: WorkflowContext[int, int]) -> None:
-        self._answers += sum(answers)
-        if self._lap == self._laps:
-            await ctx.yield_output(self._answers)
+    async def collect(self, laps: list[int], ctx: WorkflowContext[int, int]) -> None:
+        lap = laps[0]
+        if lap < self._laps:
+            await ctx.send_message(lap + 1)
         else:
-            self._lap += 1
-            await ctx.send_message(1)
+            await ctx.yield_output(lap * len(laps))
 
 
 class _Branch(Executor):
     @handler
-    async def answer(self, number: int, ctx: WorkflowContext[int]) -> None:
-        await ctx.send_message(number)
+    async def answer(self, lap: int, ctx: WorkflowContext[int]) -> None:
+        await ctx.send_message(lap)
 
 
 def _ring(supersteps: int, storage: StoreStorage | None, *, is_interrupted: bool = False) -> Workflow:
@@ -145,7 +143,7 @@ def _fan(laps: int, branches: int, storage: StoreStorage | None) -> Workflow:
     hub = _Hub(laps=laps)
     spokes = [_Branch(id=f"branch-{number}") for number in range(branches)]
     builder = WorkflowBuilder(
-        name="fan", start_executor=hub, checkpoint_storage=storage, max_iterations=2 * laps + 1, output_from=[hub]
+        name="fan", start_executor=hub, checkpoint_storage=storage, max_iterations=2 * laps + 2, output_from=[hub]
     )
     return builder.add_fan_out_edges(hub, spokes).add_fan_in_edges(spokes, hub).build()
 

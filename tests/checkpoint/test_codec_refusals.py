@@ -234,7 +234,7 @@ PLACES: list[tuple[Any, str]] = [
     (list[Unknown], "state['x'].__args__[0]"),
     (dict[str, list[Unknown] | None], "state['x'].__args__[1].__args__[0].__args__[0]"),
     (typing.Annotated[int, object()], "state['x'].__args__[1]"),
-    (defaultdict[int, Any](Unknown), "state['x'].default_factory"),
+    (defaultdict[int, Any](threading.Event), "state['x'].default_factory"),
     (datetime(2024, 1, 1, tzinfo=Zone()), "state['x'].tzinfo"),
 ]
 

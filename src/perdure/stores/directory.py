@@ -216,18 +216,23 @@ class FileBackend:
                 return False
             log = self._log_with(checkpoint_id)
             line = log.current() if log else None
-            if log is None or line is None:
-                self._documents.remove(checkpoint_id)
-                self._documents.sync()
-            elif (after := log.without(line, checkpoint_id)) is None:
-                self._logs.remove(log)
+            if log and line:
+                self._delete_of(log, line, checkpoint_id)
             else:
-                log.append(replace(line, change="deletion announced", subject=checkpoint_id), sync=True)
                 self._documents.remove(checkpoint_id)
                 self._documents.sync()
-                log.append(after, sync=False)
             self._counter.add_pruned(1)
         return True
+
+    def _delete_of(self, log: RunLog, line: RunLine, checkpoint_id: str) -> None:
+        after = log.without(line, checkpoint_id)
+        log.append(replace(line, change="deletion announced", subject=checkpoint_id), sync=True)
+        self._documents.remove(checkpoint_id)
+        self._documents.sync()
+        if after:
+            log.append(after, sync=False)
+        else:
+            self._logs.erase(log)
 
     def _log_with(self, checkpoint_id: str) -> RunLog | None:
         """The log of the run that a checkpoint is of, although the checkpoint may be damaged."""
@@ -308,6 +313,7 @@ class FileBackend:
         """The next few logs of all, round and round."""
         names: list[str] = []
         if not self._unexamined:
+            self._logs.finish_removals()
             self._unexamined.extend(self._logs.names())
         while self._unexamined and len(names) < _EXAMINED_RUNS_PER_COMMIT_MAX:
             names.append(self._unexamined.popleft())

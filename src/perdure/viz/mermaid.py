@@ -5,47 +5,53 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from perdure.viz.picture import Box, Naming, picture_of
+from perdure.viz.picture import Naming, picture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.graph.definition import Graph
-    from perdure.viz.picture import Arrow, Frame, Picture
+    from perdure.viz.picture import Arrow, Box, Frame, Picture
 
 _INDENT = "  "
 
-# As the name of a node each of these ends a subgraph, begins a statement, or is a syntax error.
-_KEYWORDS = frozenset({"end"})
+# Mermaid's grammar reads these as the beginning or the end of something, wherever a node could stand.
+_KEYWORDS = frozenset(
+    "call class classDef click end flowchart graph href interpolate linkStyle style subgraph".split()  # noqa: SIM905
+)
+
+# Labels are HTML to Mermaid, "\n" in them is a line break, and a backtick begins Markdown.
+_ENTITIES = str.maketrans(
+    {"#": "#35;", '"': "#quot;", "&": "#amp;", "<": "#lt;", ">": "#gt;", "\\": "#92;", "`": "#96;", "\n": "<br/>"}
+)
 
 
-def mermaid(graph: Graph, *, include_internal: bool) -> str:
-    """The text of a flowchart."""
+def to_mermaid(graph: Graph, *, include_internal: bool) -> str:
+    """A graph as the text of a flowchart."""
     picture = picture_of(graph, Naming("__", _spell), include_internal=include_internal)
     return "\n".join(["flowchart TD", *_statements(picture, _INDENT)])
 
 
 def _statements(picture: Picture, indent: str) -> Iterator[str]:
-    yield from (f"{indent}{box.name}[{_quoted(_label(box))}];" for box in picture.boxes)
-    yield from (f"{indent}{fan_in.name}((fan-in))" for fan_in in picture.fan_ins)
+    for box in picture.boxes:
+        yield f"{indent}{box.name}[{_label(box)}];"
+    for fan_in in picture.fan_ins:
+        yield f"{indent}{fan_in.name}((fan-in))"
     for fan_in in picture.fan_ins:
         yield from (f"{indent}{source} --> {fan_in.name};" for source in fan_in.sources)
         yield f"{indent}{fan_in.name} --> {fan_in.target};"
-    yield from (f"{indent}{_arrow(arrow)}" for arrow in picture.arrows)
+    for arrow in picture.arrows:
+        yield f"{indent}{_arrow(arrow)}"
     for frame in picture.frames:
         yield from _subgraph(frame, indent)
 
 
 def _subgraph(frame: Frame, indent: str) -> Iterator[str]:
-    # The title of a subgraph is its name, unless another is given.
-    title = "" if frame.name == frame.label else f"[{_quoted(frame.label)}]"
-    yield f"{indent}subgraph {frame.name}{title}"
+    # A subgraph takes the place of the node with its name, and is titled by its name if it has no title.
+    title = _label(frame.box)
+    yield f"{indent}subgraph {frame.box.name}" + ("" if title == f'"{frame.box.name}"' else f"[{title}]")
     yield from _statements(frame.picture, indent + _INDENT)
     yield f"{indent}end"
-
-
-def _label(box: Box) -> str:
-    return f"{box.label} (Start)" if box.is_start else box.label
 
 
 def _arrow(arrow: Arrow) -> str:
@@ -53,10 +59,11 @@ def _arrow(arrow: Arrow) -> str:
     return f"{arrow.source} {line} {arrow.target};"
 
 
+def _label(box: Box) -> str:
+    text = box.label.translate(_ENTITIES)
+    return f'"{text} (Start)"' if box.is_start else f'"{text}"'
+
+
 def _spell(text: str) -> str:
     name = re.sub(r"[^0-9A-Za-z_]", "_", text)
-    return name if name[:1].isalpha() and name.lower() not in _KEYWORDS else f"n_{name}"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
+    return f"n_{name}" if name in _KEYWORDS or not name[0].isalpha() else name

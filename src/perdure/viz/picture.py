@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -47,10 +48,9 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A sub-workflow, by the name and the label of the box that runs it."""
+    """A sub-workflow: the box that runs it, and what is inside."""
 
-    name: str
-    label: str
+    box: Box
     picture: Picture
 
 
@@ -82,6 +82,12 @@ def short_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
 
 
+def legible(text: str) -> str:
+    """The text without anything that can't be drawn: line breaks stay, other control characters are spelled out."""
+    lines = re.sub(r"\r\n?", "\n", text)
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in lines)
+
+
 class _Names:
     """Gives each node of a picture a name of its own."""
 
@@ -105,13 +111,14 @@ class _Names:
 
 def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_internal: bool) -> Picture:
     groups = [group for group in graph.groups if include_internal or not isinstance(group, InternalEdgeGroup)]
-    named = names.give_each(path, graph.executors)
-    named |= names.give_each(path, _outside(groups, graph))
+    outside = [source_id for source_id in _source_ids(groups) if source_id not in graph.executors]
+    named = names.give_each(path, graph.executors) | names.give_each(path, outside)
+    boxes = {
+        id_: Box(named[id_], legible(id_), is_start=id_ == graph.start_id)
+        for id_ in dict.fromkeys([graph.start_id, *graph.executors, *outside])
+    }
     return Picture(
-        boxes=tuple(
-            Box(named[id_], id_, is_start=id_ == graph.start_id)
-            for id_ in dict.fromkeys([graph.start_id, *graph.executors, *_outside(groups, graph)])
-        ),
+        boxes=tuple(boxes.values()),
         fan_ins=tuple(_fan_in(group, names, path, named) for group in groups if isinstance(group, FanInEdgeGroup)),
         arrows=tuple(
             Arrow(named[edge.source_id], named[edge.target_id], edge.has_condition)
@@ -120,15 +127,14 @@ def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_interna
             for edge in group.edges
         ),
         frames=tuple(
-            Frame(named[id_], id_, _draw(child, names, (*path, id_), include_internal=include_internal))
+            Frame(boxes[id_], _draw(child, names, (*path, id_), include_internal=include_internal))
             for id_, child in graph.children.items()
         ),
     )
 
 
-def _outside(groups: Iterable[EdgeGroup], graph: Graph) -> list[str]:
-    sources = dict.fromkeys(source_id for group in groups for source_id in group.source_executor_ids)
-    return [source_id for source_id in sources if source_id not in graph.executors]
+def _source_ids(groups: Iterable[EdgeGroup]) -> Iterable[str]:
+    return dict.fromkeys(source_id for group in groups for source_id in group.source_executor_ids)
 
 
 def _fan_in(group: FanInEdgeGroup, names: _Names, path: tuple[str, ...], named: Mapping[str, str]) -> FanIn:

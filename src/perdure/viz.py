@@ -1,5 +1,0 @@
-"""Pictures of workflows."""
-
-
-class WorkflowViz:
-    """Being written."""

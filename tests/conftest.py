@@ -1,0 +1,45 @@
+"""Storages for tests: each test that asks for one runs on all that we ship."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+Storage: TypeAlias = InMemoryCheckpointStorage | FileCheckpointStorage | SqliteCheckpointStorage
+
+
+def opened(kind: str, directory: Path, **options: Any) -> Storage:
+    """A storage of a kind; on disk, the same one each time."""
+    match kind:
+        case "file":
+            return FileCheckpointStorage(directory / "checkpoints", **options)
+        case "sqlite":
+            return SqliteCheckpointStorage(directory / "checkpoints.db", **options)
+        case _:
+            return InMemoryCheckpointStorage(**options)
+
+
+@pytest.fixture(params=["memory", "file", "sqlite"])
+def open_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
+    """Opens a storage with the options of its constructor."""
+    return lambda **options: opened(request.param, tmp_path, **options)
+
+
+@pytest.fixture
+async def storage(open_storage: Callable[..., Storage]) -> AsyncIterator[Storage]:
+    """A storage of each kind."""
+    async with open_storage() as one:
+        yield one
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def open_on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
+    """Opens the storage of one place on disk, as often as it is called."""
+    return lambda **options: opened(request.param, tmp_path, **options)

@@ -1,0 +1,1 @@
+"""Crashes, in this process and of real ones."""

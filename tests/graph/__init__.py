@@ -1,0 +1,1 @@
+"""The parts of a graph, without a run."""

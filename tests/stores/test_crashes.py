@@ -1,0 +1,304 @@
+"""The file store, with every operation of its disk failing in turn."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pytest
+from typing_extensions import override
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.records import Commit, KeepFor, LatestOnly, Retention
+from perdure.stores.disk import Disk
+from perdure.stores.file import FileStore
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from pathlib import Path
+
+    from perdure.records import Part
+    from perdure.stores.port import Store
+
+Failure: TypeAlias = Literal["before", "after", "torn"]
+Operation: TypeAlias = "Callable[[Store, ManualClock], Awaitable[None]]"
+
+LARGE = b"large " * 2000
+
+
+class Crash(BaseException):
+    """The end of the process."""
+
+
+class FailingDisk(Disk):
+    """Fails at its n-th change: before it, after it, or in the middle of it."""
+
+    def __init__(self, failing: int, how: Failure, error: BaseException) -> None:
+        self._left = failing
+        self._how = how
+        self._error = error
+        self.has_failed = False
+
+    @contextmanager
+    def _change(self) -> Generator[None]:
+        if self.has_failed and isinstance(self._error, Crash):
+            raise self._error
+        self._left -= 1
+        is_now = self._left == 0
+        self.has_failed = self.has_failed or is_now
+        if is_now and self._how == "before":
+            raise self._error
+        yield
+        if is_now:
+            raise self._error
+
+    def _cut(self, data: bytes) -> bytes:
+        return data[: len(data) // 2] if self._left == 0 and self._how == "torn" else data
+
+    @override
+    def make_directory(self, path: Path) -> None:
+        with self._change():
+            super().make_directory(path)
+
+    @override
+    def write_new(self, path: Path, data: bytes) -> None:
+        with self._change():
+            super().write_new(path, self._cut(data))
+
+    @override
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        with self._change():
+            super().write_at(path, offset, self._cut(data), sync=sync)
+
+    @override
+    def link(self, source: Path, target: Path) -> None:
+        with self._change():
+            super().link(source, target)
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        with self._change():
+            super().rename(source, target)
+
+    @override
+    def remove(self, path: Path) -> None:
+        with self._change():
+            super().remove(path)
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        with self._change():
+            super().sync_directory(path)
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a reader can see."""
+
+    runs: dict[str, tuple[object, ...] | None]
+    latest: str | None
+    contents: list[tuple[str, dict[str, bytes]]]
+
+
+async def view(store: Store) -> View:
+    runs: dict[str, tuple[object, ...] | None] = {}
+    for run_id in "rsf":
+        record = await store.run(run_id)
+        runs[run_id] = record and (record.head, record.position, record.settled, record.nonce)
+    contents: list[tuple[str, dict[str, bytes]]] = []
+    for manifest in await store.manifests():
+        parts = await store.parts(manifest.toc.values())
+        contents.append((manifest.checkpoint_id, {path: parts[part] for path, part in manifest.toc.items()}))
+    latest = await store.latest(workflow_name="flow")
+    return View(runs, latest.checkpoint_id if latest else None, contents)
+
+
+def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
+    async def operation(store: Store, clock: ManualClock) -> None:
+        run = RunDriver(store, clock, run_id, "flow")
+        run.claim = await store.claim(run_id, create=new_run(run_id))
+        record = await store.run(run_id)
+        run.head, run.position = (record.head, record.position) if record else (None, -1)
+        commit = run.next_commit(values, settled=settled)
+        # As an engine does: only what the head does not have.
+        known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
+        parts = tuple(part for part in commit.parts if part.hash not in known)
+        await run.write(Commit(commit.manifest, parts, commit.expected_head, commit.settled))
+        await run.release()
+
+    return operation
+
+
+def fork(run_id: str, parent: str) -> Operation:
+    async def operation(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.release(await store.claim(run_id, create=new_run(run_id, parent=parent)))
+
+    return operation
+
+
+def rewind(run_id: str, to: str) -> Operation:
+    async def operation(store: Store, clock: ManualClock) -> None:
+        del clock
+        claim = await store.claim(run_id)
+        record = await store.run(run_id)
+        assert record is not None
+        assert record.head is not None
+        await store.rewind(claim, expected_head=record.head, to=to, nonce="renewed")
+        await store.release(claim)
+
+    return operation
+
+
+def delete(checkpoint_id: str) -> Operation:
+    async def operation(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.delete(checkpoint_id)
+
+    return operation
+
+
+async def collect(store: Store, clock: ManualClock) -> None:
+    del clock
+    await store.collect()
+
+
+async def after_an_hour(store: Store, clock: ManualClock) -> None:
+    del store
+    clock.advance(timedelta(hours=1))
+
+
+SMALL = text_part("constant")
+BIG = raw_part(LARGE)
+HISTORY: Sequence[Operation] = (
+    advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    advance("r", a=text_part("r1"), small=SMALL, big=BIG),
+    advance("s", a=text_part("s0"), small=SMALL),
+    advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
+    fork("f", "r@1"),
+    advance("s", a=text_part("s1"), settled=True),
+    rewind("r", "r@0"),
+    advance("f", a=text_part("f0"), small=SMALL, big=BIG),
+    advance("r", a=text_part("r3"), small=SMALL),
+    delete("r@3"),
+    delete("r@1"),
+    delete("s@1"),
+    delete("s@0"),
+    collect,
+    advance("s", a=text_part("s0 again")),
+)
+
+
+async def undisturbed(directory: Path, history: Sequence[Operation], retention: Retention) -> list[View]:
+    clock = ManualClock()
+    store = FileStore(directory, retention=retention, clock=clock)
+    views = [await view(store)]
+    for operation in history:
+        await operation(store, clock)
+        views.append(await view(store))
+    await store.close()
+    return views
+
+
+async def until_failure(disk: Disk, directory: Path, history: Sequence[Operation], retention: Retention) -> int | None:
+    """The number of the operation that failed, None if none did."""
+    clock = ManualClock()
+    store = FileStore(directory, retention=retention, clock=clock, disk=disk)
+    try:
+        for number, operation in enumerate(history):
+            try:
+                await operation(store, clock)
+            except (Crash, WorkflowCheckpointException):
+                return number
+    finally:
+        await store.close()
+    return None
+
+
+@pytest.mark.parametrize("how", ["before", "after", "torn"])
+async def test_a_crash_leaves_the_old_history_or_the_new_one(tmp_path: Path, how: Failure) -> None:
+    views = await undisturbed(tmp_path / "undisturbed", HISTORY, Retention())
+    for failing in itertools.count(1):
+        disk = FailingDisk(failing, how, Crash())
+        number = await until_failure(disk, tmp_path / str(failing), HISTORY, Retention())
+        if number is None:
+            break
+        reopened, clock = FileStore(tmp_path / str(failing)), ManualClock()
+        seen = await view(reopened)
+        assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
+        was_done = seen == views[number + 1]
+        for operation in HISTORY[number + was_done :]:
+            await operation(reopened, clock)
+        assert await view(reopened) == views[-1], f"after failure {failing} in operation {number}"
+        await reopened.close()
+    assert failing > 100
+
+
+@pytest.mark.parametrize("how", ["before", "torn"])
+async def test_an_operation_that_failed_can_be_done_again(tmp_path: Path, how: Failure) -> None:
+    views = await undisturbed(tmp_path / "undisturbed", HISTORY, Retention())
+    for failing in itertools.count(1):
+        clock = ManualClock()
+        disk = FailingDisk(failing, how, OSError(errno.ENOSPC, "No space left on device"))
+        store = FileStore(tmp_path / str(failing), clock=clock, disk=disk)
+        for number, operation in enumerate(HISTORY):
+            try:
+                await operation(store, clock)
+            except WorkflowCheckpointException as error:
+                assert "No space left" in str(error)
+                seen = await view(store)
+                assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
+                if seen == views[number]:
+                    await operation(store, clock)
+        assert await view(store) == views[-1], f"after failure {failing}"
+        await store.close()
+        if not disk.has_failed:
+            break
+    assert failing > 100
+
+
+FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)))
+FORGETFUL_HISTORY: Sequence[Operation] = (
+    advance("s", a=text_part("s0")),
+    after_an_hour,
+    advance("s", a=text_part("s1"), big=BIG, settled=True),
+    after_an_hour,
+    advance("r", a=text_part("r0"), big=BIG),
+    advance("r", a=text_part("r1"), big=BIG),
+    fork("f", "r@1"),
+    advance("r", a=text_part("r2")),
+    advance("f", a=text_part("f0"), big=BIG),
+    advance("r", a=text_part("r3")),
+    advance("r", a=text_part("r4")),
+)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "torn"])
+async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(tmp_path: Path, how: Failure) -> None:
+    views = await undisturbed(tmp_path / "undisturbed", FORGETFUL_HISTORY, FORGETFUL)
+    for failing in itertools.count(1):
+        disk = FailingDisk(failing, how, Crash())
+        number = await until_failure(disk, tmp_path / str(failing), FORGETFUL_HISTORY, FORGETFUL)
+        if number is None:
+            break
+        clock = ManualClock()
+        clock.advance(timedelta(hours=2))
+        reopened = FileStore(tmp_path / str(failing), retention=FORGETFUL, clock=clock)
+        seen = await view(reopened)
+        was_done = seen.runs["r"] == views[number + 1].runs["r"] and seen.runs["f"] == views[number + 1].runs["f"]
+        assert was_done or seen.runs["r"] == views[number].runs["r"]
+        for run in seen.runs.values():
+            assert run is None or run[0] in dict(seen.contents)
+        for operation in FORGETFUL_HISTORY[number + was_done :]:
+            await operation(reopened, clock)
+        await advance("r", a=text_part("r5"))(reopened, clock)
+        last = await view(reopened)
+        assert [checkpoint_id for checkpoint_id, _ in last.contents] == ["f@0", "r@5"]
+        assert last.runs["s"] is None
+        await reopened.close()
+    assert failing > 100

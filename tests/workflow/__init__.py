@@ -1,0 +1,1 @@
+"""Workflows, built and run."""
