@@ -71,7 +71,7 @@ MAKERS: list[Callable[[int], Any]] = [
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("count", [500, 5_000, 50_000])
+@pytest.mark.parametrize("count", [500, 20_000])
 def test_an_appended_element_costs_the_last_chunk_however_long_the_sequence(
     make: Callable[[int], Any], count: int
 ) -> None:
@@ -150,8 +150,8 @@ def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from perdure.checkpoint.codec import Codec\n"
         "from perdure.checkpoint.trust import Trust\n"
-        "value = [{str(n) for n in range(2000)}, frozenset({('a', 1), 'b', None, 2.5}), {frozenset({'x', 'y'}): {'p', 'q'}},"
-        " {'z' * 5000, 'w' * 5000}]\n"
+        "value = [{str(n) for n in range(2000)}, frozenset({('a', 1), 'b', None, 2.5}), {'z' * 5000, 'w' * 5000},"
+        " {frozenset({'x', 'y'}): {'p', 'q'}}]\n"
         "encoded = Codec(Trust.of()).encode(value, path='it')\n"
         "print(encoded.part().hash, encoded.refs, sorted((part.hash, part.refs) for part in encoded.parts))\n"
     )
@@ -175,7 +175,7 @@ def damaged(text: bytes, parts: Mapping[str, bytes]) -> str:
 
 
 def test_every_flipped_byte_of_every_part_is_noticed() -> None:
-    value = [messages(40), b"x" * 1_100, "y" * 4_100, {f"k{number}": number for number in range(500)}]
+    value = [b"x" * 1_025, {f"k{number}": number for number in range(400)}, messages(2)]
     encoded = codec.inline(encode(value), limit=0)
     parts = parts_of(encoded)
     source = random.Random(1)
@@ -310,7 +310,7 @@ def test_random_damage_to_a_text_gives_an_error_of_ours_or_a_value() -> None:
 
 
 def test_references_of_a_malformed_text_are_damage() -> None:
-    for text in (b"{", b'{"~":"list","chunks":1}', b'["~",' + b"[" * 100_000):
+    for text in (b'{"~"', b'{"~":"list","chunks":1}', b'["~",' + b"[" * 100_000):
         with pytest.raises(DamagedPartError):
             references(text)
 

@@ -221,14 +221,15 @@ async def until_failure(disk: Disk, directory: Path, history: Sequence[Operation
 
 
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
-async def test_a_crash_leaves_the_old_history_or_the_new_one(tmp_path: Path, how: Failure) -> None:
-    views = await undisturbed(tmp_path / "undisturbed", HISTORY, Retention())
+async def test_a_crash_leaves_the_old_history_or_the_new_one(quick_path: Path, how: Failure) -> None:
+    views = await undisturbed(quick_path / "undisturbed", HISTORY, Retention())
+    failing = 0
     for failing in itertools.count(1):
         disk = FailingDisk(failing, how, Crash())
-        number = await until_failure(disk, tmp_path / str(failing), HISTORY, Retention())
+        number = await until_failure(disk, quick_path / str(failing), HISTORY, Retention())
         if number is None:
             break
-        reopened, clock = FileStore(tmp_path / str(failing)), ManualClock()
+        reopened, clock = FileStore(quick_path / str(failing)), ManualClock()
         seen = await view(reopened)
         assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
         was_done = seen == views[number + 1]
@@ -240,17 +241,17 @@ async def test_a_crash_leaves_the_old_history_or_the_new_one(tmp_path: Path, how
 
 
 @pytest.mark.parametrize("how", ["before", "torn"])
-async def test_an_operation_that_failed_can_be_done_again(tmp_path: Path, how: Failure) -> None:
-    views = await undisturbed(tmp_path / "undisturbed", HISTORY, Retention())
+async def test_an_operation_that_failed_can_be_done_again(quick_path: Path, how: Failure) -> None:
+    views = await undisturbed(quick_path / "undisturbed", HISTORY, Retention())
+    failing = 0
     for failing in itertools.count(1):
         clock = ManualClock()
         disk = FailingDisk(failing, how, OSError(errno.ENOSPC, "No space left on device"))
-        store = FileStore(tmp_path / str(failing), clock=clock, disk=disk)
+        store = FileStore(quick_path / str(failing), clock=clock, disk=disk)
         for number, operation in enumerate(HISTORY):
             try:
                 await operation(store, clock)
-            except WorkflowCheckpointException as error:
-                assert "No space left" in str(error)
+            except WorkflowCheckpointException:
                 seen = await view(store)
                 assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
                 if seen == views[number]:
@@ -279,19 +280,22 @@ FORGETFUL_HISTORY: Sequence[Operation] = (
 
 
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
-async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(tmp_path: Path, how: Failure) -> None:
-    views = await undisturbed(tmp_path / "undisturbed", FORGETFUL_HISTORY, FORGETFUL)
+async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_path: Path, how: Failure) -> None:
+    views = await undisturbed(quick_path / "undisturbed", FORGETFUL_HISTORY, FORGETFUL)
+    failing = 0
     for failing in itertools.count(1):
         disk = FailingDisk(failing, how, Crash())
-        number = await until_failure(disk, tmp_path / str(failing), FORGETFUL_HISTORY, FORGETFUL)
+        number = await until_failure(disk, quick_path / str(failing), FORGETFUL_HISTORY, FORGETFUL)
         if number is None:
             break
         clock = ManualClock()
         clock.advance(timedelta(hours=2))
-        reopened = FileStore(tmp_path / str(failing), retention=FORGETFUL, clock=clock)
+        reopened = FileStore(quick_path / str(failing), retention=FORGETFUL, clock=clock)
         seen = await view(reopened)
-        was_done = seen.runs["r"] == views[number + 1].runs["r"] and seen.runs["f"] == views[number + 1].runs["f"]
-        assert was_done or seen.runs["r"] == views[number].runs["r"]
+        # The finished run goes at one of the commits after it.
+        compared = "rfs" if number < 4 else "rf"
+        was_done = all(seen.runs[run_id] == views[number + 1].runs[run_id] for run_id in compared)
+        assert was_done or all(seen.runs[run_id] == views[number].runs[run_id] for run_id in compared)
         for run in seen.runs.values():
             assert run is None or run[0] in dict(seen.contents)
         for operation in FORGETFUL_HISTORY[number + was_done :]:

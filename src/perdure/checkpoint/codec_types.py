@@ -105,11 +105,18 @@ def _read_type(reader: Reader, node: Node) -> Any:
 
 def _read_union(_: Reader, node: Node) -> Any:
     first, *others = _read_arguments(node)
-    return functools.reduce(lambda union, other: union | other, others, first)
+    return _require_union(functools.reduce(lambda union, other: union | other, others, first))
 
 
 def _read_typing_union(_: Reader, node: Node) -> Any:
-    return Union[_read_arguments(node)]  # noqa: UP007  the arguments are a value
+    return _require_union(Union[_read_arguments(node)])  # noqa: UP007  the arguments are a value
+
+
+def _require_union(expression: Any) -> Any:
+    # What stands between the bars may be no type, and then they mean something else.
+    if get_origin(expression) not in (Union, types.UnionType):
+        raise TypeError(f"{expression!r} is no union")
+    return expression
 
 
 def _read_literal(_: Reader, node: Node) -> Any:

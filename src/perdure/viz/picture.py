@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.graph.definition import Graph
     from perdure.graph.edges import EdgeGroup
 
 _DIGEST_LENGTH = 8
+_UNDRAWABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,13 @@ def short_digest(text: str) -> str:
 
 
 def legible(text: str) -> str:
-    """The text without anything that can't be drawn: line breaks stay, other control characters are spelled out."""
+    """The text with every character that can't be drawn spelled out. Line breaks stay."""
     lines = re.sub(r"\r\n?", "\n", text)
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in lines)
+    return "".join(c.encode("unicode_escape").decode() if _is_undrawable(c) else c for c in lines)
+
+
+def _is_undrawable(character: str) -> bool:
+    return character != "\n" and unicodedata.category(character) in _UNDRAWABLE
 
 
 class _Names:
@@ -98,8 +104,8 @@ class _Names:
     def give(self, path: tuple[str, ...]) -> str:
         """The spelled path, with a number behind it if another node has that name."""
         wanted = self._naming.spell(self._naming.separator.join(path))
-        numbered = (f"{wanted}_{number}" for number in count(2))
-        name = wanted if wanted not in self._taken else next(name for name in numbered if name not in self._taken)
+        choices = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
+        name = next(name for name in choices if name not in self._taken)
         self._taken.add(name)
         return name
 
@@ -111,7 +117,7 @@ class _Names:
 
 def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_internal: bool) -> Picture:
     groups = [group for group in graph.groups if include_internal or not isinstance(group, InternalEdgeGroup)]
-    outside = [source_id for source_id in _source_ids(groups) if source_id not in graph.executors]
+    outside = [edge.source_id for group in groups if isinstance(group, InternalEdgeGroup) for edge in group.edges]
     named = names.give_each(path, graph.executors) | names.give_each(path, outside)
     boxes = {
         id_: Box(named[id_], legible(id_), is_start=id_ == graph.start_id)
@@ -120,12 +126,7 @@ def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_interna
     return Picture(
         boxes=tuple(boxes.values()),
         fan_ins=tuple(_fan_in(group, names, path, named) for group in groups if isinstance(group, FanInEdgeGroup)),
-        arrows=tuple(
-            Arrow(named[edge.source_id], named[edge.target_id], edge.has_condition)
-            for group in groups
-            if not isinstance(group, FanInEdgeGroup)
-            for edge in group.edges
-        ),
+        arrows=tuple(_arrows(groups, named)),
         frames=tuple(
             Frame(boxes[id_], _draw(child, names, (*path, id_), include_internal=include_internal))
             for id_, child in graph.children.items()
@@ -133,8 +134,11 @@ def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_interna
     )
 
 
-def _source_ids(groups: Iterable[EdgeGroup]) -> Iterable[str]:
-    return dict.fromkeys(source_id for group in groups for source_id in group.source_executor_ids)
+def _arrows(groups: Iterable[EdgeGroup], named: Mapping[str, str]) -> Iterator[Arrow]:
+    for group in groups:
+        if not isinstance(group, FanInEdgeGroup):
+            for edge in group.edges:
+                yield Arrow(named[edge.source_id], named[edge.target_id], edge.has_condition)
 
 
 def _fan_in(group: FanInEdgeGroup, names: _Names, path: tuple[str, ...], named: Mapping[str, str]) -> FanIn:

@@ -1,0 +1,120 @@
+"""What can be imported from `perdure`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import perdure
+
+OFFERED = {
+    "DEFAULT_MAX_ITERATIONS INTERNAL_SOURCE_ID Workflow WorkflowBuilder WorkflowRunResult WorkflowViz ResponseStream",
+    "Executor FunctionExecutor WorkflowContext WorkflowExecutor executor handler response_handler",
+    "SubWorkflowRequestMessage SubWorkflowResponseMessage WorkflowMessage",
+    "Case Default Edge EdgeCondition SingleEdgeGroup FanOutEdgeGroup FanInEdgeGroup SwitchCaseEdgeGroup",
+    "SwitchCaseEdgeGroupCase SwitchCaseEdgeGroupDefault",
+    "WorkflowEvent WorkflowEventType WorkflowEventSource WorkflowRunState WorkflowErrorDetails",
+    "WorkflowCheckpoint CheckpointID CheckpointStorage InMemoryCheckpointStorage FileCheckpointStorage",
+    "validate_workflow_graph ValidationTypeEnum WorkflowValidationError EdgeDuplicationError TypeCompatibilityError",
+    "GraphConnectivityError WorkflowException WorkflowRunnerException WorkflowConvergenceException",
+    "WorkflowCheckpointException AgentFrameworkException",
+}
+NAMES = sorted(name for row in OFFERED for name in row.split())
+
+NOT_OFFERED = [
+    *("Runner", "RunnerContext", "InProcRunnerContext", "create_edge_runner"),
+    *("AgentExecutor", "WorkflowAgent", "workflow", "step", "evaluate_workflow"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_documented_name_can_be_imported_from_the_package(name: str) -> None:
+    assert name in perdure.__all__
+    assert hasattr(perdure, name)
+
+
+def test_every_listed_name_exists_and_is_listed_once() -> None:
+    assert len(set(perdure.__all__)) == len(perdure.__all__)
+    assert [name for name in perdure.__all__ if not hasattr(perdure, name)] == []
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+def test_what_belongs_to_a_mutable_engine_or_to_another_layer_is_not_offered(name: str) -> None:
+    assert name not in perdure.__all__
+
+
+def test_a_hundred_supersteps_are_the_default_limit() -> None:
+    assert perdure.DEFAULT_MAX_ITERATIONS == 100
+
+
+def test_a_checkpoint_id_is_a_str() -> None:
+    assert perdure.CheckpointID is str
+
+
+def test_the_outside_is_the_internal_source_of_an_executor() -> None:
+    assert perdure.INTERNAL_SOURCE_ID("a") == "internal:a"
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    script = "import sys, perdure; print([m for m in ('pydantic', 'graphviz', 'rich') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+E: Any = perdure
+
+TREE = [
+    (E.WorkflowException, E.AgentFrameworkException),
+    (E.WorkflowRunnerException, E.WorkflowException),
+    (E.WorkflowConvergenceException, E.WorkflowRunnerException),
+    (E.WorkflowCheckpointException, E.WorkflowRunnerException),
+    (E.WorkflowValidationError, E.WorkflowException),
+    (E.EdgeDuplicationError, E.WorkflowValidationError),
+    (E.TypeCompatibilityError, E.WorkflowValidationError),
+    (E.GraphConnectivityError, E.WorkflowValidationError),
+    (E.RunUnfinishedError, RuntimeError),
+    (E.RunUnfinishedError, E.WorkflowException),
+    (E.UnknownRequestError, ValueError),
+    (E.UnknownRequestError, RuntimeError),
+    (E.AnswerTypeError, ValueError),
+    (E.AlreadyAnsweredError, ValueError),
+    (E.CheckpointNotFoundError, E.WorkflowCheckpointException),
+    (E.IncompatibleGraphError, E.WorkflowCheckpointException),
+    (E.RunBusyError, E.WorkflowException),
+    (E.RunExistsError, ValueError),
+    (E.RunNotFoundError, ValueError),
+    (E.MissingRunKwargsError, ValueError),
+    (E.EncodeError, TypeError),
+]
+
+
+@pytest.mark.parametrize(("error", "base"), TREE)
+def test_an_error_is_one_of_those_that_the_reference_raises_there(
+    error: type[Exception], base: type[Exception]
+) -> None:
+    assert issubclass(error, base)
+    assert issubclass(error, perdure.AgentFrameworkException)
+
+
+def test_an_error_keeps_its_inner_exception_and_is_caused_by_it() -> None:
+    inner = ValueError("deep")
+    error = perdure.WorkflowException("shallow", inner)
+    assert (str(error), error.inner_exception, error.__cause__) == ("shallow", inner, inner)
+
+
+def test_a_validation_error_begins_with_its_type() -> None:
+    error = perdure.GraphConnectivityError("lost")
+    assert str(error) == "[GRAPH_CONNECTIVITY] lost"
+    assert error.message == "lost"
+    assert error.validation_type is perdure.ValidationTypeEnum.GRAPH_CONNECTIVITY
+
+
+def test_the_validation_types_are_named_as_they_are_valued() -> None:
+    assert {member.name for member in perdure.ValidationTypeEnum} == {
+        *("EDGE_DUPLICATION", "EXECUTOR_DUPLICATION", "TYPE_COMPATIBILITY"),
+        *("GRAPH_CONNECTIVITY", "HANDLER_OUTPUT_ANNOTATION", "OUTPUT_VALIDATION"),
+    }
+    assert all(member.name == member.value for member in perdure.ValidationTypeEnum)

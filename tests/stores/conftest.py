@@ -1,0 +1,21 @@
+"""What the tests of stores share."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def quick_path() -> Generator[Path]:
+    """A directory in memory, for tests that sync thousands of times."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        yield Path(directory)
