@@ -42,7 +42,7 @@ layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 
 bench: $(BENCH_VENV)/.bench
-	@$(BENCH_VENV)/bin/python bench/run.py
+	@$(BENCH_VENV)/bin/python -m bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -14,7 +14,7 @@ from bench.harness import entries, measure
 from bench.options import options
 from bench.peers.perdure import Perdure
 from bench.summary import summarize
-from bench.table import table
+from bench.table import tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from bench.harness import Entry
     from bench.peer import Peer
 
-_READING = """\
-[bold]median[/bold]: the time of one superstep, branch, resume or import. [bold]x {baseline}[/bold]: how many times as \
-long it takes as {baseline}, compared within each round.
-[bold]checkpoint[/bold]: how safe it is when the next superstep begins. Synced survives a power cut; written survives \
-a killed process; a superstep behind means that the next one begins before it is written.
-[bold]machine[/bold]: the floor. A bare asyncio task for each activation and one raw, synced write of 1 KB for each \
-checkpoint.\
+_LEGEND = """\
+[bold]median[/bold]: the time of one superstep, branch, resume or import.
+[bold]spread[/bold]: from the fastest to the slowest round, as a part of the median.
+[bold]x {baseline}[/bold]: how many times as long as {baseline}, compared within each round.
+[bold]checkpoint[/bold]: what has become of it when the next superstep begins. What is synced
+survives a power cut; what is written survives a killed process; synced late
+means that the next superstep runs while it is being synced.
+[bold]machine[/bold]: the floor. A bare asyncio task for each activation, and a raw and
+synced write of 1 KB for each checkpoint.\
 """
 
 
@@ -41,6 +43,8 @@ def main() -> None:
     baseline = Perdure()
     present, missing = peers(baseline)
     chosen = [work for work in works() if given.only.casefold() in work.title.casefold()]
+    if not chosen:
+        raise SystemExit(f"no work has {given.only!r} in its title: {'; '.join(work.title for work in works())}")
     _tell_who(console, present, missing)
 
     began = time.monotonic()
@@ -53,17 +57,20 @@ def main() -> None:
         samples = measure(chosen, present, rounds=given.rounds, directory=given.directory, tell=tell)
 
     lines = summarize(entries(chosen, present), samples, baseline=baseline)
-    console.print(table(lines, baseline=baseline))
-    console.print(_READING.format(baseline=baseline.name))
-    console.print(f"{given.rounds} rounds after one to warm up, {time.monotonic() - began:.0f} s.")
+    for drawn in tables(lines, baseline=baseline):
+        console.print(drawn, "")
+    console.print(_LEGEND.format(baseline=baseline.name), highlight=False)
+    console.print(f"Rounds: {given.rounds}, and one before to warm up. It took {time.monotonic() - began:.0f} s.")
 
 
 def _tell_who(console: Console, present: Sequence[Peer], missing: Sequence[Missing]) -> None:
     console.print(f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs")
     for peer in present:
-        console.print(f"  {peer.name} {peer.version}", highlight=False)
+        console.print(f"  {peer.name}: {peer.about}", highlight=False)
     for library in missing:
-        console.print(f"  {library.name} is left out: {library.reason}; `make bench` installs it", style="yellow")
+        told = f"  {library.name} is left out: {library.reason}; `make bench` installs it"
+        console.print(told, style="yellow", highlight=False, soft_wrap=True)
+    console.print()
 
 
 main()

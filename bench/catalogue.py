@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from bench.peer import Store
 from bench.peers.machine import Machine
-from bench.peers.perdure import Perdure
 from bench.works.fan import Fan
 from bench.works.imports import Import
 from bench.works.resume import Resume
 from bench.works.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bench.peer import Peer
     from bench.work import Work
@@ -43,7 +42,7 @@ def works() -> list[Work]:
     ]
 
 
-def peers(baseline: Perdure) -> tuple[list[Peer], list[Missing]]:
+def peers(baseline: Peer) -> tuple[list[Peer], list[Missing]]:
     """The libraries that are installed, and those that are not. The baseline is always there."""
     found: list[Peer] = [Machine(), baseline]
     missing: list[Missing] = []

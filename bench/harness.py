@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from bench.peer import Durability, Peer
     from bench.work import Work
 
@@ -48,9 +49,9 @@ def measure(
     """The samples of all rounds. Round 0 warms up caches and byte code and is not kept."""
     samples: list[Sample] = []
     for number in range(rounds + 1):
-        # A drift of the machine (heat, a neighbour) meets all alike; nobody always comes right after the same other.
-        turn = number % len(peers)
-        for entry in entries(works, [*peers[turn:], *peers[:turn]]):
+        # Taking turns lets a drift of the machine meet all alike; every other round goes backwards, so that nobody
+        # always comes right after the same other.
+        for entry in entries(works, peers if number % 2 else peers[::-1]):
             tell(number, entry)
             seconds = _once(entry, directory)
             if number > 0:

@@ -20,7 +20,9 @@ class Options:
 
 def options() -> Options:
     """The options of this process."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="The same small work in perdure and its peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="The same small work in perdure and its peers."
+    )
     parser.add_argument("--rounds", type=_positive, default=5, help="how often each measurement is made (default: 5)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the works that have TEXT in their title")
     parser.add_argument(

@@ -29,9 +29,9 @@ class Durability(Enum):
 
     NONE = "none"
     MEMORY = "in memory"
-    WRITTEN = "written, not synced"
+    WRITTEN = "written"
     SYNCED = "synced"
-    BEHIND = "synced, a superstep behind"
+    LATE = "synced late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Peer(Protocol):
         ...
 
     @property
-    def version(self) -> str:
-        """The version that is installed."""
+    def about(self) -> str:
+        """Which version it is, and how it is set up."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class Peer(Protocol):
         ...
 
     def resume(self, supersteps: int, place: Place) -> AbstractAsyncContextManager[Run]:
-        """What a new process does with an interrupted ring: open, build, find the latest, resume. All of it is timed."""
+        """What a new process does with an interrupted ring: open, build, find the latest, finish. All is timed."""
         ...
 
 

@@ -1,8 +1,7 @@
-"""The lines as a table for the terminal."""
+"""The lines as tables for the terminal, a small one for each work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,29 +10,31 @@ from rich.table import Table
 from bench.peer import Durability
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from bench.peer import Peer
     from bench.summary import Line
-
-_MICROSECONDS_BELOW = 1e-3
-_SECONDS_FROM = 1.0
+    from bench.work import Work
 
 
-def table(lines: Sequence[Line], *, baseline: Peer) -> Table:
-    """A section for each work, a row for each peer."""
-    drawn = Table(header_style="bold")
-    drawn.add_column("work")
-    drawn.add_column("library")
-    drawn.add_column("median", justify="right", no_wrap=True)
-    drawn.add_column("fastest to slowest", justify="right", no_wrap=True)
-    drawn.add_column("a second", justify="right", no_wrap=True)
-    drawn.add_column(f"x {baseline.name}", justify="right", no_wrap=True)
-    drawn.add_column("checkpoint")
+def tables(lines: Sequence[Line], *, baseline: Peer) -> Iterator[Table]:
+    """A table for each work, with a row for each peer; the baseline's stands out."""
     for work, group in groupby(lines, key=lambda line: line.entry.work):
-        title = f"{work.title}\n[dim]for each {work.unit}[/dim]" if work.unit not in work.title else work.title
+        drawn = _headed(work, baseline)
         for line in group:
-            drawn.add_row(title, *_cells(line), style="bold" if line.entry.peer == baseline else None)
-            title = ""
-        drawn.add_section()
+            drawn.add_row(*_cells(line), style="bold" if line.entry.peer == baseline else "")
+        yield drawn
+
+
+def _headed(work: Work, baseline: Peer) -> Table:
+    drawn = Table(title=work.title, title_style="bold cyan", title_justify="left", header_style="dim", box=None)
+    # The widths are the same in all tables, so that one can look down a column. They fit 80 characters.
+    drawn.add_column(f"for each {work.unit}", width=18)
+    drawn.add_column("median", justify="right", width=9)
+    drawn.add_column("spread", justify="right", width=7)
+    drawn.add_column("a second", justify="right", width=9)
+    drawn.add_column(f"x {baseline.name}", justify="right", width=10)
+    drawn.add_column("checkpoint", width=12)
     return drawn
 
 
@@ -41,25 +42,22 @@ def _cells(line: Line) -> tuple[str, ...]:
     durability = line.entry.durability
     return (
         line.entry.peer.name,
-        duration(line.median),
-        f"{duration(line.fastest)} to {duration(line.slowest)}",
-        f"{1 / line.median:,.0f}",
+        _duration(line.median),
+        f"{(line.slowest - line.fastest) / line.median:.0%}",
+        _three_digits(1 / line.median),
         "" if line.ratio is None else f"{line.ratio:.2f}",
         "" if durability is Durability.NONE else durability.value,
     )
 
 
-def duration(seconds: float) -> str:
-    """Seconds in a unit that reads well, with three digits."""
-    match seconds:
-        case _ if seconds < _MICROSECONDS_BELOW:
-            return f"{_three(seconds * 1e6)} us"
-        case _ if seconds < _SECONDS_FROM:
-            return f"{_three(seconds * 1e3)} ms"
-        case _:
-            return f"{_three(seconds)} s"
+def _duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds / 1e-6)} us"
 
 
-def _three(number: float) -> str:
-    decimals = 2 if number < 10 else 1 if number < 100 else 0  # noqa: PLR2004 - powers of ten
-    return f"{number:.{decimals}f}"
+def _three_digits(number: float) -> str:
+    """With a decimal point where three digits leave room for it: 1.23, 12.3, 123, 12,345."""
+    decimals = next((places for places, limit in ((2, 10), (1, 100)) if number < limit), 0)
+    return f"{number:,.{decimals}f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,13 +37,18 @@ class Work(Protocol):
 
 async def timed(run: Run, *, expected: int) -> float:
     """The seconds that a run took. Raises if it gave another result than every peer has to give."""
-    # What other libraries have left in memory is set aside, so that this one's garbage collections don't visit it.
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+    _settle()
     began = time.perf_counter()
     result = await run()
     elapsed = time.perf_counter() - began
     if result != expected:
         raise AssertionError(f"the work was not done: it gave {result}, not {expected}")
     return elapsed
+
+
+def _settle() -> None:
+    """Let nobody pay for what others have left: objects that a garbage collection visits, pages that a sync writes."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    os.sync()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -29,7 +30,7 @@ def opened(kind: str, directory: Path, **options: Any) -> Storage:
 @pytest.fixture(params=["memory", "file", "sqlite"])
 def open_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
     """Opens a storage with the options of its constructor."""
-    return lambda **options: opened(request.param, tmp_path, **options)
+    return functools.partial(opened, request.param, tmp_path)
 
 
 @pytest.fixture
@@ -42,4 +43,4 @@ async def storage(open_storage: Callable[..., Storage]) -> AsyncIterator[Storage
 @pytest.fixture(params=["file", "sqlite"])
 def open_on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
     """Opens the storage of one place on disk, as often as it is called."""
-    return lambda **options: opened(request.param, tmp_path, **options)
+    return functools.partial(opened, request.param, tmp_path)

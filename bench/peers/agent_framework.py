@@ -33,9 +33,9 @@ class AgentFramework:
     imports = "from agent_framework import Executor, FileCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
 
     @property
-    def version(self) -> str:
-        """The version that is installed."""
-        return version("agent-framework-core")
+    def about(self) -> str:
+        """Which version it is, and how it is set up."""
+        return f"{version('agent-framework-core')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:
         """A superstep ends when its checkpoint is written. It has no SQLite storage."""

@@ -17,6 +17,7 @@ from bench.peer import Durability, Interruption, Place, Run, Store
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
@@ -58,9 +59,9 @@ class LangGraph:
         return "from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver; from langgraph.graph import StateGraph"
 
     @property
-    def version(self) -> str:
-        """The version that is installed."""
-        return version("langgraph")
+    def about(self) -> str:
+        """Which version it is, and how it is set up."""
+        return f"{version('langgraph')}, durability={self.mode!r}"
 
     def durability(self, store: Store) -> Durability | None:
         """Its SQLite saver keeps SQLite's defaults, and those sync every commit. It has no file saver."""
@@ -68,7 +69,7 @@ class LangGraph:
             case Store.SQLITE, "sync":
                 return Durability.SYNCED
             case Store.SQLITE, "async":
-                return Durability.BEHIND
+                return Durability.LATE
             case (Store.FILE, _) | (_, "async"):
                 # Where nothing is written the modes are the same.
                 return None
@@ -122,10 +123,9 @@ class LangGraph:
             yield run
 
     async def _ended(self, graph: _Graph, given: dict[str, int] | None, *, thread: str) -> dict[str, int]:
+        config: RunnableConfig = {"recursion_limit": _NO_LIMIT, "configurable": {"thread_id": thread}}
         # Without a saver it warns about a durability.
-        options = {"durability": self.mode} if graph.checkpointer else {}
-        config = {"recursion_limit": _NO_LIMIT, "configurable": {"thread_id": thread}}
-        return await graph.ainvoke(given, config, **options)
+        return await graph.ainvoke(given, config, durability=self.mode if graph.checkpointer else None)
 
 
 def _ring(supersteps: int, saver: _Saver, *, is_interrupted: bool = False) -> _Graph:
@@ -156,7 +156,7 @@ def _fan(laps: int, branches: int, saver: _Saver) -> _Graph:
     async def hub(state: _Laps) -> dict[str, int]:
         return {"lap": state["lap"] + 1}
 
-    async def branch(_: _Laps) -> dict[str, int]:
+    async def branch(state: _Laps) -> dict[str, int]:  # noqa: ARG001 - the name is the one that it asks for
         return {"answers": 1}
 
     async def route(state: _Laps) -> list[str] | str:

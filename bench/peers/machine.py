@@ -6,13 +6,15 @@ import asyncio
 import os
 import platform
 import sqlite3
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.peer import Durability, Place, Run, Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
+    from io import FileIO
 
 _CHECKPOINT = b"." * 1024
 
@@ -24,8 +26,8 @@ class Machine:
     imports = None
 
     @property
-    def version(self) -> str:
-        """The version of the interpreter."""
+    def about(self) -> str:
+        """Which versions these are."""
         return f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
 
     def durability(self, store: Store) -> Durability | None:
@@ -41,14 +43,14 @@ class Machine:
     @asynccontextmanager
     async def ring(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
         """A task after the other."""
-        with _keeper(place) as keep:
-            keep()
+        with _opened(place) as disk:
+            disk.keep()
 
             async def run() -> int:
                 number = 0
                 for _ in range(supersteps):
                     number = await asyncio.create_task(_successor(number))
-                    keep()
+                    disk.keep()
                 return number
 
             yield run
@@ -56,73 +58,74 @@ class Machine:
     @asynccontextmanager
     async def fan(self, laps: int, branches: int, place: Place) -> AsyncGenerator[Run]:
         """A task for the hub, then tasks for all branches."""
-        with _keeper(place) as keep:
-            keep()
+        with _opened(place) as disk:
+            disk.keep()
 
             async def run() -> int:
                 answers = 0
                 for lap in range(laps):
                     number = await asyncio.create_task(_successor(lap))
-                    keep()
+                    disk.keep()
                     answers += len(await asyncio.gather(*(_successor(number) for _ in range(branches))))
-                    keep()
+                    disk.keep()
                 return answers
 
             yield run
 
     async def interrupt(self, supersteps: int, place: Place) -> None:
         """As many checkpoints as a ring leaves."""
-        with _keeper(place) as keep:
+        with _opened(place) as disk:
             for _ in range(supersteps):
-                keep()
+                disk.keep()
 
     @asynccontextmanager
     async def resume(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
         """Open, read the latest, do one more."""
+        with ExitStack() as stack:
 
-        async def run() -> int:
-            found = _latest(place)
-            with _keeper(place) as keep:
-                await asyncio.create_task(_successor(len(found)))
-                keep()
-            return supersteps
+            async def run() -> int:
+                disk = stack.enter_context(_opened(place))
+                await asyncio.create_task(_successor(len(disk.latest())))
+                disk.keep()
+                return supersteps
 
-        yield run
+            yield run
 
 
-async def _successor(number: int) -> int:  # noqa: RUF029 - the smallest coroutine there is
+async def _successor(number: int) -> int:
     return number + 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Disk:
+    keep: Callable[[], object]
+    latest: Callable[[], bytes]
+
+
 @contextmanager
-def _keeper(place: Place) -> Generator[Callable[[], object]]:
+def _opened(place: Place) -> Generator[_Disk]:
     match place.store:
         case Store.NONE | Store.MEMORY:
-            yield lambda: None
+            yield _Disk(keep=lambda: None, latest=lambda: b"")
         case Store.FILE:
-            with (place.directory / "log").open("ab", buffering=0) as log:
-
-                def append() -> None:
-                    log.write(_CHECKPOINT)
-                    os.fdatasync(log.fileno())
-
-                yield append
+            with (place.directory / "log").open("a+b", buffering=0) as log:
+                yield _Disk(keep=lambda: _append(log), latest=lambda: _last(log))
         case Store.SQLITE:
             with closing(_database(place)) as database:
-                yield lambda: database.execute("INSERT INTO checkpoint (data) VALUES (?)", (_CHECKPOINT,))
+                yield _Disk(
+                    keep=lambda: database.execute("INSERT INTO checkpoint (data) VALUES (?)", (_CHECKPOINT,)),
+                    latest=lambda: database.execute("SELECT data FROM checkpoint ORDER BY id DESC").fetchone()[0],
+                )
 
 
-def _latest(place: Place) -> bytes:
-    match place.store:
-        case Store.NONE | Store.MEMORY:
-            return b""
-        case Store.FILE:
-            with (place.directory / "log").open("rb") as log:
-                log.seek(-len(_CHECKPOINT), os.SEEK_END)
-                return log.read()
-        case Store.SQLITE:
-            with closing(_database(place)) as database:
-                return database.execute("SELECT data FROM checkpoint ORDER BY id DESC LIMIT 1").fetchone()[0]
+def _append(log: FileIO) -> None:
+    log.write(_CHECKPOINT)
+    os.fdatasync(log.fileno())
+
+
+def _last(log: FileIO) -> bytes:
+    log.seek(-len(_CHECKPOINT), os.SEEK_END)
+    return log.read()
 
 
 def _database(place: Place) -> sqlite3.Connection:

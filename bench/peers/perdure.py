@@ -33,9 +33,9 @@ class Perdure:
     imports = "from perdure import Executor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
 
     @property
-    def version(self) -> str:
-        """The version that is installed."""
-        return version("perdure")
+    def about(self) -> str:
+        """Which version it is, and how it is set up."""
+        return f"{version('perdure')}, defaults"
 
     def durability(self, store: Store) -> Durability | None:
         """A superstep ends when its checkpoint is synced."""

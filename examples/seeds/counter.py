@@ -56,4 +56,5 @@ async def main() -> None:
             print("output:", event.data)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -83,4 +83,5 @@ async def main() -> None:
         await compute_with_interruption(SqliteCheckpointStorage(Path(directory) / "runs.db"))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -4,6 +4,7 @@ Shows: waiting for a person is a state of the run, not of a process; an answer t
 """
 
 import asyncio
+import json
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,16 +70,17 @@ async def main() -> None:
         if ev.type == "request_info" and isinstance(ev.data, PlanReviewRequest):
             plan_request = ev.data
         if ev.state == WorkflowRunState.IDLE_WITH_PENDING_REQUESTS:
-            print("waiting for a review, in", sorted(path.suffix for path in CHECKPOINT_DIR.glob("*@1*")))
             break
     assert plan_request is not None, "the planner asks before it acts"
-    print("the plan:", plan_request.plan)
+    print("The plan:", plan_request.plan)
 
-    # Much later, with a workflow and a storage made anew: only the files are left.
+    # Much later, with a workflow and a storage made anew: only the files are left, and anybody can read them.
     storage = FileCheckpointStorage(CHECKPOINT_DIR)
     workflow = build_workflow(storage)
     checkpoint = await storage.get_latest(workflow_name=workflow.name)
     assert checkpoint is not None, "the run has been checkpointed"
+    document = json.loads((CHECKPOINT_DIR / f"{checkpoint.checkpoint_id}.json").read_text())
+    print("Waiting for:", list(document["pending_request_info_events"]))
     approval = plan_request.approve()
 
     async for ev in workflow.run(
@@ -95,7 +97,7 @@ async def main() -> None:
             checkpoint_id=checkpoint.checkpoint_id, responses={plan_request.request_id: approval}
         )
     except AlreadyAnsweredError as error:
-        print("Refused:", str(error).split(";", maxsplit=1)[0].split(" at ", maxsplit=1)[0])
+        print("Refused:", error)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ AgentFrameworkException
     │   ├── WorkflowConvergenceException      max_iterations reached with messages left
     │   ├── UndeliveredError                  a message found no taker, and the workflow is strict about it
     │   ├── StateConflictError                two executors wrote one key, and the workflow is strict about it
-    │   ├── MissingRunKwargsError             run kwargs that were not stored have to be given again
     │   ├── WorkflowCheckpointException
     │   │   ├── CheckpointNotFoundError       no such checkpoint
     │   │   ├── CheckpointDamagedError        stored bytes are not what was written
     │   │   ├── CheckpointWriteError          a checkpoint could not be written
     │   │   ├── EncodeError                   a value this program could not read back
     │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
+    │   │   ├── IncompatibleTypeError         a stored object does not fit its class
     │   │   ├── IncompatibleGraphError        the graph changed in a way that the checkpoint can't follow
     │   │   └── StaleHeadError                another process advanced the run
     │   └── RunError
@@ -21,6 +21,7 @@ AgentFrameworkException
     │       ├── RunNotFoundError              no such run
     │       ├── RunUnfinishedError            a fresh message for a run that has work left (a RuntimeError)
     │       ├── ClaimLostError                the claim was replaced while we held it
+    │       ├── MissingRunKwargsError         run kwargs that were not stored have to be given again
     │       └── RequestError                  (a ValueError and a RuntimeError)
     │           ├── UnknownRequestError       no such request
     │           ├── AlreadyAnsweredError      the request has been answered
@@ -94,18 +95,6 @@ class StateConflictError(WorkflowRunnerException):
         super().__init__(
             f"state key {key!r} was written by {names} in the same superstep; "
             f"declare a reducer for it (WorkflowBuilder(reducers={{{key!r}: ...}})) or let one executor own it"
-        )
-
-
-class MissingRunKwargsError(WorkflowRunnerException, ValueError):
-    """Run kwargs that are secret or can't be encoded are kept by name only."""
-
-    def __init__(self, *, run_id: str, names: Sequence[str]) -> None:
-        self.run_id = run_id
-        self.names = tuple(names)
-        super().__init__(
-            f"run {run_id!r} was started with kwargs that are not stored: {', '.join(self.names)}; "
-            "give them again in the call that resumes it"
         )
 
 
@@ -209,7 +198,7 @@ class StaleHeadError(WorkflowCheckpointException):
 
 
 class RunError(WorkflowRunnerException):
-    """Anything about the identity of a run or about who may advance it."""
+    """A call that the run refuses: about who it is, who may advance it, or what it has to be given."""
 
 
 class RunBusyError(RunError):
@@ -266,6 +255,18 @@ class ClaimLostError(RunError):
         self.owner = owner
         super().__init__(
             f"run {run_id!r} was taken over by {owner}; this process may no longer write to it, and wrote nothing"
+        )
+
+
+class MissingRunKwargsError(RunError, ValueError):
+    """Run kwargs that are secret or can't be encoded are kept by name only."""
+
+    def __init__(self, *, run_id: str, names: Sequence[str]) -> None:
+        self.run_id = run_id
+        self.names = tuple(names)
+        super().__init__(
+            f"run {run_id!r} was started with kwargs that are not stored: {', '.join(self.names)}; "
+            "give them again in the call that resumes it"
         )
 
 

@@ -44,9 +44,14 @@ def test_an_edge_is_known_by_its_ends() -> None:
     assert Edge("a", "b").id == "a->b"
 
 
-@pytest.mark.parametrize(
-    ("condition", "name"), [(is_big, "is_big"), (lambda _: True, "<lambda>"), (Odd(), "<callable>")]
-)
+NAMED: list[tuple[Callable[[Any], bool], str]] = [
+    (is_big, "is_big"),
+    (lambda _: True, "<lambda>"),
+    (Odd(), "<callable>"),
+]
+
+
+@pytest.mark.parametrize(("condition", "name"), NAMED)
 def test_an_edge_names_its_condition(condition: Callable[[Any], bool], name: str) -> None:
     edge = Edge("a", "b", condition)
     assert edge.has_condition

@@ -55,7 +55,9 @@ class Tally(Executor):
 def counting(storage: CheckpointStorage | None, *, limit: int = 3, tally: Tally | None = None) -> Workflow:
     """A workflow that takes `limit` supersteps when it is given 1."""
     node = tally or Tally(limit=limit)
-    return WorkflowBuilder(start_executor=node, name="counting", checkpoint_storage=storage).add_edge(node, node).build()
+    return (
+        WorkflowBuilder(start_executor=node, name="counting", checkpoint_storage=storage).add_edge(node, node).build()
+    )
 
 
 @dataclass
@@ -155,9 +157,7 @@ def nested(storage: CheckpointStorage | None, *, clerk: Clerk | None = None) -> 
     desk = WorkflowExecutor(asking(None, clerk=clerk), id="desk", propagate_request=True)
     listener = Listener("listener")
     return (
-        WorkflowBuilder(start_executor=desk, name="nested", checkpoint_storage=storage)
-        .add_edge(desk, listener)
-        .build()
+        WorkflowBuilder(start_executor=desk, name="nested", checkpoint_storage=storage).add_edge(desk, listener).build()
     )
 
 

@@ -241,7 +241,7 @@ async def test_two_restores_of_one_checkpoint_give_the_same(storage: Storage) ->
 
 async def test_an_executor_that_keeps_what_it_was_restored_with_does_not_change_it(storage: Storage) -> None:
     class Hoarder(Tally):
-        def on_checkpoint_restore(self, state: dict[str, Any]) -> Any:  # pyright: ignore[reportImplicitOverride]
+        def on_checkpoint_restore(self, state: dict[str, Any]) -> Any:
             self.seen = state["seen"]
             self.seen.append(-1)
 

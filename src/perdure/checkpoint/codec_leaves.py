@@ -72,7 +72,8 @@ def _write_str(_: Writer, value: str) -> str:
 
 def write_bytes(writer: Writer, data: bytes, head: str) -> str:
     """Bytes in an object that begins with `head`: inside it if they are few, else as a part."""
-    if len(data) > _RAW_LENGTH_MAX:
+    # A raw part refers to nothing. Bytes that could be the text of a part which does must not share its address.
+    if len(data) > _RAW_LENGTH_MAX and b'"~"' not in data:
         hash_ = writer.part(data, kind="raw")
         writer.refs.append(hash_)
         return f'{head},"part":"{hash_}"}}'

@@ -159,7 +159,9 @@ def part_reference(hash_: str) -> str:
 
 def too_deep() -> Refusal:
     """Why a value that is nested too deeply is refused."""
-    return Refusal(f"it is nested more than {LEVELS_MAX} levels deep", "keep it in a flatter form")
+    return Refusal(
+        f"it is nested more than {LEVELS_MAX} levels deep, or the stack is full", "keep it in a flatter form"
+    )
 
 
 def _chunk_bounds(texts: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -44,6 +44,11 @@ class Kept:
         self.refusal = refusal
         self._part: Part | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no value at all, only the reason why."""
+        return self.refusal is not None and not self.has_live
+
     def require_encoded(self) -> Encoded:
         """The encoded form. Raises the EncodeError with which it was refused."""
         if self.refusal is not None:
@@ -65,6 +70,10 @@ class Values(Protocol):
         """Keep a value as it is now."""
         ...
 
+    def refuse(self, refusal: EncodeError) -> Kept:
+        """Keep nothing but the reason why there is no value, or raise it."""
+        ...
+
     def give(self, kept: object) -> Any:
         """Hand a value to an activation: its own copy if it could be changed."""
         ...
@@ -80,6 +89,10 @@ class LiveValues:
     def fix(self, value: object, path: str) -> Kept:
         """Hold on to the object."""
         return Kept(path=path, live=value, has_live=True)
+
+    def refuse(self, refusal: EncodeError) -> Kept:
+        """Raise it."""
+        raise refusal
 
     def give(self, kept: object) -> Any:
         """The object itself."""
@@ -116,6 +129,12 @@ class CodedValues:
             return Kept(path=path, live=value, has_live=True, encoded=encoded)
         return Kept(path=path, encoded=encoded)
 
+    def refuse(self, refusal: EncodeError) -> Kept:
+        """Raise it; a lenient one lets the next checkpoint fail of it instead."""
+        if not self._is_lenient:
+            raise refusal
+        return Kept(path=refusal.path, refusal=refusal)
+
     def give(self, kept: object) -> Any:
         """The object if it can't change, else a copy decoded from what was kept."""
         found = as_kept(kept)
@@ -133,7 +152,7 @@ def decode(codec: Codec, kept: Kept) -> Any:
     try:
         return codec.decode(encoded.text, parts, path=kept.path)
     except DamagedPartError as error:
-        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {error}") from error
+        raise CheckpointDamagedError(kept.checkpoint_id, str(error)) from error
 
 
 def as_kept(value: object) -> Kept:

@@ -40,10 +40,14 @@ class Dispatch:
         return None if index is None else self.messages[index]
 
     def answer_route(self, request: object, response: object) -> Route | None:
-        """The response handler for this request and this response, the most specific in the request first."""
+        """The response handler that fits most specifically: the request decides, then the response."""
         fitting = [route for route in self.answers if is_instance_of(response, route.types.takes[1])]
         index = most_specific(request, [route.types.takes[0] for route in fitting])
-        return None if index is None else fitting[index]
+        if index is None:
+            return None
+        asked = fitting[index].types.takes[0]
+        equals = [route for route in fitting if route.types.takes[0] == asked]
+        return equals[most_specific(response, [route.types.takes[1] for route in equals]) or 0]
 
     def routes(self) -> Iterator[Route]:
         """Handlers of both kinds."""

@@ -41,7 +41,7 @@ class FunctionExecutor(Executor):
                 "@executor takes a plain function: for a method, subclass Executor and use @handler; "
                 "for a static method, put @staticmethod outside of @executor"
             )
-        super().__init__(id or func.__name__, type="FunctionExecutor", defer_discovery=True)
+        super().__init__(id or _name(func), type="FunctionExecutor", defer_discovery=True)
         namespace = _namespace if _namespace is not None else namespace_here(1)
         types = _function_types(func, namespace, {"input": input, "output": output, "workflow_output": workflow_output})
         self.func = func
@@ -51,22 +51,39 @@ class FunctionExecutor(Executor):
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         """Call the function."""
         arguments = (message, ctx) if self._takes_context else (message,)
-        if inspect.iscoroutinefunction(self.func):
+        if _is_async(self.func):
             await self.func(*arguments)
         else:
-            await asyncio.to_thread(self.func, *arguments)
+            await _in_thread(self.func, *arguments)
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__name__", None) or func.__class__.__name__
+
+
+def _is_async(func: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
+
+
+async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
+    """Call a sync function. A thread can't be cancelled: whoever cancels waits until the function has returned."""
+    call = asyncio.ensure_future(asyncio.to_thread(func, *arguments))
+    try:
+        await asyncio.shield(call)
+    finally:
+        await asyncio.wait((call,))
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:
     names = tuple(inspect.signature(func).parameters)
-    label = f"executor function {func.__name__!r}"
+    label = f"executor function {_name(func)!r}"
     if len(names) not in {1, _WITH_CONTEXT}:
         raise ValueError(f"{label} must take (message) or (message, ctx), it takes ({', '.join(names)})")
-    if given["input"] is None and names[0] not in func.__annotations__:
-        raise ValueError(f"{label} needs a type annotation for {names[0]!r}, or @executor(input=...)")
-    if len(names) == _WITH_CONTEXT and names[1] not in func.__annotations__:
-        raise ValueError(f"{label} needs {names[1]!r} annotated as WorkflowContext")
     hints = annotations_of(func, namespace)
+    if given["input"] is None and names[0] not in hints:
+        raise ValueError(f"{label} needs a type annotation for {names[0]!r}, or @executor(input=...)")
+    if len(names) == _WITH_CONTEXT and names[1] not in hints:
+        raise ValueError(f"{label} needs {names[1]!r} annotated as WorkflowContext")
     sends, yields = context_types(hints[names[1]], func) if len(names) == _WITH_CONTEXT else ((), ())
     explicit = {name: evaluate(value, func, namespace) for name, value in given.items() if value is not None}
     takes = explicit.get("input", hints.get(names[0]))

@@ -59,7 +59,10 @@ class Declaration:
         return HandlerTypes(takes, sends, yields)
 
     def _annotated(self) -> HandlerTypes:
-        hints = annotations_of(self.func, self.namespace)
+        try:
+            hints = annotations_of(self.func, self.namespace)
+        except TypeError as error:
+            raise ValueError(f"{_label(self.func)} has an annotation that is no type: {error}") from error
         *message_names, context_name = _parameters(self.func)[1:]
         takes = tuple(hints[name] for name in message_names)
         sends, yields = _context_types(hints.get(context_name), self.func, required=not self.is_response)
@@ -131,7 +134,7 @@ def _decorate(func: FuncT | None, explicit: dict[str, Any], *, is_response: bool
     namespace = namespace_here(2)
 
     def mark(function: FuncT) -> FuncT:
-        declaration = Declaration(function, is_response, explicit, namespace)
+        declaration = Declaration(function, is_response, explicit, namespace.needed_by(function, *explicit.values()))
         _require_signature(declaration)
         setattr(function, _DECLARATION, declaration)
         return function

@@ -34,6 +34,7 @@ def validate_workflow_graph(
     """Raise the WorkflowValidationError of the first rule that the graph breaks."""
     start_id = start_executor if isinstance(start_executor, str) else start_executor.id
     _require_start(start_id, executors)
+    _require_known_ends(edge_groups, executors)
     _require_distinct_edges(edge_groups)
     for group in edge_groups:
         if not isinstance(group, InternalEdgeGroup):
@@ -47,6 +48,13 @@ def validate_workflow_graph(
 def _require_start(start_id: str, executors: Mapping[str, Executor]) -> None:
     if start_id not in executors:
         raise GraphConnectivityError(f"Start executor {start_id!r} is not part of the graph: join it with an edge")
+
+
+def _require_known_ends(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Executor]) -> None:
+    for edge in group_edges(edge_groups):
+        for end in (edge.source_id, edge.target_id):
+            if end not in executors:
+                raise GraphConnectivityError(f"Edge {edge.id} ends at {end!r}, which is no executor of the graph")
 
 
 def _require_distinct_edges(edge_groups: Sequence[EdgeGroup]) -> None:

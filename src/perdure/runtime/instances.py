@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.checkpoint.values import as_kept
+from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph.executor import Executor
 from perdure.kernel.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.graph.definition import Graph
@@ -24,14 +26,21 @@ def has_hooks(executor: Executor) -> bool:
 
 async def saved_state(executor: Executor, values: Values) -> Kept:
     """Ask an executor for its state and fix it."""
-    state: Any = executor.on_checkpoint_save()
-    if inspect.isawaitable(state):
-        state = await state
+    path = f"state of executor {executor.id!r}"
+    try:
+        state: Any = executor.on_checkpoint_save()
+        if inspect.isawaitable(state):
+            state = await state
+    except Exception as error:  # noqa: BLE001 - the checkpoint can't be written, whatever the reason
+        reason = f"its on_checkpoint_save raised {type(error).__name__}: {error}"
+        refusal = EncodeError(path=path, reason=reason, remedy="mend the hook")
+        refusal.__cause__ = error
+        return values.refuse(refusal)
     if not isinstance(state, dict):
         raise WorkflowCheckpointException(
             f"on_checkpoint_save of executor {executor.id!r} must return a dict, it returned a {type(state).__name__}"
         )
-    return values.fix(state, f"state of executor {executor.id!r}")  # pyright: ignore[reportUnknownArgumentType]
+    return values.fix(state, path)  # pyright: ignore[reportUnknownArgumentType]
 
 
 async def restore_state(executor: Executor, state: Any) -> None:
@@ -48,18 +57,30 @@ async def restore_state(executor: Executor, state: Any) -> None:
         ) from error
 
 
-async def initial_states(graph: Graph, values: Values) -> tuple[dict[str, object], dict[str, Snapshot]]:
-    """The states that all executors with hooks begin with, and those of the sub-workflows."""
-    states: dict[str, object] = {
+async def with_states(graph: Graph, snapshot: Snapshot, values: Values, *, only_missing: bool = False) -> Snapshot:
+    """The snapshot with the states that the executors have now; or only those that it lacks. Sub-workflows included."""
+    states = {
         executor_id: await saved_state(executor, values)
         for executor_id, executor in graph.executors.items()
-        if has_hooks(executor)
+        if has_hooks(executor) and not (only_missing and executor_id in snapshot.executors)
     }
-    children: dict[str, Snapshot] = {}
+    children = {
+        executor_id: await with_states(
+            child, snapshot.children.get(executor_id, Snapshot()), values, only_missing=only_missing
+        )
+        for executor_id, child in graph.children.items()
+    }
+    return replace(snapshot, executors={**snapshot.executors, **states}, children={**snapshot.children, **children})
+
+
+def states_of(graph: Graph, snapshot: Snapshot) -> Iterator[tuple[Executor, object]]:
+    """The executors whose states a snapshot holds, sub-workflows included."""
+    for executor_id, state in snapshot.executors.items():
+        if executor_id in graph.executors and not as_kept(state).is_lost:
+            yield graph.executors[executor_id], state
     for executor_id, child in graph.children.items():
-        inner, grandchildren = await initial_states(child, values)
-        children[executor_id] = Snapshot(executors=inner, children=grandchildren)
-    return states, children
+        if executor_id in snapshot.children:
+            yield from states_of(child, snapshot.children[executor_id])
 
 
 async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterable[str] | None = None) -> None:
@@ -68,7 +89,7 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
     for executor_id in chosen:
         executor = graph.executors[executor_id]
         state = snapshot.executors.get(executor_id)
-        if state is not None and has_hooks(executor):
+        if state is not None and has_hooks(executor) and not as_kept(state).is_lost:
             await restore_state(executor, values.give(state))
         child = graph.children.get(executor_id)
         if child is not None and executor_id in snapshot.children:

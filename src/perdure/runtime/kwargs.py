@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import EncodeError
 from perdure.secrets import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from perdure.checkpoint.values import Kept, Values
 
 GLOBAL_KWARGS_KEY = "__global__"
 KINDS = ("function_invocation_kwargs", "client_kwargs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One value, and whose it is. Without a key it is all that its target gets."""
+
+    kind: str
+    target: str
+    key: str | None
+    value: Any
+
+    @property
+    def name(self) -> str:
+        """How a value that is not stored is called."""
+        steps = (self.kind, None if self.target == GLOBAL_KWARGS_KEY else self.target, self.key)
+        return ".".join(step for step in steps if step is not None)
+
+    def put(self, kwargs: dict[str, Any]) -> None:
+        """Set the value in its place."""
+        targets: dict[str, Any] = kwargs.setdefault(self.kind, {})
+        if self.key is None:
+            targets[self.target] = self.value
+        else:
+            targets.setdefault(self.target, {})[self.key] = self.value
 
 
 def resolved(given: Mapping[str, Mapping[str, Any] | None], executor_ids: Iterable[str]) -> dict[str, Any]:
@@ -36,18 +61,40 @@ def storable(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tu
     """The kwargs that can be stored, and the names of those that can't or must not be."""
     kept: dict[str, Any] = {}
     withheld: list[str] = []
-    for kind, by_target in kwargs.items():
-        for target, entries in by_target.items():
-            for name, value in _entries(entries):
-                if _is_storable(value, values):
-                    kept.setdefault(kind, {}).setdefault(target, {})[name] = value
-                else:
-                    withheld.append(f"{kind}.{name}" if target == GLOBAL_KWARGS_KEY else f"{kind}.{target}.{name}")
+    for entry in _entries(kwargs):
+        if _is_storable(entry.value, values):
+            entry.put(kept)
+        else:
+            withheld.append(entry.name)
     return (values.fix(kept, "run kwargs") if kept else None), tuple(withheld)
 
 
-def _entries(entries: Any) -> Iterable[tuple[str, Any]]:
-    return entries.items() if isinstance(entries, dict) else ()  # pyright: ignore[reportUnknownVariableType]
+def completed(stored: Mapping[str, Any], withheld: Iterable[str], live: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored kwargs, and of those that were withheld the ones that this process still has."""
+    wanted = set(withheld)
+    kwargs: dict[str, Any] = {}
+    for entry in _entries(stored):
+        entry.put(kwargs)
+    for entry in _entries(live):
+        if entry.name in wanted:
+            entry.put(kwargs)
+    return kwargs
+
+
+def missing(withheld: Iterable[str], kwargs: Mapping[str, Any]) -> list[str]:
+    """The names that were withheld and are not among these."""
+    present = {entry.name for entry in _entries(kwargs)}
+    return [name for name in withheld if name not in present]
+
+
+def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
+    for kind, by_target in kwargs.items():
+        for target, entries in by_target.items():
+            if isinstance(entries, dict):
+                for key, value in cast("dict[str, Any]", entries).items():
+                    yield _Entry(kind, target, key, value)
+            else:
+                yield _Entry(kind, target, None, entries)
 
 
 def _is_storable(value: object, values: Values) -> bool:

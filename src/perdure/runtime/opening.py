@@ -40,6 +40,8 @@ class Tenure:
     first_input: object = None
     is_new: bool = False
     """Nothing has been committed yet, and the executors' first states have to be asked for."""
+    fork: NewRun | None = None
+    """A fork that the store does not know of yet."""
 
     @property
     def head_id(self) -> str | None:
@@ -99,7 +101,10 @@ async def by_checkpoint(
 
 
 async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest: Manifest) -> Tenure:
-    """A new run whose head is an older checkpoint until its first commit. The source is not touched."""
+    """A new run whose head is an older checkpoint until its first commit. The source is not touched.
+
+    The store does not know the fork before `begin`, so that one which is refused leaves nothing behind.
+    """
     snapshot = await read(blueprint, binding, manifest)
     run_id, nonce = blueprint.clock.new_id(), blueprint.clock.new_id()
     await arrive(run_id)
@@ -110,8 +115,14 @@ async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest:
         nonce,
         parent_checkpoint_id=manifest.checkpoint_id,
     )
-    claim = await binding.store.claim(run_id, create=create)
-    return Tenure(run_id, nonce, snapshot, binding.values, binding, claim, manifest)
+    return Tenure(run_id, nonce, snapshot, binding.values, binding, head=manifest, fork=create)
+
+
+async def begin(tenure: Tenure) -> None:
+    """Let the store know of a fork, and claim it."""
+    if tenure.fork is not None and tenure.binding is not None:
+        tenure.claim = await tenure.binding.store.claim(tenure.run_id, create=tenure.fork)
+        tenure.fork = None
 
 
 async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Snapshot:

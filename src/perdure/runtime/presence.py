@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.errors import RunBusyError
 
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from perdure.streams import ResponseStream
 
 
+ValueT = TypeVar("ValueT")
+
+
 class Occupant:
     """A stream that advances a run with its executors."""
 
     def __init__(self) -> None:
         self.run_id = ""
+        self.nodes: tuple[Executor, ...] = ()
+        self.run: tuple[str, str] | None = None
         self._stream: weakref.ref[ResponseStream[Any, Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left: asyncio.Event | None = None
@@ -28,14 +33,17 @@ class Occupant:
         """Name the stream through which this one is read."""
         self._stream = weakref.ref(stream)
 
-    def enter(self, run_id: str) -> None:
-        """Begin."""
+    def enter(self, run_id: str, nodes: tuple[Executor, ...], run: tuple[str, str]) -> None:
+        """Begin with these executors on this run, which `run` names together with its place."""
         self.run_id = run_id
+        self.nodes = nodes
+        self.run = run
         self._loop = asyncio.get_running_loop()
         self._left = asyncio.Event()
 
     def leave(self) -> None:
         """End."""
+        self.nodes, self.run = (), None
         if self._left is not None:
             self._left.set()
 
@@ -69,41 +77,67 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
+class IdentityMap(Generic[ValueT]):
+    """Values by object, the object itself and not what it equals; an entry goes when its object goes."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Executor], ValueT]] = {}
+
+    def get(self, node: Executor) -> ValueT | None:
+        """The value of an object."""
+        entry = self._entries.get(id(node))
+        return None if entry is None or entry[0]() is not node else entry[1]
+
+    def set(self, node: Executor, value: ValueT) -> None:
+        """Give an object a value."""
+        key, entries = id(node), self._entries
+        entries[key] = (weakref.ref(node, lambda _: entries.pop(key, None)), value)
+
+    def discard(self, node: Executor) -> None:
+        """Take the value away."""
+        self._entries.pop(id(node), None)
+
+
 class Presence:
     """Which stream holds which executors and which run, and whose states the executors carry."""
 
     def __init__(self) -> None:
-        self._executors: weakref.WeakKeyDictionary[Executor, Occupant] = weakref.WeakKeyDictionary()
+        self._executors: IdentityMap[Occupant] = IdentityMap()
         self._runs: weakref.WeakValueDictionary[tuple[str, str], Occupant] = weakref.WeakValueDictionary()
-        self._tenants: weakref.WeakKeyDictionary[Executor, object] = weakref.WeakKeyDictionary()
-        self._pristine: weakref.WeakKeyDictionary[Executor, Callable[[], Any]] = weakref.WeakKeyDictionary()
+        self._tenants: IdentityMap[object] = IdentityMap()
+        self._pristine: IdentityMap[Callable[[], Any]] = IdentityMap()
 
     async def enter(self, occupant: Occupant, *, executors: Iterable[Executor], place: str, run_id: str) -> None:
         """Take the executors and the run. Raises RunBusyError if another stream that is being read has them."""
-        nodes = list(executors)
-        others = {self._executors.get(node) for node in nodes} | {self._runs.get((place, run_id))}
-        for other in others - {None, occupant}:
-            assert other is not None
-            if not other.is_abandoned:
-                raise RunBusyError(other.run_id, owner="another task of this process")
-            await other.evict()
-        occupant.enter(run_id)
-        self._runs[(place, run_id)] = occupant
+        nodes = tuple(executors)
+        while others := self._others(occupant, nodes, (place, run_id)):
+            for other in others:
+                if not other.is_abandoned:
+                    raise RunBusyError(other.run_id, owner="another task of this process")
+                await other.evict()
+                self.leave(other)
+        occupant.enter(run_id, nodes, (place, run_id))
+        self._runs[place, run_id] = occupant
         for node in nodes:
-            self._executors[node] = occupant
+            self._executors.set(node, occupant)
+
+    def _others(self, occupant: Occupant, nodes: Iterable[Executor], run: tuple[str, str]) -> list[Occupant]:
+        found = [*(self._executors.get(node) for node in nodes), self._runs.get(run)]
+        return list(dict.fromkeys(other for other in found if other is not None and other is not occupant))
 
     def leave(self, occupant: Occupant) -> None:
         """Give everything free."""
-        for key in [key for key, other in self._runs.items() if other is occupant]:
-            del self._runs[key]
-        for node in [node for node, other in self._executors.items() if other is occupant]:
-            del self._executors[node]
+        if occupant.run is not None and self._runs.get(occupant.run) is occupant:
+            del self._runs[occupant.run]
+        for node in occupant.nodes:
+            if self._executors.get(node) is occupant:
+                self._executors.discard(node)
         occupant.leave()
 
     def settle(self, executors: Iterable[Executor], tenant: object) -> None:
         """Note whose states the executors carry."""
         for node in executors:
-            self._tenants[node] = tenant
+            self._tenants.set(node, tenant)
 
     def are_settled(self, executors: Iterable[Executor], tenant: object) -> bool:
         """Whether all executors carry the states of this tenant."""
@@ -111,7 +145,8 @@ class Presence:
 
     def remember_pristine(self, executor: Executor, state: Callable[[], Any]) -> None:
         """Note the state that an executor had before any run used it; the first one told stands."""
-        self._pristine.setdefault(executor, state)
+        if self._pristine.get(executor) is None:
+            self._pristine.set(executor, state)
 
     def pristine(self, executor: Executor) -> Callable[[], Any] | None:
         """What gives a copy of that state."""

@@ -56,6 +56,7 @@ async def fork(
     snapshot = await opening.read(blueprint, binding, manifest)
     changed = snapshot if change is None else change(snapshot)
     tenure = await opening.fork(blueprint, binding, _arrive, manifest)
+    await opening.begin(tenure)
     claim = tenure.claim
     assert claim is not None, "a fork is claimed when it is made"
     try:

@@ -3,73 +3,39 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
 from perdure.checkpoint.values import LiveValues
 from perdure.errors import (
-    MissingRunKwargsError,
+    EncodeError,
     RunExistsError,
     RunNotFoundError,
     RunUnfinishedError,
+    StaleHeadError,
     UnknownRequestError,
     WorkflowCheckpointException,
 )
 from perdure.events import WorkflowEvent, WorkflowRunState
-from perdure.graph.messages import WorkflowMessage
-from perdure.kernel.moves import answer, begin_turn
 from perdure.kernel.snapshot import Snapshot
 from perdure.records import digest
-from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime import opening
+from perdure.runtime import intake, opening
 from perdure.runtime.activation import FRAMEWORK
-from perdure.runtime.answers import accepted
+from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.driver import Driver
-from perdure.runtime.instances import Drift, has_hooks, initial_states, load, restore_state
+from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
 from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger
 from perdure.runtime.opening import Tenure
 from perdure.runtime.presence import PRESENCE, Occupant
 from perdure.runtime.rekeep import rekept
-from perdure.runtime.routing import accepts
-from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator
 
     from perdure.runtime.blueprint import Blueprint
+    from perdure.runtime.intake import Intake
     from perdure.storages.binding import Binding
-
-
-class Absent:
-    """Stands for a message that was not given, since None may be one."""
-
-
-ABSENT: Final = Absent()
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a caller asked for."""
-
-    message: Any = ABSENT
-    responses: Mapping[str, Any] | None = None
-    checkpoint_id: str | None = None
-    run_id: str | None = None
-    storage: object = None
-    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict[str, "Mapping[str, Any] | None"])
-    streaming: bool = False
-    takeover: bool = False
-
-    @property
-    def has_message(self) -> bool:
-        """Whether there is a message."""
-        return self.message is not ABSENT
-
-    @property
-    def names_a_run(self) -> bool:
-        """Whether the call says which run it means."""
-        return self.run_id is not None or self.checkpoint_id is not None
 
 
 class Session:
@@ -83,6 +49,7 @@ class Session:
         self._occupant = Occupant()
         self._later: Snapshot | None = None
         self._message = call.message
+        self._intake: Intake | None = None
         self.tenure: Tenure | None = None
 
     @property
@@ -91,15 +58,33 @@ class Session:
         return self._occupant
 
     async def open(self) -> None:
-        """Find and claim the run, and put the executors to its states. Raises before anything was told."""
+        """Find and claim the run, and put the executors to its states. What the run refuses has changed nothing."""
         call = self._call
         if call.storage is None:
             self.tenure = await self._in_memory()
         else:
             self.tenure = await self._stored(self._blueprint.bound(call.storage))
-        if self._message is not ABSENT and not self.tenure.snapshot.is_idle:
+        if self._is_turn and not self.tenure.snapshot.is_idle:
             raise RunUnfinishedError(self.tenure.run_id, checkpoint_id=self.tenure.head_id)
+        self._intake = intake.checked(
+            self._blueprint.graph,
+            call,
+            self.tenure,
+            is_turn=self._is_turn,
+            live_kwargs=self._live_kwargs(self.tenure),
+            later=self._later,
+        )
+        await opening.begin(self.tenure)
         await self._settle(self.tenure)
+
+    @property
+    def _is_turn(self) -> bool:
+        return self._message is not ABSENT
+
+    def _live_kwargs(self, tenure: Tenure) -> dict[str, Any]:
+        """The kwargs that this instance was given for the same run, those that are not stored included."""
+        own = self._before
+        return own.run_kwargs if own is not None and own.run_id == tenure.run_id else tenure.run_kwargs
 
     async def _in_memory(self) -> Tenure:
         call, tenure = self._call, self._before
@@ -153,11 +138,11 @@ class Session:
         if self._call.has_message:
             if record is None:
                 return await self._fresh(binding, run_id)
-            self._attach(same_input=record.input_digest == self._digest(binding))
+            self._attach(same_input=record.input_digest is not None and record.input_digest == self._digest(binding))
         return await opening.by_run_id(self._blueprint, binding, self._arrive, run_id, takeover=self._call.takeover)
 
     async def _fresh(self, binding: Binding, run_id: str) -> Tenure:
-        self._require_handled(self._call.message)
+        intake.handled(self._blueprint.graph, self._call.message)
         return await opening.start(
             self._blueprint,
             binding,
@@ -172,9 +157,7 @@ class Session:
         taken = await binding.store.run(own.run_id) is not None
         run_id = self._blueprint.clock.new_id() if taken else own.run_id
         tenure = await opening.start(self._blueprint, binding, self._arrive, run_id=run_id, input_digest=None)
-        states, children = await initial_states(self._blueprint.graph, binding.values)
         moved = rekept(own.snapshot, own.values, binding.values)
-        moved = replace(moved, executors={**states, **moved.executors}, children={**children, **moved.children})
         return replace(tenure, snapshot=moved, run_kwargs=own.run_kwargs, is_new=False)
 
     async def _continued(self, binding: Binding, own: Tenure) -> Tenure:
@@ -184,10 +167,9 @@ class Session:
             return await self._fresh(binding, self._blueprint.clock.new_id())
         is_current = record.head == own.head_id and PRESENCE.are_settled(self._blueprint.executors(), own)
         if not is_current:
-            tenure = await opening.by_run_id(
+            return await opening.by_run_id(
                 self._blueprint, binding, self._arrive, own.run_id, takeover=self._call.takeover
             )
-            return replace(tenure, run_kwargs=own.run_kwargs)
         await self._arrive(own.run_id)
         claim = await binding.store.claim(own.run_id, takeover=self._call.takeover)
         own.claim, own.binding, own.values = claim, binding, binding.values
@@ -198,28 +180,34 @@ class Session:
         place = "memory" if binding is None else binding.store.place
         await PRESENCE.enter(self._occupant, executors=self._blueprint.executors(), place=place, run_id=run_id)
 
-    def _digest(self, binding: Binding) -> str:
-        return digest(binding.codec.encode(self._call.message, path="the first message").text)
+    def _digest(self, binding: Binding) -> str | None:
+        """What tells one first message from another; None for one that can't be stored."""
+        try:
+            return digest(binding.codec.encode(self._call.message, path="the first message").text)
+        except EncodeError:
+            if self._blueprint.graph.rules.on_checkpoint_error == "stop":
+                raise
+            return None
 
     async def _settle(self, tenure: Tenure) -> None:
-        """Let the executors carry the states of this run."""
-        executors = list(self._blueprint.executors())
-        if tenure.binding is not None and tenure is not self._before:
+        """Let the executors carry the states of this run, and at the entry of a turn the run those of the executors."""
+        graph, executors = self._blueprint.graph, list(self._blueprint.executors())
+        if tenure.binding is not None:
             if tenure.is_new:
-                await self._begin(tenure)
-            else:
-                await load(self._blueprint.graph, tenure.snapshot, tenure.values)
+                await self._reset()
+            elif tenure is not self._before:
+                await load(graph, tenure.snapshot, tenure.values)
+            tenure.snapshot = await with_states(graph, tenure.snapshot, tenure.values, only_missing=not self._is_turn)
+            if tenure.is_new:
+                _remember_pristine(self._blueprint, tenure)
         PRESENCE.settle(executors, tenure)
 
-    async def _begin(self, tenure: Tenure) -> None:
+    async def _reset(self) -> None:
         """A new run begins with the states that the executors had before any run used them."""
         for executor in self._blueprint.executors():
             pristine = PRESENCE.pristine(executor)
             if pristine is not None:
                 await restore_state(executor, pristine())
-        states, children = await initial_states(self._blueprint.graph, tenure.values)
-        tenure.snapshot = replace(tenure.snapshot, executors=states, children=children)
-        _remember_pristine(self._blueprint, tenure)
 
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Everything between the first and the last status."""
@@ -257,12 +245,15 @@ class Session:
 
     async def _entered(self, tenure: Tenure, ledger: Ledger) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Take in what came from outside, durably, and tell what a resuming caller has to know."""
-        snapshot, kind = self._with_input(tenure)
-        snapshot = self._with_kwargs(tenure, snapshot)
-        if kind is None:
+        brought = self._intake
+        assert brought is not None, "a session is opened before it is read"
+        at = self._blueprint.clock.now().isoformat()
+        snapshot = intake.taken_in(brought, self._blueprint.graph, tenure, self._message, at=at)
+        tenure.run_kwargs = brought.kwargs
+        if brought.kind is None:
             tenure.snapshot = snapshot
         else:
-            async for event in self._committed(tenure, ledger, snapshot, kind):
+            async for event in self._committed(tenure, ledger, snapshot, brought.kind):
                 yield event
         if not self._call.names_a_run:
             return
@@ -278,6 +269,8 @@ class Session:
     ) -> AsyncGenerator[WorkflowEvent[Any]]:
         try:
             info = await ledger.commit(snapshot, kind)
+        except StaleHeadError:
+            raise
         except WorkflowCheckpointException as error:
             if self._blueprint.graph.rules.on_checkpoint_error == "stop":
                 raise
@@ -289,55 +282,6 @@ class Session:
             tenure.head, tenure.position = ledger.head, ledger.position
         if info is not None:
             yield WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
-
-    def _with_input(self, tenure: Tenure) -> tuple[Snapshot, str | None]:
-        graph, values, responses = self._blueprint.graph, tenure.values, self._call.responses
-        if self._message is not ABSENT:
-            message = self._require_handled(self._message)
-            value = values.fix(message, "the message of the run")
-            return begin_turn(tenure.snapshot, target_id=graph.start_id, value=value), "entry"
-        if responses is None:
-            return tenure.snapshot, None
-        answers = accepted(
-            responses,
-            graph=graph,
-            snapshot=tenure.snapshot,
-            values=values,
-            run_id=tenure.run_id,
-            later=self._later,
-        )
-        at = self._blueprint.clock.now().isoformat()
-        return answer(tenure.snapshot, answers, at=at), "response"
-
-    def _require_handled(self, message: Any) -> Any:
-        if isinstance(message, WorkflowMessage):
-            message = message.data
-        start = self._blueprint.graph.executors[self._blueprint.graph.start_id]
-        if not accepts(start, message):
-            takes = ", ".join(describe(type_) for type_ in start.input_types)
-            raise RuntimeError(
-                f"start executor {start.id!r} can't handle a message of type {type_of(message)}; it takes {takes}"
-            )
-        return message
-
-    def _with_kwargs(self, tenure: Tenure, snapshot: Snapshot) -> Snapshot:
-        given = run_kwargs.resolved(self._call.kwargs, self._blueprint.graph.executors)
-        if self._message is ABSENT:
-            given = self._kept_kwargs(tenure, snapshot) | given
-        tenure.run_kwargs = given
-        kept, withheld = run_kwargs.storable(given, tenure.values)
-        if kept is None and snapshot.kwargs is None and not withheld and not snapshot.withheld_kwargs:
-            return snapshot
-        return replace(snapshot, kwargs=kept, withheld_kwargs=withheld)
-
-    def _kept_kwargs(self, tenure: Tenure, snapshot: Snapshot) -> dict[str, Any]:
-        if tenure.run_kwargs:
-            return tenure.run_kwargs
-        given_kinds = {kind for kind, value in self._call.kwargs.items() if value is not None}
-        missing = [name for name in snapshot.withheld_kwargs if name.split(".")[0] not in given_kinds]
-        if missing and not snapshot.is_settled:
-            raise MissingRunKwargsError(run_id=tenure.run_id, names=missing)
-        return {} if snapshot.kwargs is None else tenure.values.give(snapshot.kwargs)
 
     def _require_tenure(self) -> Tenure:
         assert self.tenure is not None, "a session is opened before it is read"
@@ -366,7 +310,5 @@ def _nothing_to_do(call: Call) -> Exception:
 
 def _remember_pristine(blueprint: Blueprint, tenure: Tenure) -> None:
     values = tenure.values
-    for executor_id, executor in blueprint.graph.executors.items():
-        if has_hooks(executor):
-            state = tenure.snapshot.executors[executor_id]
-            PRESENCE.remember_pristine(executor, lambda state=state: values.give(state))
+    for executor, state in states_of(blueprint.graph, tenure.snapshot):
+        PRESENCE.remember_pristine(executor, lambda state=state: values.give(state))

@@ -304,7 +304,7 @@ class FileBackend:
         return (
             line is not None
             and line.state.record.settled
-            and line.state.record.owner is None
+            and (line.state.record.owner is None or self._owners.is_dead(line.state.record.owner))
             and keep.is_older(line.state.moment, cutoff)
             and not self._forks.is_any_rested_on(log.entries())
         )

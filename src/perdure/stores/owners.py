@@ -68,13 +68,15 @@ class Owners:
         return owner
 
     def is_replaceable(self, owner: Owner) -> bool:
-        """Whether a claim of that owner can be replaced: it has certainly ended, or it is this very process."""
+        """Whether a claim of that owner can be replaced: it is dead, or it is this very process."""
+        return owner.id == this_process().id or self.is_dead(owner)
+
+    def is_dead(self, owner: Owner) -> bool:
+        """Whether that owner has certainly ended."""
         me = this_process()
-        if owner.id == me.id:
-            return True
         # A lock tells something only about processes of this machine.
         is_near = owner.host == me.host or (owner.boot == me.boot != "")
-        return is_near and owner.id.isalnum() and _is_free(self._path(owner))
+        return owner.id != me.id and is_near and owner.id.isalnum() and _is_free(self._path(owner))
 
     def _path(self, owner: Owner) -> Path:
         return self._directory / f"{owner.id}.lock"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from perdure.records import Commit, NewRun
     from perdure.stores.backend import PendingCommit
 
+_EXAMINED_RUNS_PER_COMMIT_MAX = 50
 _SWEPT_PER_TRANSACTION_MAX = 10_000
 
 
@@ -137,25 +138,34 @@ class SqliteBackend:
         )
 
     def _forget_old(self, run_id: str, *, head: str) -> None:
-        now = self._clock.now()
-        newest, cutoff = keep.kept_newest(self._retention), keep.checkpoint_cutoff(self._retention, now)
-        limit = keep.PRUNED_PER_COMMIT_MAX
-        pruned = 0
-        if newest is not None:
-            pruned += self._database.execute(
-                "prune_but_newest", run_id=run_id, head=head, keep=newest, limit=limit
-            ).rowcount
-        if cutoff is not None:
-            pruned += self._database.execute(
-                "prune_older", run_id=run_id, head=head, cutoff=cutoff, limit=limit
-            ).rowcount
-        finished = keep.finished_cutoff(self._retention, now)
-        if finished is not None:
-            pruned += self._database.execute(
-                "drop_finished_runs", besides=run_id, cutoff=finished, limit=keep.REMOVED_RUNS_PER_COMMIT_MAX
-            ).rowcount
+        pruned = self._prune(run_id, head=head) + self._remove_finished(besides=run_id)
         if pruned:
             self._database.execute("count", name="pruned", by=pruned)
+
+    def _prune(self, run_id: str, *, head: str) -> int:
+        newest = keep.kept_newest(self._retention)
+        cutoff = keep.checkpoint_cutoff(self._retention, self._clock.now())
+        common: dict[str, object] = {"run_id": run_id, "head": head, "limit": keep.PRUNED_PER_COMMIT_MAX}
+        if newest is not None:
+            return self._database.execute("prune_but_newest", keep=newest, **common).rowcount
+        if cutoff is not None:
+            return self._database.execute("prune_older", cutoff=cutoff, **common).rowcount
+        return 0
+
+    def _remove_finished(self, *, besides: str) -> int:
+        cutoff = keep.finished_cutoff(self._retention, self._clock.now())
+        if cutoff is None:
+            return 0
+        rows = self._database.execute(
+            "finished_runs", besides=besides, cutoff=cutoff, limit=_EXAMINED_RUNS_PER_COMMIT_MAX
+        ).fetchall()
+        owners = [(row["run_id"], _state(row).record.owner) for row in rows]
+        free = [run_id for run_id, owner in owners if owner is None or self._owners.is_dead(owner)]
+        pruned = 0
+        for run_id in free[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
+            pruned += self._database.number("count_checkpoints_of_run", run_id=run_id)
+            self._database.execute("drop_run", run_id=run_id)
+        return pruned
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         with database_errors(self._path), self._database.transaction():

@@ -90,7 +90,7 @@ class WorkflowBuilder:
         self._clock = clock
         self._rules: dict[str, Any] = {
             "max_concurrency": max_concurrency,
-            "reducers": dict(reducers or {}),
+            "reducers": _callables(reducers or {}),
             "state_conflicts": _one_of("state_conflicts", state_conflicts, ("warn", "strict")),
             "undelivered": _one_of("undelivered", undelivered, ("event", "error")),
             "on_checkpoint_error": _one_of("on_checkpoint_error", on_checkpoint_error, ("stop", "warn")),
@@ -101,24 +101,37 @@ class WorkflowBuilder:
         self._groups: list[EdgeGroup] = []
         self._start_id: str | None = None
         if start_executor is not None:
-            self._start_id = self._node(start_executor).id
+            self.set_start_executor(start_executor)
 
-    def _node(self, candidate: object) -> Executor:
-        """An executor of the graph, added with its way in when first seen."""
-        if not isinstance(candidate, Executor):
-            raise TypeError(f"a node is an Executor or an agent, not a {type(candidate).__name__}: {candidate!r}")
-        wiring(candidate)
-        known = self._executors.get(candidate.id)
-        if known is None:
-            self._executors[candidate.id] = candidate
-            self._groups.append(InternalEdgeGroup(candidate.id))
-        elif known is not candidate:
-            raise ValueError(f"duplicate executor id {candidate.id!r}: two executors of one graph need two ids")
-        return candidate
+    def _ids(self, *candidates: object) -> list[str]:
+        """The ids of executors that may stand in this graph. A call that is refused here has changed nothing."""
+        known = dict(self._executors)
+        ids: list[str] = []
+        for candidate in candidates:
+            if not isinstance(candidate, Executor):
+                raise TypeError(f"a node is an Executor or an agent, not a {type(candidate).__name__}: {candidate!r}")
+            wiring(candidate)
+            if known.setdefault(candidate.id, candidate) is not candidate:
+                raise ValueError(f"duplicate executor id {candidate.id!r}: two executors of one graph need two ids")
+            ids.append(candidate.id)
+        return ids
+
+    def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:
+        """Take up a group and its executors, each with its way in when first seen."""
+        for executor in executors:
+            self._take(executor)
+        self._groups.append(group)
+        return self
+
+    def _take(self, executor: Executor) -> None:
+        if executor.id not in self._executors:
+            self._executors[executor.id] = executor
+            self._groups.append(InternalEdgeGroup(executor.id))
 
     def set_start_executor(self, executor: Executor) -> WorkflowBuilder:
         """Say where the workflow starts. The same as `start_executor=`."""
-        self._start_id = self._node(executor).id
+        (self._start_id,) = self._ids(executor)
+        self._take(executor)
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> WorkflowBuilder:
@@ -134,52 +147,42 @@ class WorkflowBuilder:
 
     def add_edge(self, source: Executor, target: Executor, condition: EdgeCondition | None = None) -> WorkflowBuilder:
         """Join two executors; with a condition, for the messages for which it holds."""
-        self._groups.append(SingleEdgeGroup(self._node(source).id, self._node(target).id, condition))
-        return self
+        source_id, target_id = self._ids(source, target)
+        return self._join(SingleEdgeGroup(source_id, target_id, condition), source, target)
 
     def add_fan_out_edges(self, source: Executor, targets: Sequence[Executor]) -> WorkflowBuilder:
         """Send every message of a source to all targets that can take it."""
         _require_two("add_fan_out_edges", "targets", targets)
-        source_id = self._node(source).id
-        self._groups.append(FanOutEdgeGroup(source_id, [self._node(target).id for target in targets]))
-        return self
+        source_id, *target_ids = self._ids(source, *targets)
+        return self._join(FanOutEdgeGroup(source_id, target_ids), source, *targets)
 
     def add_multi_selection_edge_group(
         self, source: Executor, targets: Sequence[Executor], selection_func: SelectionFunc
     ) -> WorkflowBuilder:
         """Send each message to the targets that `selection_func(message, target_ids)` chooses."""
         _require_two("add_multi_selection_edge_group", "targets", targets)
-        source_id = self._node(source).id
-        target_ids = [self._node(target).id for target in targets]
-        self._groups.append(FanOutEdgeGroup(source_id, target_ids, selection_func))
-        return self
+        source_id, *target_ids = self._ids(source, *targets)
+        return self._join(FanOutEdgeGroup(source_id, target_ids, selection_func), source, *targets)
 
     def add_switch_case_edge_group(self, source: Executor, cases: Sequence[Case | Default]) -> WorkflowBuilder:
         """Send each message to the target of the first case that holds, else to the default."""
-        source_id = self._node(source).id
-        entries: list[SwitchEntry] = []
-        for case in cases:
-            case.target = self._node(case.target)
-            match case:
-                case Default():
-                    entries.append(SwitchCaseEdgeGroupDefault(case.target.id))
-                case Case():
-                    entries.append(SwitchCaseEdgeGroupCase(case.condition, case.target.id))
+        targets = [case.target for case in cases]
+        source_id, *_ = self._ids(source, *targets)
+        group = SwitchCaseEdgeGroup(source_id, [_entry(case) for case in cases])
         if any(isinstance(case, Default) for case in cases[:-1]):
             logger.warning("the default of a switch from %r is not its last entry", source_id)
-        self._groups.append(SwitchCaseEdgeGroup(source_id, entries))
-        return self
+        return self._join(group, source, *targets)
 
     def add_fan_in_edges(self, sources: Sequence[Executor], target: Executor) -> WorkflowBuilder:
         """Send the target one list when every source has sent."""
         _require_two("add_fan_in_edges", "sources", sources)
-        source_ids = [self._node(source).id for source in sources]
-        self._groups.append(FanInEdgeGroup(source_ids, self._node(target).id))
-        return self
+        *source_ids, target_id = self._ids(*sources, target)
+        return self._join(FanInEdgeGroup(source_ids, target_id), *sources, target)
 
     def add_chain(self, executors: Sequence[Executor]) -> WorkflowBuilder:
         """Join executors one after the other."""
         _require_two("add_chain", "executors", executors)
+        self._ids(*executors)
         for source, target in pairwise(executors):
             self.add_edge(source, target)
         return self
@@ -209,15 +212,30 @@ class WorkflowBuilder:
         if self._outputs is None and self._intermediates is None:
             return OutputDesignation()
         yielding = tuple(key for key, executor in self._executors.items() if executor.workflow_output_types)
-        outputs = yielding if self._outputs == "all" else _ids(self._outputs)
+        outputs = yielding if self._outputs == "all" else _designated_ids(self._outputs)
         match self._intermediates:
             case "all":
                 intermediates = yielding
             case "all_other":
                 intermediates = tuple(key for key in yielding if key not in outputs)
             case _:
-                intermediates = _ids(self._intermediates)
+                intermediates = _designated_ids(self._intermediates)
         return OutputDesignation(outputs, intermediates)
+
+
+def _entry(case: Case | Default) -> SwitchEntry:
+    match case:
+        case Default(target):
+            return SwitchCaseEdgeGroupDefault(target.id)
+        case Case(condition, target):
+            return SwitchCaseEdgeGroupCase(condition, target.id)
+
+
+def _callables(reducers: Mapping[str, Reducer]) -> dict[str, Reducer]:
+    for key, reducer in reducers.items():
+        if not callable(reducer):
+            raise TypeError(f"the reducer of {key!r} is a function of two values, not {reducer!r}")
+    return dict(reducers)
 
 
 def _designated(name: str, given: Any, words: tuple[str, ...]) -> Any:
@@ -230,7 +248,7 @@ def _designated(name: str, given: Any, words: tuple[str, ...]) -> Any:
     return list(given)
 
 
-def _ids(designated: Any) -> tuple[str, ...]:
+def _designated_ids(designated: Any) -> tuple[str, ...]:
     ids: list[str] = []
     for entry in designated or ():
         if not isinstance(entry, Executor):

@@ -9,7 +9,7 @@ from perdure.checkpoint.record import StoredCheckpoint, WorkflowCheckpoint, requ
 from perdure.errors import RunError, WorkflowException
 from perdure.runtime import rewinding
 from perdure.runtime.answers import accepted
-from perdure.runtime.session import Call
+from perdure.runtime.call import Call
 from perdure.streams import ResponseStream
 from perdure.workflow.edit import Edit, edited
 from perdure.workflow.result import WorkflowRunResult

@@ -13,9 +13,10 @@ from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.blueprint import Blueprint
+from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.instances import Drift
 from perdure.runtime.routing import accepts
-from perdure.runtime.session import ABSENT, Call, Session, final_state
+from perdure.runtime.session import Session, final_state
 from perdure.streams import ResponseStream
 from perdure.workflow.result import WorkflowRunResult
 from perdure.workflow.run import Run

@@ -23,6 +23,9 @@ ON CONFLICT (run_id) DO UPDATE SET
 -- Its checkpoints go with it.
 DELETE FROM runs WHERE run_id = :run_id;
 
+-- name: count_checkpoints_of_run
+SELECT count(*) FROM checkpoints WHERE run_id = :run_id;
+
 -- name: count
 UPDATE counters SET value = value + :by WHERE name = :name;
 
@@ -103,20 +106,17 @@ DELETE FROM checkpoints WHERE sequence IN (
     ORDER BY moment LIMIT :limit
 );
 
--- name: drop_finished_runs
--- Settled, unclaimed and old; not the run that commits, nor one that a fork rests on.
-DELETE FROM runs WHERE run_id IN (
-    SELECT run_id FROM runs
-    WHERE settled = 1
-        AND owner_id IS NULL
-        AND moment < :cutoff
-        AND run_id <> :besides
-        AND NOT EXISTS (
-            SELECT 1 FROM runs AS fork JOIN checkpoints ON checkpoints.checkpoint_id = fork.parent_checkpoint_id
-            WHERE fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND checkpoints.run_id = runs.run_id
-        )
-    ORDER BY moment LIMIT :limit
-);
+-- name: finished_runs
+-- Settled and old; not the run that commits, nor one that a fork rests on.
+SELECT * FROM runs
+WHERE settled = 1
+    AND moment < :cutoff
+    AND run_id <> :besides
+    AND NOT EXISTS (
+        SELECT 1 FROM runs AS fork JOIN checkpoints ON checkpoints.checkpoint_id = fork.parent_checkpoint_id
+        WHERE fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND checkpoints.run_id = runs.run_id
+    )
+ORDER BY moment LIMIT :limit;
 
 -- name: parts
 -- Parts with all that they refer to.

@@ -21,7 +21,7 @@ CREATE TABLE runs (
 -- Which runs rest on a checkpoint of another: forks before their first commit.
 CREATE INDEX runs_that_rest ON runs (parent_checkpoint_id) WHERE position = -1;
 
-CREATE INDEX runs_finished ON runs (moment) WHERE settled = 1 AND owner_id IS NULL;
+CREATE INDEX runs_finished ON runs (moment) WHERE settled = 1;
 
 CREATE TABLE checkpoints (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of all commits; a number is never used twice

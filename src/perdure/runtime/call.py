@@ -1,0 +1,40 @@
+"""A call on a run, as the caller made it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Absent:
+    """Stands for a message that was not given, since None may be one."""
+
+
+ABSENT: Final = Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asked for."""
+
+    message: Any = ABSENT
+    responses: Mapping[str, Any] | None = None
+    checkpoint_id: str | None = None
+    run_id: str | None = None
+    storage: object = None
+    kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict[str, "Mapping[str, Any] | None"])
+    streaming: bool = False
+    takeover: bool = False
+
+    @property
+    def has_message(self) -> bool:
+        """Whether there is a message."""
+        return self.message is not ABSENT
+
+    @property
+    def names_a_run(self) -> bool:
+        """Whether the call says which run it means."""
+        return self.run_id is not None or self.checkpoint_id is not None

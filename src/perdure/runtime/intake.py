@@ -1,0 +1,104 @@
+"""What a call brings from outside: checked against the run first, then taken in. A refusal changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import MissingRunKwargsError
+from perdure.graph.messages import WorkflowMessage
+from perdure.kernel.moves import answer, begin_turn
+from perdure.runtime import kwargs as run_kwargs
+from perdure.runtime.answers import accepted
+from perdure.runtime.routing import accepts
+from perdure.typenames import describe, type_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.graph.definition import Graph
+    from perdure.kernel.snapshot import Request, Snapshot
+    from perdure.runtime.call import Call
+    from perdure.runtime.opening import Tenure
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What a call brings: answers that were accepted, and the kwargs of the run from here on."""
+
+    answers: tuple[tuple[Request, object], ...]
+    kwargs: dict[str, Any]
+    is_turn: bool
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of the checkpoint that takes it in, if there is anything to take in."""
+        if self.is_turn:
+            return "entry"
+        return "response" if self.answers else None
+
+
+def checked(
+    graph: Graph,
+    call: Call,
+    tenure: Tenure,
+    *,
+    is_turn: bool,
+    live_kwargs: Mapping[str, Any],
+    later: Snapshot | None,
+) -> Intake:
+    """What the call brings, if the run can take it.
+
+    `later` is the head of the run that a fork leaves; `live_kwargs` are those that this process has of the run.
+    Raises RequestError, MissingRunKwargsError.
+    """
+    responses = call.responses or {}
+    answers = accepted(
+        responses,
+        graph=graph,
+        snapshot=tenure.snapshot,
+        values=tenure.values,
+        run_id=tenure.run_id if tenure.head is None else tenure.head.run_id,
+        later=later,
+    )
+    given = run_kwargs.resolved(call.kwargs, graph.executors)
+    if not is_turn:
+        given = _continued(tenure, live_kwargs) | given
+        missing = run_kwargs.missing(tenure.snapshot.withheld_kwargs, given)
+        if missing and not (tenure.snapshot.is_settled and not answers):
+            raise MissingRunKwargsError(run_id=tenure.run_id, names=missing)
+    return Intake(tuple(answers), given, is_turn)
+
+
+def _continued(tenure: Tenure, live: Mapping[str, Any]) -> dict[str, Any]:
+    kept = tenure.snapshot.kwargs
+    stored: dict[str, Any] = {} if kept is None else tenure.values.give(kept)
+    return run_kwargs.completed(stored, tenure.snapshot.withheld_kwargs, live)
+
+
+def taken_in(intake: Intake, graph: Graph, tenure: Tenure, message: Any, *, at: str) -> Snapshot:
+    """The snapshot of the run with what came from outside."""
+    snapshot = tenure.snapshot
+    if intake.is_turn:
+        value = tenure.values.fix(handled(graph, message), "the message of the run")
+        snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value)
+    elif intake.answers:
+        snapshot = answer(snapshot, intake.answers, at=at)
+    kept, withheld = run_kwargs.storable(intake.kwargs, tenure.values)
+    if run_kwargs.missing(snapshot.withheld_kwargs, intake.kwargs) and not intake.is_turn:
+        # A run that has settled needs them no more; it must not forget that it had them.
+        return snapshot
+    return replace(snapshot, kwargs=kept, withheld_kwargs=withheld)
+
+
+def handled(graph: Graph, message: Any) -> Any:
+    """The message, unwrapped, if the start executor takes it. Raises RuntimeError."""
+    if isinstance(message, WorkflowMessage):
+        message = message.data
+    start = graph.executors[graph.start_id]
+    if not accepts(start, message):
+        takes = ", ".join(describe(type_) for type_ in start.input_types)
+        raise RuntimeError(
+            f"start executor {start.id!r} can't handle a message of type {type_of(message)}; it takes {takes}"
+        )
+    return message

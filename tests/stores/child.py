@@ -1,0 +1,103 @@
+"""A process that does to a store what it is told: a JSON command per line in, a JSON answer per line out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from perdure.clock import SystemClock
+from perdure.errors import WorkflowException
+from perdure.stores.file import FileStore
+from perdure.stores.sqlite import SqliteStore
+from perdure.testing.stores import RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from perdure.stores.port import Store
+
+
+class Program:
+    def __init__(self, kind: str, path: str) -> None:
+        self.store: Store = SqliteStore(path) if kind == "sqlite" else FileStore(path)
+        self.runs: dict[str, RunDriver] = {}
+
+    async def do(self, command: dict[str, Any]) -> object:
+        match command:
+            case {"do": "claim", "run": run_id}:
+                await self.claim(run_id, takeover=command.get("takeover", False))
+            case {"do": "commit", "run": run_id, "times": times}:
+                for number in range(times):
+                    await self.runs[run_id].commit(
+                        {"a": text_part(f"{run_id} {number}"), "b": raw_part(f"{run_id} {number}".encode() * 900)}
+                    )
+            case {"do": "release", "run": run_id}:
+                await self.runs[run_id].release()
+            case {"do": "ids"}:
+                return list(await self.store.ids())
+            case {"do": "fill the disk", "run": run_id}:
+                return await self.commit_without_space(run_id)
+            case _:
+                raise AssertionError(command)
+        return None
+
+    async def claim(self, run_id: str, *, takeover: bool) -> None:
+        run = self.runs[run_id] = RunDriver(self.store, SystemClock(), run_id, "flow")
+        run.claim = await self.store.claim(run_id, create=new_run(run_id), takeover=takeover)
+        record = await self.store.run(run_id)
+        if record:
+            run.head, run.position = record.head, record.position
+
+    async def commit_without_space(self, run_id: str) -> list[str]:
+        """A commit for which there is no space, and the same one when there is."""
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        large = {"a": raw_part(b"x" * 3_000_000)}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+        try:
+            await self.runs[run_id].commit(large)
+        except WorkflowException as error:
+            outcome = type(error).__name__
+        else:
+            outcome = "written"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        return [outcome, await self.runs[run_id].commit(large)]
+
+
+def answer(program: Program, command: dict[str, Any]) -> object:
+    if command["do"] == "fork":
+        return in_a_fork(program, command["then"])
+    try:
+        # An event loop for each command: the store has to outlive it.
+        return {"ok": asyncio.run(program.do(command))}
+    except WorkflowException as error:
+        return {"error": type(error).__name__, "message": str(error)}
+
+
+def in_a_fork(program: Program, commands: list[dict[str, Any]]) -> object:
+    """The answers of a forked child, which has inherited the store."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answers = [answer(program, command) for command in commands]
+        os.write(writer, json.dumps(answers).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        answers = json.load(stream)
+    os.waitpid(pid, 0)
+    return {"ok": answers}
+
+
+def main() -> None:
+    program = Program(sys.argv[1], sys.argv[2])
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(program, json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

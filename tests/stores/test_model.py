@@ -1,0 +1,282 @@
+"""Random operations on a store and on a model of it that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from perdure.errors import ClaimLostError, RunNotFoundError, StaleHeadError
+from perdure.records import FullHistory, KeepLast, Retention
+from perdure.stores.file import FileStore
+from perdure.stores.memory import MemoryStore
+from perdure.stores.sqlite import SqliteStore
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from perdure.records import Claim, Part
+    from perdure.stores.port import Store
+
+T = TypeVar("T")
+
+RUNS = ("a", "b", "c")
+FORKS = ("f", "g")
+WORKFLOWS = {"a": "one", "b": "one", "c": "two", "f": "one", "g": "two"}
+LEAF = text_part("leaf")
+VALUES: tuple[Part, ...] = (
+    text_part("x"),
+    text_part("y", LEAF),
+    raw_part(b"z" * 5000, LEAF),
+    raw_part(b"w" * 5000),
+    text_part("v" * 4000),
+)
+MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Kept:
+    checkpoint_id: str
+    run_id: str
+    position: int
+    settled: bool
+    values: dict[str, Part]
+
+
+@dataclass
+class Run:
+    head: str | None
+    parent: str | None
+    nonce: str
+    position: int = -1
+    settled: bool = False
+    is_claimed: bool = False
+
+    @property
+    def rests_on(self) -> str | None:
+        return self.parent if self.position == -1 else None
+
+
+@dataclass
+class Model:
+    """Lists and loops."""
+
+    keep: int | None = None
+    kept: list[Kept] = field(default_factory=list[Kept])
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+
+    def of(self, run_id: str) -> list[Kept]:
+        return [kept for kept in self.kept if kept.run_id == run_id]
+
+    def commit(self, kept: Kept) -> None:
+        self.kept.append(kept)
+        run = self.runs[kept.run_id]
+        run.head, run.position, run.settled = kept.checkpoint_id, kept.position, kept.settled
+        if self.keep:
+            spared = {run.head, *(other.rests_on for other in self.runs.values())}
+            for old in self.of(kept.run_id)[: -self.keep]:
+                if old.checkpoint_id not in spared:
+                    self.kept.remove(old)
+
+    def delete(self, doomed: Kept) -> None:
+        self.kept.remove(doomed)
+        remaining = self.of(doomed.run_id)
+        if not remaining:
+            del self.runs[doomed.run_id]
+        elif self.runs[doomed.run_id].head == doomed.checkpoint_id:
+            newest = max(remaining, key=lambda kept: kept.position)
+            self.runs[doomed.run_id].head = newest.checkpoint_id
+            self.runs[doomed.run_id].settled = newest.settled
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Does the same to both and compares all that can be read."""
+
+    kind: str
+
+    @initialize(keep=st.sampled_from([None, 2]))
+    def open(self, keep: int | None) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        self.clock = ManualClock()
+        retention = Retention(checkpoints=KeepLast(keep) if keep else FullHistory())
+        self.store = self.open_store(Path(self.directory.name), retention)
+        self.model = Model(keep)
+        self.claims: dict[str, Claim] = {}
+        self.nonces = 0
+
+    def open_store(self, directory: Path, retention: Retention) -> Store:
+        match self.kind:
+            case "memory":
+                return MemoryStore(retention=retention, clock=self.clock)
+            case "sqlite":
+                return SqliteStore(directory / "runs.db", retention=retention, clock=self.clock)
+            case _:
+                return FileStore(directory / "runs", retention=retention, clock=self.clock)
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.wait(self.store.close())
+            self.directory.cleanup()
+
+    def wait(self, result: Coroutine[object, object, T]) -> T:
+        return asyncio.run(result)
+
+    def driver(self, run_id: str) -> RunDriver:
+        driver = RunDriver(self.store, self.clock, run_id, WORKFLOWS[run_id])
+        run = self.model.runs[run_id]
+        driver.claim, driver.head, driver.position = self.claims[run_id], run.head, run.position
+        return driver
+
+    @rule(run_id=st.sampled_from(RUNS), creates=st.booleans())
+    def claim(self, run_id: str, *, creates: bool) -> None:
+        run = self.model.runs.get(run_id)
+        self.nonces += 1
+        create = replace(new_run(run_id, WORKFLOWS[run_id]), nonce=f"nonce {self.nonces}") if creates else None
+        if (run is None or run.head is None) and not creates:
+            with pytest.raises(RunNotFoundError):
+                self.wait(self.store.claim(run_id))
+            return
+        self.claims[run_id] = self.wait(self.store.claim(run_id, create=create))
+        if run is None or run.head is None:
+            run = self.model.runs[run_id] = Run(head=None, parent=None, nonce=f"nonce {self.nonces}")
+        run.is_claimed = True
+
+    @rule(run_id=st.sampled_from(FORKS), number=st.integers(0, 20))
+    def fork(self, run_id: str, number: int) -> None:
+        if run_id in self.model.runs or not self.model.kept:
+            return
+        parent = self.model.kept[number % len(self.model.kept)].checkpoint_id
+        create = new_run(run_id, WORKFLOWS[run_id], parent=parent)
+        self.claims[run_id] = self.wait(self.store.claim(run_id, create=create))
+        self.model.runs[run_id] = Run(head=parent, parent=parent, nonce=create.nonce, is_claimed=True)
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def release(self, run_id: str) -> None:
+        if run_id not in self.claims:
+            return
+        self.wait(self.store.release(self.claims[run_id]))
+        run = self.model.runs.get(run_id)
+        if run and run.is_claimed:
+            run.is_claimed = False
+            if run.head is None:
+                del self.model.runs[run_id]
+
+    @rule(
+        run_id=st.sampled_from(RUNS + FORKS),
+        values=st.dictionaries(st.sampled_from("pqr"), st.sampled_from(VALUES)),
+        settled=st.booleans(),
+    )
+    def commit(self, run_id: str, values: dict[str, Part], *, settled: bool) -> None:
+        run = self.model.runs.get(run_id)
+        if run_id not in self.claims or run is None:
+            return
+        driver = self.driver(run_id)
+        commit = driver.next_commit(values, settled=settled)
+        if not run.is_claimed:
+            with pytest.raises(ClaimLostError):
+                self.wait(driver.write(commit, LEAF))
+            return
+        if any(kept.checkpoint_id == commit.manifest.checkpoint_id for kept in self.model.kept):
+            return
+        self.wait(driver.write(commit, LEAF))
+        self.model.commit(Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, values))
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def commit_on_another_head(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        if run_id in self.claims and run and run.is_claimed:
+            driver = self.driver(run_id)
+            with pytest.raises(StaleHeadError):
+                self.wait(driver.write(replace(driver.next_commit(), expected_head="elsewhere")))
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS), number=st.integers(0, 20))
+    def rewind(self, run_id: str, number: int) -> None:
+        history = self.model.of(run_id)
+        run = self.model.runs.get(run_id)
+        if run is None or not run.is_claimed or not history:
+            return
+        to = history[number % len(history)]
+        self.nonces += 1
+        self.wait(self.driver(run_id).rewind(to.checkpoint_id, nonce=f"nonce {self.nonces}"))
+        run.head, run.settled, run.nonce = to.checkpoint_id, to.settled, f"nonce {self.nonces}"
+
+    @precondition(lambda self: self.model.kept)
+    @rule(number=st.integers(0, 20))
+    def delete(self, number: int) -> None:
+        doomed = self.model.kept[number % len(self.model.kept)]
+        assert self.wait(self.store.delete(doomed.checkpoint_id))
+        self.model.delete(doomed)
+
+    @rule()
+    def collect(self) -> None:
+        self.wait(self.store.collect())
+
+    @rule()
+    def close(self) -> None:
+        self.wait(self.store.close())
+
+    @invariant()
+    def both_are_the_same(self) -> None:
+        if hasattr(self, "store"):
+            self.wait(self.compare())
+
+    async def compare(self) -> None:
+        for run_id in RUNS + FORKS:
+            await self.compare_run(run_id)
+        assert list(await self.store.ids()) == [kept.checkpoint_id for kept in self.model.kept]
+        for kept in self.model.kept:
+            await self.compare_checkpoint(kept)
+        for name in ("one", "two"):
+            latest = await self.store.latest(workflow_name=name)
+            of_workflow = [kept.checkpoint_id for kept in self.model.kept if WORKFLOWS[kept.run_id] == name]
+            assert (latest and latest.checkpoint_id) == (of_workflow[-1] if of_workflow else None)
+
+    async def compare_run(self, run_id: str) -> None:
+        record, run = await self.store.run(run_id), self.model.runs.get(run_id)
+        if run is None or run.head is None:
+            assert record is None
+            return
+        assert record is not None
+        assert (record.head, record.position, record.settled, record.nonce, record.parent_checkpoint_id) == (
+            (run.head, run.position, run.settled, run.nonce, run.parent)
+        )
+        assert (record.owner is not None) == run.is_claimed
+        history = await self.store.manifests(run_id=run_id)
+        assert [manifest.checkpoint_id for manifest in history] == [
+            kept.checkpoint_id for kept in self.model.of(run_id)
+        ]
+
+    async def compare_checkpoint(self, kept: Kept) -> None:
+        manifest = await self.store.manifest(kept.checkpoint_id)
+        parts = await self.store.parts(manifest.toc.values())
+        assert {path: parts[part] for path, part in manifest.toc.items()} == {
+            path: part.data for path, part in kept.values.items()
+        }
+        for part in kept.values.values():
+            assert parts.keys() >= set(part.refs)
+
+
+SETTINGS = settings(
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+def test_a_store_does_what_its_model_does(kind: str) -> None:
+    machine = type("Machine", (StoreMachine,), {"kind": kind})
+    run_state_machine_as_test(machine, settings=SETTINGS)

@@ -1,0 +1,211 @@
+"""Several real processes on one store: who may write, and what is left of those that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure.stores.file import FileStore
+from perdure.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Self
+
+    from perdure.stores.port import Store
+
+CHILD = Path(__file__).with_name("child.py")
+
+
+class Child:
+    """A process with the store open."""
+
+    def __init__(self, kind: str, path: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD), kind, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, do: str, **arguments: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        self.tell(do, **arguments)
+        return self.hear()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Let it come to its end by itself; its exit code."""
+        self._process.communicate(timeout=30)
+        return self._process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(params=["sqlite", "file"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(kind: str, tmp_path: Path) -> Path:
+    return tmp_path / ("runs.db" if kind == "sqlite" else "runs")
+
+
+@pytest.fixture
+def store(kind: str, place: Path) -> Store:
+    return SqliteStore(place) if kind == "sqlite" else FileStore(place)
+
+
+@pytest.fixture
+def start(kind: str, place: Path) -> Generator[Callable[[], Child]]:
+    with contextlib.ExitStack() as children:
+        yield lambda: children.enter_context(Child(kind, place))
+
+
+OK = {"ok": None}
+
+
+async def test_processes_commit_to_their_own_runs_at_once(start: Callable[[], Child], store: Store) -> None:
+    children = {f"run {number}": start() for number in range(4)}
+    for run_id, child in children.items():
+        child.tell("claim", run=run_id)
+        child.tell("commit", run=run_id, times=20)
+        child.tell("commit", run=run_id, times=5)
+    for child in children.values():
+        assert [child.hear() for _ in range(3)] == [OK, OK, OK]
+    assert len(set(await store.ids())) == 100
+    for run_id in children:
+        manifests = await store.manifests(run_id=run_id)
+        assert [manifest.position for manifest in manifests] == list(range(25))
+        for manifest in manifests:
+            assert len(await store.parts(manifest.toc.values())) == 2
+    await store.close()
+
+
+def test_a_living_owner_is_refused_by_name(start: Callable[[], Child]) -> None:
+    owner, rival = start(), start()
+    assert owner.ask("claim", run="r") == OK
+    refusal = rival.ask("claim", run="r")
+    assert refusal["error"] == "RunBusyError"
+    assert f"process {owner.pid} on " in refusal["message"]
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert owner.ask("release", run="r") == OK
+    assert rival.ask("claim", run="r") == OK
+    assert rival.ask("commit", run="r", times=1) == OK
+
+
+def test_of_rivals_for_a_run_one_gets_it(start: Callable[[], Child]) -> None:
+    rivals = [start() for _ in range(4)]
+    for rival in rivals:
+        rival.tell("claim", run="r")
+    outcomes = [rival.hear() for rival in rivals]
+    winner = rivals[outcomes.index(OK)]
+    for outcome in outcomes:
+        assert outcome == OK or f"process {winner.pid} on " in outcome["message"]
+    assert outcomes.count(OK) == 1
+
+
+def test_a_killed_owner_is_replaced_at_once(start: Callable[[], Child]) -> None:
+    for number in range(3):
+        owner = start()
+        assert owner.ask("claim", run="r") == OK
+        assert owner.ask("commit", run="r", times=2) == OK
+        owner.kill()
+        successor = start()
+        assert successor.ask("claim", run="r") == OK
+        assert successor.ask("commit", run="r", times=1) == OK
+        assert len(successor.ask("ids")["ok"]) == 3 * (number + 1)
+        assert successor.ask("release", run="r") == OK
+
+
+def test_the_runs_of_an_owner_that_ended_are_free(start: Callable[[], Child], place: Path) -> None:
+    owner = start()
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert owner.end() == 0
+    assert list(place.parent.rglob("*.lock")) == []
+    assert start().ask("claim", run="r") == OK
+
+
+async def test_an_owner_that_wakes_after_a_takeover_writes_nothing(start: Callable[[], Child], store: Store) -> None:
+    sleeper, rival = start(), start()
+    assert sleeper.ask("claim", run="r") == OK
+    assert sleeper.ask("commit", run="r", times=2) == OK
+    sleeper.signal(signal.SIGSTOP)
+    assert rival.ask("claim", run="r")["error"] == "RunBusyError"
+    assert rival.ask("claim", run="r", takeover=True) == OK
+    before = await store.ids()
+    sleeper.signal(signal.SIGCONT)
+    refusal = sleeper.ask("commit", run="r", times=1)
+    assert refusal["error"] == "ClaimLostError"
+    assert f"process {rival.pid} on " in refusal["message"]
+    assert await store.ids() == before
+    assert rival.ask("commit", run="r", times=1) == OK
+    assert sleeper.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
+    assert await store.ids() == [*before, "r@2"]
+    await store.close()
+
+
+def test_a_forked_child_is_another_owner(start: Callable[[], Child]) -> None:
+    parent, other = start(), start()
+    assert parent.ask("claim", run="r") == OK
+    assert parent.ask("commit", run="r", times=1) == OK
+    refused, claimed, committed = parent.ask(
+        "fork",
+        then=[
+            {"do": "claim", "run": "r"},
+            {"do": "claim", "run": "of the child"},
+            {"do": "commit", "run": "of the child", "times": 2},
+        ],
+    )["ok"]
+    assert refused["error"] == "RunBusyError"
+    assert f"process {parent.pid} on " in refused["message"]
+    assert (claimed, committed) == (OK, OK)
+    assert other.ask("claim", run="r")["error"] == "RunBusyError", "the child's end has freed what its parent holds"
+    assert other.ask("claim", run="of the child") == OK
+    assert parent.ask("commit", run="r", times=2) == OK
+    assert sorted(parent.ask("ids")["ok"]) == ["of the child@0", "of the child@1", "r@0", "r@1", "r@2"]
+
+
+def test_an_open_store_does_not_hold_up_the_end(start: Callable[[], Child]) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.end() == 0
+
+
+def test_a_commit_without_space_is_refused_and_can_be_done_again(start: Callable[[], Child]) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    assert child.ask("fill the disk", run="r") == {"ok": ["CheckpointWriteError", "r@1"]}
+    assert child.ask("ids") == {"ok": ["r@0", "r@1"]}
