@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from bench.catalogue import Missing
     from bench.harness import Entry
     from bench.peer import Peer
+    from bench.summary import Line
+
+_SPREAD_OF_A_BUSY_MACHINE = 0.5
 
 _LEGEND = """\
 [bold]median[/bold]: the time of one superstep, branch, resume or import.
@@ -56,10 +60,7 @@ def main() -> None:
 
         samples = measure(chosen, present, rounds=given.rounds, directory=given.directory, tell=tell)
 
-    lines = summarize(entries(chosen, present), samples, baseline=baseline)
-    for drawn in tables(lines, baseline=baseline):
-        console.print(drawn, "")
-    console.print(_LEGEND.format(baseline=baseline.name), highlight=False)
+    _tell_results(console, summarize(entries(chosen, present), samples, baseline=baseline), baseline)
     console.print(f"Rounds: {given.rounds}, and one before to warm up. It took {time.monotonic() - began:.0f} s.")
 
 
@@ -73,4 +74,13 @@ def _tell_who(console: Console, present: Sequence[Peer], missing: Sequence[Missi
     console.print()
 
 
-main()
+def _tell_results(console: Console, lines: Sequence[Line], baseline: Peer) -> None:
+    for drawn in tables(lines, baseline=baseline):
+        console.print(drawn, "")
+    console.print(_LEGEND.format(baseline=baseline.name), highlight=False)
+    if statistics.median(line.spread for line in lines) > _SPREAD_OF_A_BUSY_MACHINE:
+        console.print("The rounds differ widely: try again on an idle machine, or with more rounds.", style="yellow")
+
+
+if __name__ == "__main__":
+    main()

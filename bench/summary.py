@@ -24,6 +24,11 @@ class Line:
     ratio: float | None
     """How many times as long as the baseline; None if the baseline did not do this work."""
 
+    @property
+    def spread(self) -> float:
+        """From the fastest to the slowest round, as a part of the median."""
+        return (self.slowest - self.fastest) / self.median
+
 
 def summarize(entries: Sequence[Entry], samples: Sequence[Sample], *, baseline: Peer) -> list[Line]:
     """A line for each entry."""

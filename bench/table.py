@@ -43,7 +43,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     return (
         line.entry.peer.name,
         _duration(line.median),
-        f"{(line.slowest - line.fastest) / line.median:.0%}",
+        f"{line.spread:.0%}",
         _three_digits(1 / line.median),
         "" if line.ratio is None else f"{line.ratio:.2f}",
         "" if durability is Durability.NONE else durability.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,8 +42,14 @@ class Import:
             _STOPWATCH.format(statement=peer.imports),
             stdout=asyncio.subprocess.PIPE,
             cwd=directory,
+            env=_environment(),
         )
         output, _ = await process.communicate()
         if process.returncode != 0:
             raise AssertionError(f"{peer.imports!r} failed in a new process; its error stands above")
         return float(output)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but byte code is kept: pip has compiled the peers, and the first round compiles a checkout of perdure."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -95,7 +95,7 @@ class RunRecord:
     position: int
     """The number of the newest commit of this run, -1 before the first."""
     settled: bool
-    """Nothing is left to do and no request is pending, as of the newest commit."""
+    """Nothing is left to do and no request is pending, as of the head."""
     owner: Owner | None
 
 

@@ -46,13 +46,17 @@ def one_life(kind: str, directory: Path) -> int:
         os._exit(status)
 
 
-def kill_until_ended(kind: str, directory: Path, chance: random.Random) -> tuple[int, str | None]:
-    """Kill life after life at a random moment until one gets through; how many died, and what went wrong."""
+def kill_until_ended(kind: str, directory: Path, chance: random.Random, kills: int) -> tuple[int, str | None]:
+    """Kill life after life at a random moment until one gets through, or enough have died and the last is let be.
+
+    Returns how many died, and what went wrong.
+    """
     killed = 0
     while True:
         pid = one_life(kind, directory)
-        time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
-        os.kill(pid, signal.SIGKILL)
+        if killed < kills:
+            time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
+            os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and not (directory / "ended").exists():
             killed += 1
@@ -70,7 +74,7 @@ def main(kind: str, directory: Path, kills: int, seed: int) -> dict[str, Any]:
     while killed < kills and not wrong:
         place = directory / str(runs)
         place.mkdir(parents=True)
-        died, error = kill_until_ended(kind, place, chance)
+        died, error = kill_until_ended(kind, place, chance, kills - killed)
         killed, runs = killed + died, runs + 1
         ended = (place / "ended").read_text() if error is None else error
         if ended != expected:

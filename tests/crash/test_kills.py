@@ -14,6 +14,7 @@ SEED = 20260
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
 def test_a_killed_process_is_resumed_at_once_and_the_outputs_are_those_of_an_undisturbed_run(
     kind: str, tmp_path: Path

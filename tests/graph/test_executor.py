@@ -17,7 +17,7 @@ class Worker(Executor):
     async def spell(self, message: str | bytes, ctx: WorkflowContext[str]) -> None: ...
 
     @response_handler
-    async def answered(self, request: str, response: bool, ctx: WorkflowContext[list[str], bool]) -> None: ...
+    async def answered(self, request: str, response: bool, ctx: WorkflowContext[list[str], bool]) -> None: ...  # noqa: FBT001 - an answer
 
 
 class Counter(Executor):
@@ -72,10 +72,10 @@ def test_two_response_handlers_for_one_pair_are_refused() -> None:
         async def go(self, message: int, ctx: WorkflowContext) -> None: ...
 
         @response_handler
-        async def one(self, request: str, response: bool, ctx: WorkflowContext) -> None: ...
+        async def one(self, request: str, response: bool, ctx: WorkflowContext) -> None: ...  # noqa: FBT001 - an answer
 
         @response_handler
-        async def two(self, request: str, response: bool, ctx: WorkflowContext) -> None: ...
+        async def two(self, request: str, response: bool, ctx: WorkflowContext) -> None: ...  # noqa: FBT001 - an answer
 
     with pytest.raises(ValueError, match="both 'one' and 'two' handle str and bool"):
         Double("d")

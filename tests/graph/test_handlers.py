@@ -177,7 +177,7 @@ class ByBreed(Executor):
     async def a_int(self, message: int, ctx: WorkflowContext) -> None: ...
 
     @handler
-    async def z_bool(self, message: bool, ctx: WorkflowContext) -> None: ...
+    async def z_bool(self, message: bool, ctx: WorkflowContext) -> None: ...  # noqa: FBT001 - a message
 
     @handler
     async def a_list(self, message: list[Any], ctx: WorkflowContext) -> None: ...
@@ -297,7 +297,7 @@ def test_a_response_handler_needs_annotations_of_request_and_response_but_not_of
         async def go(self, message: int, ctx: WorkflowContext) -> None: ...
 
         @response_handler  # pyright: ignore[reportUnknownArgumentType]
-        async def on(self, request: str, response: bool, ctx) -> None: ...  # noqa: ANN001  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+        async def on(self, request: str, response: bool, ctx) -> None: ...  # noqa: ANN001, FBT001  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
 
     assert Node("n").is_request_supported(str, bool)
 
@@ -331,16 +331,16 @@ def test_the_most_specific_response_handler_is_chosen() -> None:
         async def a_any(self, request: Animal, response: object, ctx: WorkflowContext) -> None: ...
 
         @response_handler
-        async def b_dog(self, request: Dog, response: bool, ctx: WorkflowContext) -> None: ...
+        async def b_dog(self, request: Dog, response: bool, ctx: WorkflowContext) -> None: ...  # noqa: FBT001 - an answer
 
         @response_handler
-        async def c_flag(self, request: Animal, response: bool, ctx: WorkflowContext) -> None: ...
+        async def c_flag(self, request: Animal, response: bool, ctx: WorkflowContext) -> None: ...  # noqa: FBT001 - an answer
 
-    def chosen(request: object, response: object) -> str | None:
+    def chosen(request: object, *, response: object) -> str | None:
         found = response_handler_of(Node("n"), request, response)
         return None if found is None else getattr(found, "__name__", None)
 
-    assert chosen(Dog(), True) == "b_dog"
-    assert chosen(Dog(), "maybe") == "a_any"
-    assert chosen(Animal(), True) == "c_flag"
-    assert chosen("no animal", True) is None
+    assert chosen(Dog(), response=True) == "b_dog"
+    assert chosen(Dog(), response="maybe") == "a_any"
+    assert chosen(Animal(), response=True) == "c_flag"
+    assert chosen("no animal", response=True) is None

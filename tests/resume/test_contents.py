@@ -96,7 +96,7 @@ async def test_shared_private_and_named_state_survive_a_resume(storage: Storage)
     assert (await build().run(checkpoint_id=noted)).get_outputs() == [expected]
     again = build()
     await again.run(checkpoint_id=noted)
-    (head, *_) = [c for c in await storage.list_checkpoints(run_id=again.run_id)]
+    (head, *_) = await storage.list_checkpoints(run_id=again.run_id)
     assert head.state["shared"] == expected[0]
 
 

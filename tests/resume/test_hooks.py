@@ -19,6 +19,8 @@ from perdure import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from conftest import Storage
     from perdure import Workflow
 
@@ -40,12 +42,18 @@ class Watched(Executor):
         await ctx.yield_output(self.number)
 
     @override
-    async def on_checkpoint_save(self) -> dict[str, Any]:
+    def on_checkpoint_save(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
+        return self.save()
+
+    @override
+    def on_checkpoint_restore(self, state: dict[str, Any]) -> Awaitable[None] | None:
+        return self.restore(state)
+
+    async def save(self) -> dict[str, Any]:
         self.calls.append(f"{self.id} saves {self.number}")
         return {"number": self.number}
 
-    @override
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+    async def restore(self, state: dict[str, Any]) -> None:
         self.calls.append(f"{self.id} restores {state['number']}")
         self.number = state["number"]
 

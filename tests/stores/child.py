@@ -34,6 +34,9 @@ class Program:
                     await self.runs[run_id].commit(
                         {"a": text_part(f"{run_id} {number}"), "b": raw_part(f"{run_id} {number}".encode() * 900)}
                     )
+            case {"do": "commit on and on", "run": run_id}:
+                while True:
+                    say(await self.runs[run_id].commit({"a": text_part("x"), "b": raw_part(os.urandom(6000))}))
             case {"do": "release", "run": run_id}:
                 await self.runs[run_id].release()
             case {"do": "ids"}:
@@ -67,6 +70,11 @@ class Program:
         return [outcome, await self.runs[run_id].commit(large)]
 
 
+def say(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
 def answer(program: Program, command: dict[str, Any]) -> object:
     if command["do"] == "fork":
         return in_a_fork(program, command["then"])
@@ -95,8 +103,7 @@ def in_a_fork(program: Program, commands: list[dict[str, Any]]) -> object:
 def main() -> None:
     program = Program(sys.argv[1], sys.argv[2])
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(program, json.loads(line))) + "\n")
-        sys.stdout.flush()
+        say(answer(program, json.loads(line)))
 
 
 if __name__ == "__main__":

@@ -178,23 +178,29 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         run_id=st.sampled_from(RUNS + FORKS),
-        values=st.dictionaries(st.sampled_from("pqr"), st.sampled_from(VALUES)),
+        steps=st.lists(st.dictionaries(st.sampled_from("pqr"), st.sampled_from(VALUES)), min_size=1, max_size=4),
         settled=st.booleans(),
     )
-    def commit(self, run_id: str, values: dict[str, Part], *, settled: bool) -> None:
+    def commit(self, run_id: str, steps: list[dict[str, Part]], *, settled: bool) -> None:
+        if run_id not in self.model.runs and run_id in FORKS:
+            self.fork(run_id, len(self.model.kept))
+        elif run_id not in self.model.runs or not self.model.runs[run_id].is_claimed:
+            self.claim(run_id, creates=True)
+        if run_id not in self.model.runs:
+            return
+        for values in steps:
+            driver = self.driver(run_id)
+            commit = driver.next_commit(values, settled=settled)
+            self.wait(driver.write(commit, LEAF))
+            self.model.commit(Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, values))
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def commit_without_a_claim(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run_id not in self.claims or run is None:
-            return
-        driver = self.driver(run_id)
-        commit = driver.next_commit(values, settled=settled)
-        if not run.is_claimed:
+        if run_id in self.claims and run and not run.is_claimed:
+            driver = self.driver(run_id)
             with pytest.raises(ClaimLostError):
-                self.wait(driver.write(commit, LEAF))
-            return
-        if any(kept.checkpoint_id == commit.manifest.checkpoint_id for kept in self.model.kept):
-            return
-        self.wait(driver.write(commit, LEAF))
-        self.model.commit(Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, values))
+                self.wait(driver.write(driver.next_commit()))
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def commit_on_another_head(self, run_id: str) -> None:

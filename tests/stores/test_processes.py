@@ -41,7 +41,7 @@ class Child:
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def hear(self) -> Any:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
@@ -155,6 +155,27 @@ def test_the_runs_of_an_owner_that_ended_are_free(start: Callable[[], Child], pl
     assert owner.end() == 0
     assert list(place.parent.rglob("*.lock")) == []
     assert start().ask("claim", run="r") == OK
+
+
+async def test_what_was_told_to_be_written_survives_a_kill(start: Callable[[], Child], store: Store) -> None:
+    told: list[str] = []
+    for commits in (1, 2, 5, 9, 14):
+        child = start()
+        assert child.ask("claim", run="r") == OK
+        child.tell("commit on and on", run="r")
+        told = [child.hear() for _ in range(commits)]
+        child.kill()
+        record = await store.run("r")
+        history = await store.manifests(run_id="r")
+        assert record is not None
+        assert [manifest.position for manifest in history] == list(range(record.position + 1))
+        assert told[-1] in {manifest.checkpoint_id for manifest in history}
+        assert record.head == history[-1].checkpoint_id
+        latest = await store.latest(workflow_name="flow")
+        assert latest == history[-1]
+        for manifest in history:
+            assert len(await store.parts(manifest.toc.values())) == 2
+    await store.close()
 
 
 async def test_an_owner_that_wakes_after_a_takeover_writes_nothing(start: Callable[[], Child], store: Store) -> None:

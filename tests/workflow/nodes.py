@@ -6,12 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure import FunctionExecutor, WorkflowContext
+import pytest
+
+from perdure import FunctionExecutor, InMemoryCheckpointStorage, WorkflowContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterable, Iterable
 
     from perdure import WorkflowEvent
+
+MaybeStorage: TypeAlias = Callable[[], InMemoryCheckpointStorage | None]
+
+
+def _none() -> None:
+    return None
+
+
+live_and_checkpointed = pytest.mark.parametrize(
+    "storage", [pytest.param(_none, id="live"), pytest.param(InMemoryCheckpointStorage, id="checkpointed")]
+)
+"""For what must be the same with and without checkpoints."""
 
 Context: TypeAlias = WorkflowContext[Any, Any]
 Doing: TypeAlias = Callable[[Any, Context], Awaitable[None]]
@@ -105,6 +119,17 @@ class Gate:
             raise
         await ctx.send_message(message)
         await ctx.yield_output(message)
+
+
+async def read(stream: AsyncIterable[WorkflowEvent[Any]]) -> tuple[list[WorkflowEvent[Any]], Exception | None]:
+    """All that a stream tells, and the error that ends it, if one does."""
+    events: list[WorkflowEvent[Any]] = []
+    try:
+        async for event in stream:
+            events.append(event)  # noqa: PERF401 - the loop may raise
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return events, error
+    return events, None
 
 
 def told(events: Iterable[WorkflowEvent[Any]]) -> list[str]:

@@ -1,6 +1,6 @@
 """Whose yields are outputs, whose are intermediate, and whose are told to nobody."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,16 +26,13 @@ class Undeclared(Executor):
 
 
 def chain(**designation: Any) -> WorkflowBuilder:
-    """Three executors in a row: a and c declare outputs, b doesn't."""
-    a, b, c = Teller("a"), Undeclared("b"), Teller("c")
-    named: dict[str, Executor] = {"a": a, "b": b, "c": c}
-    given: dict[str, Any] = {
-        key: [named[entry] if isinstance(entry, str) else entry for entry in value]
-        if isinstance(value, list)
-        else value
-        for key, value in designation.items()
-    }
-    return WorkflowBuilder(start_executor=a, **given).add_chain([a, b, c])
+    """Three executors in a row: a and c declare outputs, b doesn't. A list names them by letters."""
+    executors: dict[str, Executor] = {"a": Teller("a"), "b": Undeclared("b"), "c": Teller("c")}
+    for word, named in designation.items():
+        if isinstance(named, list):
+            designation[word] = [executors.get(entry, entry) for entry in cast("list[Any]", named)]
+    a, b, c = executors.values()
+    return WorkflowBuilder(start_executor=a, **designation).add_chain([a, b, c])
 
 
 MATRIX: list[tuple[dict[str, Any], list[str], list[str]]] = [

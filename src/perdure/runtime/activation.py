@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import SHARED_SCOPE
+from perdure.graph.executor import wiring
 from perdure.kernel.effects import Effects, Write
 from perdure.kernel.snapshot import Output, Request
 from perdure.typenames import describe, type_of
@@ -70,6 +71,8 @@ class ActivationRecorder:
         self._own: dict[StateKey, Any] = {}
         self._erased: set[StateKey] = set()
         self._reduced: dict[StateKey, list[Any]] = {}
+        self.forgotten: set[StateKey] = set()
+        """Keys that were erased, perhaps to be written anew: what a reducer makes of them begins here."""
         self.message: Any = self._message()
 
     def _message(self) -> Any:
@@ -197,6 +200,7 @@ class ActivationRecorder:
         self._own.pop((scope, key), None)
         self._reduced.pop((scope, key), None)
         self._erased.add((scope, key))
+        self.forgotten.add((scope, key))
 
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
@@ -208,7 +212,8 @@ class ActivationRecorder:
         return [key for key in found if (scope, key) not in self._erased]
 
     def _overlay(self) -> Mapping[StateKey, Write]:
-        return self.around.overlays.get(self.executor.id, {})
+        """Of an executor that handles several messages at once none is earlier: what each sees must not be a race."""
+        return {} if wiring(self.executor).max_concurrency > 1 else self.around.overlays.get(self.executor.id, {})
 
     def invoked(self) -> WorkflowEvent[Any]:
         """The event before the call."""

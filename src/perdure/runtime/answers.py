@@ -120,7 +120,16 @@ def _as_class(value: Any, expected: type[Any]) -> Any:
         return value
     given = typing.cast("dict[str, Any]", value)
     if dataclasses.is_dataclass(expected):
-        hints = typing.get_type_hints(expected)
-        return expected(**{name: coerce(item, hints.get(name, Any)) for name, item in given.items()})
+        return expected(**_fields(given, typing.get_type_hints(expected)))
     validate = getattr(expected, "model_validate", None)
     return given if validate is None else validate(given)
+
+
+def _fields(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a dataclass's fields. Raises TypeError for one that is not of its type."""
+    fields = {name: coerce(item, hints.get(name, Any)) for name, item in given.items()}
+    for name, value in fields.items():
+        hint = hints.get(name, Any)
+        if not is_instance_of(value, hint):
+            raise TypeError(f"{name!r} is a {type_of(value)}, not a {describe(hint)}")
+    return fields

@@ -153,14 +153,20 @@ class Driver:
 
     def _merged(self, outcomes: Sequence[Outcome]) -> Mapping[StateKey, object]:
         updates: dict[StateKey, list[Any]] = {}
+        forgotten: set[StateKey] = set()
         for outcome in outcomes:
+            for place in outcome.recorder.forgotten:
+                updates.pop(place, None)
+                forgotten.add(place)
             for place, values in outcome.recorder.reductions().items():
                 updates.setdefault(place, []).extend(values)
-        return {place: self._reduced(place, values) for place, values in updates.items()}
+        return {
+            place: self._reduced(place, values, begins_anew=place in forgotten) for place, values in updates.items()
+        }
 
-    def _reduced(self, place: StateKey, updates: Sequence[Any]) -> object:
+    def _reduced(self, place: StateKey, updates: Sequence[Any], *, begins_anew: bool) -> object:
         reducer = self.graph.rules.reducers[place[1]]
-        if place in self.snapshot.state:
+        if place in self.snapshot.state and not begins_anew:
             merged, rest = self.values.give_state(self.snapshot.state[place]), updates
         else:
             merged, rest = updates[0], updates[1:]

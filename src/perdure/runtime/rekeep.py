@@ -17,7 +17,8 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
     """The same snapshot with every value taken out of the one keeping and put into the other."""
 
     def move(value: object) -> object:
-        return after.fix(before.give(value), as_kept(value).path)
+        kept = as_kept(value)
+        return kept if kept.is_lost else after.fix(before.give(value), kept.path)
 
     def request(old: Request) -> Request:
         return replace(old, data=move(old.data))

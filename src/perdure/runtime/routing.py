@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupCase, ask
 from perdure.graph.executor import Executor, wiring
@@ -100,14 +101,18 @@ async def _switch(graph: Graph, group: SwitchCaseEdgeGroup, message: Any) -> str
 
 async def _selected(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
     assert group.selection_func is not None, "a group without a selection sends to all"
-    selected = await ask(group.selection_func, message, list(group.target_ids))
-    strangers = [target_id for target_id in selected if target_id not in group.target_ids]
+    selected: object = await ask(group.selection_func, message, list(group.target_ids))
+    label = f"selection {group.selection_func_name!r} of executor {group.source_executor_ids[0]!r}"
+    if isinstance(selected, str) or not isinstance(selected, Iterable):
+        raise RuntimeError(f"{label} must return a list of ids, it returned {selected!r}")
+    chosen = list(dict.fromkeys(cast("Iterable[str]", selected)))
+    strangers = [target_id for target_id in chosen if target_id not in group.target_ids]
     if strangers:
         raise RuntimeError(
-            f"selection {group.selection_func_name!r} of executor {group.source_executor_ids[0]!r} chose "
-            f"{', '.join(map(repr, strangers))}; it may choose of {', '.join(map(repr, group.target_ids))}"
+            f"{label} chose {', '.join(map(repr, strangers))}; "
+            f"it may choose of {', '.join(map(repr, group.target_ids))}"
         )
-    return list(dict.fromkeys(selected))
+    return chosen
 
 
 def accepts(executor: Executor, message: Any) -> bool:

@@ -153,7 +153,7 @@ class Session:
         )
 
     async def _adopted(self, binding: Binding, own: Tenure) -> Tenure:
-        """The instance's run goes on in another storage than before."""
+        """The instance's run goes on in a storage that does not know it."""
         taken = await binding.store.run(own.run_id) is not None
         run_id = self._blueprint.clock.new_id() if taken else own.run_id
         tenure = await opening.start(self._blueprint, binding, self._arrive, run_id=run_id, input_digest=None)
@@ -164,7 +164,8 @@ class Session:
         """The next turn of the instance's own run, or its answers."""
         record = await binding.store.run(own.run_id)
         if record is None:
-            return await self._fresh(binding, self._blueprint.clock.new_id())
+            # None of its checkpoints could be written, or somebody has deleted them all.
+            return await self._adopted(binding, own)
         is_current = record.head == own.head_id and PRESENCE.are_settled(self._blueprint.executors(), own)
         if not is_current:
             return await opening.by_run_id(

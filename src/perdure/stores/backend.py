@@ -115,21 +115,24 @@ class BackedStore(Generic[B]):
         mine = PendingCommit(claim, commit)
         self._pending.append(mine)
         try:
-            await self._doer.do(self._commit_pending)
+            is_collection_due = await self._doer.do(self._commit_pending)
         finally:
             # Only if we were cancelled before anybody took it.
             with contextlib.suppress(ValueError):
                 self._pending.remove(mine)
+        if is_collection_due:
+            self._doer.post(_collect)
         if mine.error is not None:
             raise mine.error
 
-    def _commit_pending(self, backend: B) -> None:
+    def _commit_pending(self, backend: B) -> bool:
+        """Commit all that wait by now; whether a collection is due."""
         taken: list[PendingCommit] = []
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self._pending.popleft())
         if not taken:
-            return
+            return False
         try:
             backend.commit(taken)
         except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
@@ -137,8 +140,8 @@ class BackedStore(Generic[B]):
                 pending.error = pending.error or error
         # These commits have had their end, whatever becomes of the collection.
         with contextlib.suppress(WorkflowException):
-            if backend.is_collection_due():
-                self._doer.post(_collect)
+            return backend.is_collection_due()
+        return False
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back."""

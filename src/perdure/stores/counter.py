@@ -23,11 +23,11 @@ _RESERVED_AT_ONCE = 1000
 class Counter:
     """A file with the next number. `highest_in_use` finds out the last one when the file is lost."""
 
-    def __init__(self, disk: Disk, path: Path, highest_in_use: Callable[[], int]) -> None:
+    def __init__(self, disk: Disk, path: Path, highest_in_use: Callable[[], int], *, boot: str | None = None) -> None:
         self._disk = disk
         self._path = path
         self._highest_in_use = highest_in_use
-        self._boot = boot_id()
+        self._boot = boot_id() if boot is None else boot
 
     def take(self) -> int:
         """A number larger than all before it."""

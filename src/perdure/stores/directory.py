@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.stores.disk import Disk
     from perdure.stores.runlog import RunLog
 
+_FORMAT = 1
 _EXAMINED_RUNS_PER_COMMIT_MAX = 20
 
 
@@ -53,6 +54,7 @@ class FileBackend:
         with self._errors():
             for name in ("aside", "parts", "runs", "workflows", "forks"):
                 disk.make_directory(own / name)
+            _require_format(disk, own / "format")
         self._lock_path = own / "lock"
         self._aside = aside
         self._owners = Owners(own / "owners")
@@ -338,3 +340,17 @@ class FileBackend:
             raise WorkflowCheckpointException(
                 f"the directory {str(self._directory)!r} can't be used: {error}; see to it and try again"
             ) from error
+
+
+def _require_format(disk: Disk, path: Path) -> None:
+    """Refuse a directory that a later perdure has laid out otherwise; say so in a new one."""
+    stamp = disk.stamp(path)
+    if stamp is None or stamp.size == 0:
+        disk.write_new(path, b"%d\n" % _FORMAT)
+        return
+    written = disk.read(path).strip().decode("ascii", "replace")
+    if written != str(_FORMAT):
+        raise WorkflowCheckpointException(
+            f"the directory {str(path.parent.parent)!r} has format {written}, this perdure knows {_FORMAT}; "
+            "upgrade perdure to open it"
+        )

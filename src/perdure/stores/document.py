@@ -20,12 +20,15 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from perdure.errors import CheckpointDamagedError
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, Part, digest
 from perdure.stores.retention import Entry, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+FORMAT = 1
+"""The number of this layout, in every file."""
 
 _INLINE_SIZE_MAX = 4096
 _OWN_FIELDS = frozenset({"manifest", "toc", "parts", "checksum"})
@@ -94,6 +97,7 @@ def _header_fields(document: Document) -> dict[str, Any]:
     """The header's fields, if it can be had back from them, and the manifest's."""
     manifest = document.manifest
     own: dict[str, Any] = {
+        "format": FORMAT,
         "checkpoint_id": manifest.checkpoint_id,
         "run_id": manifest.run_id,
         "workflow_name": manifest.workflow_name,
@@ -123,6 +127,12 @@ def _decode_body(body: bytes) -> Document:
     top, _, part_lines = body.partition(_PARTS)
     fields = json.loads((top + b"\n}").decode("utf-8", "surrogatepass"))
     toc, own = fields.pop("toc"), fields.pop("manifest")
+    written = own.pop("format")
+    if written != FORMAT:
+        raise WorkflowCheckpointException(
+            f"checkpoint {own['checkpoint_id']!r} is in file format {written}, this perdure reads {FORMAT}; "
+            "upgrade perdure to read it"
+        )
     coded = own.pop("header_base64", None)
     settled, sequence = own.pop("settled"), own.pop("sequence")
     header = _compact(fields) if coded is None else base64.b64decode(coded)

@@ -1,7 +1,8 @@
 """One thread that owns a resource and does the jobs given to it, one after the other.
 
-The thread is a daemon, so it never holds up the end of the program; it starts when there is a job, and again
-in a forked child. The resource is opened in it, used in it only, and closed in it.
+The thread is a daemon, so it never holds up the end of the program. It starts when there is a job. The resource
+is opened in it, used in it only, and closed in it; also before the process forks, since a database connection
+must not be inherited. Parent and child both open it again when they need it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,13 +38,25 @@ class _Job(Generic[R, T]):
     future: Future[T]
 
 
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """Close the resource, and end the thread unless it is only for a while."""
+
+    is_last: bool
+    future: Future[None]
+
+
+_Jobs: TypeAlias = "queue.SimpleQueue[_Job[R, Any] | _Closing]"
+
+
 class Worker(Generic[R]):
     """Runs jobs on a resource that `open_resource` opens."""
 
     def __init__(self, name: str, open_resource: Callable[[], R]) -> None:
         self._name = name
         self._open_resource = open_resource
-        self._life: _Life[R] | None = None
+        self._jobs: _Jobs[R] | None = None
+        _workers.add(self)
 
     async def do(self, work: Callable[[R], T]) -> T:
         """The result of the job, awaited."""
@@ -57,73 +70,99 @@ class Worker(Generic[R]):
         """Hand in a job without waiting for it."""
         future: Future[T] = Future()
         with _lock:
-            self._living().jobs.put(_Job(work, future))
+            if self._jobs is None:
+                self._jobs = self._start()
+            self._jobs.put(_Job(work, future))
         return future
 
     async def close(self) -> None:
         """Finish the jobs handed in so far and close the resource. A further job opens it again."""
         with _lock:
-            life, self._life = self._life, None
-        if life and life.pid == os.getpid():
-            life.jobs.put(None)
-            await asyncio.wrap_future(life.ended)
+            jobs, self._jobs = self._jobs, None
+        if jobs:
+            await asyncio.wrap_future(_close(jobs, is_last=True))
 
-    def _living(self) -> _Life[R]:
-        life = self._life
-        if life and life.pid != os.getpid():
-            # The thread did not survive the fork. Its resource belongs to the parent; even closing it here
-            # could disturb the parent's, so it is kept for ever.
-            _inherited.append(life)
-            life = None
-        if life is None:
-            life = self._life = _Life[R]()
-            threading.Thread(target=_run, args=(life, self._open_resource), name=self._name, daemon=True).start()
-            # A worker that nobody refers to any more gets no further jobs: its thread ends.
-            weakref.finalize(self, life.jobs.put, None).atexit = False
-        return life
+    def pause(self) -> None:
+        """Close the resource until the next job, and wait for that."""
+        if self._jobs:
+            _close(self._jobs, is_last=False).result()
 
+    def forget_thread(self) -> None:
+        """Take note, in a forked child, that only the thread that forked is left."""
+        self._jobs = None
 
-class _Life(Generic[R]):
-    """One thread's life, from the first job to the closing."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.jobs: queue.SimpleQueue[_Job[R, Any] | None] = queue.SimpleQueue()
-        self.ended: Future[None] = Future()
-        self.resource: R | None = None
+    def _start(self) -> _Jobs[R]:
+        jobs: _Jobs[R] = queue.SimpleQueue()
+        threading.Thread(target=_run, args=(jobs, self._open_resource), name=self._name, daemon=True).start()
+        # A worker that nobody refers to any more gets no further jobs.
+        weakref.finalize(self, _close, jobs, is_last=True).atexit = False
+        return jobs
 
 
-_inherited: list[_Life[Any]] = []
-_lock = threading.Lock()
+def _close(jobs: _Jobs[Any], *, is_last: bool) -> Future[None]:
+    future: Future[None] = Future()
+    jobs.put(_Closing(is_last, future))
+    return future
 
 
-def _start_afresh() -> None:
-    global _lock  # noqa: PLW0603 - in a forked child nobody would release it
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
-
-
-def _run(life: _Life[R], open_resource: Callable[[], R]) -> None:
-    while (job := life.jobs.get()) is not None:
-        if job.future.set_running_or_notify_cancel():
-            _do(life, job, open_resource)
+def _run(jobs: _Jobs[R], open_resource: Callable[[], R]) -> None:
+    resource: R | None = None
+    while True:
+        job = jobs.get()
+        if isinstance(job, _Closing):
+            _do_close(job, resource)
+            resource = None
+            if job.is_last:
+                return
+        elif job.future.set_running_or_notify_cancel():
+            resource = _do(job, resource, open_resource)
         # What the job holds must not live on until the next one comes.
         del job
-    try:
-        if life.resource is not None:
-            life.resource.close()
-    finally:
-        life.ended.set_result(None)
 
 
-def _do(life: _Life[R], job: _Job[R, Any], open_resource: Callable[[], R]) -> None:
+def _do(job: _Job[R, Any], resource: R | None, open_resource: Callable[[], R]) -> R | None:
+    """Do the job; the resource that is open afterwards."""
     try:
-        if life.resource is None:
-            life.resource = open_resource()
-        result = job.work(life.resource)
+        resource = resource or open_resource()
+        result = job.work(resource)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for the job
         job.future.set_exception(error)
     else:
         job.future.set_result(result)
+    return resource
+
+
+def _do_close(job: _Closing, resource: Closable | None) -> None:
+    # It is closed although nobody may wait for that any more.
+    is_awaited = job.future.set_running_or_notify_cancel()
+    try:
+        if resource is not None:
+            resource.close()
+    finally:
+        if is_awaited:
+            job.future.set_result(None)
+
+
+_workers: weakref.WeakSet[Worker[Any]] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def _before_fork() -> None:
+    # Until the fork is done nobody can hand in a job, which would open a resource again.
+    _lock.acquire()
+    for worker in list(_workers):
+        worker.pause()
+
+
+def _after_fork_in_parent() -> None:
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - the child's own, which nobody holds
+    _lock = threading.Lock()
+    for worker in list(_workers):
+        worker.forget_thread()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

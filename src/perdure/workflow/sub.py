@@ -72,6 +72,8 @@ class WorkflowExecutor(Executor):
         propagate_request: bool = False,  # noqa: FBT001, FBT002 - positional in the reference
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("max_concurrency", 1) != 1:
+            raise ValueError(f"sub-workflow {id!r} is one run: it handles one message at a time, without max_concurrency")
         super().__init__(id, **kwargs)
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output

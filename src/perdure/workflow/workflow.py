@@ -6,11 +6,13 @@ import json
 import weakref
 from asyncio import CancelledError
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from perdure.clock import SystemClock
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
+from perdure.graph.messages import WorkflowMessage
 from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.blueprint import Blueprint
 from perdure.runtime.call import ABSENT, Call
@@ -55,6 +57,7 @@ class Workflow:
         self.tenure: Tenure | None = None
         self._status = WorkflowRunState.IDLE
         self._drift = Drift()
+        self._session: Session | None = None
         self._active: weakref.ref[ResponseStream[Any, Any]] | None = None
 
     @property
@@ -184,6 +187,8 @@ class Workflow:
 
     def _message(self, message: Any, *, is_optional: bool) -> Any:
         """None is a message where the start executor takes it, and nothing else says what to do."""
+        if isinstance(message, WorkflowMessage):
+            message = message.data
         if message is None and (is_optional or not accepts(self.get_start_executor(), None)):
             return ABSENT
         return message
@@ -203,38 +208,43 @@ class Workflow:
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
-            self._events(call, session), finalizer=finish
+            self._events(call, session), finalizer=finish, cleanup_hooks=[partial(self._make_room, session)]
         )
         session.occupant.bind(stream)
-        self._active = weakref.ref(stream)
+        self._session, self._active = session, weakref.ref(stream)
         return stream
 
+    def _make_room(self, session: Session) -> None:
+        if self._session is session:
+            self._active = None
+
     async def _events(self, call: Call, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
-        before = self._status
+        before, has_begun = self._status, False
         try:
             if call.has_message and not call.names_a_run:
                 self._require_idle()
             yield WorkflowEvent("started", origin=FRAMEWORK)
-            yield self._now(WorkflowRunState.IN_PROGRESS)
+            yield self._now(session, WorkflowRunState.IN_PROGRESS)
             async with aclosing(self._advanced(session)) as events:
                 async for event in events:
+                    has_begun = has_begun or event.type == "superstep_started"
                     yield event
-        except RunError:
-            # Nothing ran and nothing changed: the run stands where it stood.
-            self._status = before
-            raise
         except Exception as error:
-            details = WorkflowErrorDetails.from_exception(error)
-            yield WorkflowEvent("failed", details=details, origin=FRAMEWORK)
-            yield self._now(WorkflowRunState.FAILED)
+            if isinstance(error, RunError) and not has_begun:
+                # A refusal: nothing ran and nothing changed, the run stands where it stood.
+                self._now(session, before)
+                raise
+            status = self._now(session, WorkflowRunState.FAILED)
+            yield WorkflowEvent("failed", details=WorkflowErrorDetails.from_exception(error), origin=FRAMEWORK)
+            yield status
             raise
         except (GeneratorExit, CancelledError):
-            self._status = WorkflowRunState.CANCELLED
+            self._now(session, WorkflowRunState.CANCELLED)
             raise
         finally:
-            self._active = None
-        assert self.tenure is not None, "a run that has ended well has begun"
-        yield self._now(final_state(self.tenure.snapshot))
+            self._make_room(session)
+        assert session.tenure is not None, "a run that has ended well has begun"
+        yield self._now(session, final_state(session.tenure.snapshot))
 
     async def _advanced(self, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
         is_pending_told = False
@@ -246,7 +256,7 @@ class Workflow:
                     yield event
                     if event.type == "request_info" and not is_pending_told:
                         is_pending_told = True
-                        yield self._now(WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
+                        yield self._now(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
         finally:
             await session.close()
 
@@ -255,8 +265,10 @@ class Workflow:
         if tenure is not None and not tenure.snapshot.is_idle:
             raise RunUnfinishedError(tenure.run_id, checkpoint_id=tenure.head_id)
 
-    def _now(self, state: WorkflowRunState) -> WorkflowEvent[Any]:
-        self._status = state
+    def _now(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
+        """The status from here on. One that is being finalised has no say once another has taken its place."""
+        if self._session is session:
+            self._status = state
         return WorkflowEvent("status", state=state, origin=FRAMEWORK)
 
     def start(

@@ -1,0 +1,294 @@
+"""What is particular to the file store: its files, and what happens to them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.records import KeepLast, LatestOnly, Retention
+from perdure.stores.disk import Disk
+from perdure.stores.file import FileStore
+from perdure.testing.stores import ODD_IDS, ManualClock, RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEAVING_IDS = ("..", "../x", "/etc/passwd", "a/../../x", "..\\x", "a/b/../../../c")
+
+
+class CountingDisk(Disk):
+    """Counts what is read and written."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.listings = 0
+        self.written = 0
+
+    def reset(self) -> None:
+        self.reads = self.listings = self.written = 0
+
+    @override
+    def read(self, path: Path, *, start: int = 0, end: int | None = None) -> bytes:
+        self.reads += 1
+        return super().read(path, start=start, end=end)
+
+    @override
+    def names(self, directory: Path) -> list[str]:
+        self.listings += 1
+        return super().names(directory)
+
+    @override
+    def write_new(self, path: Path, data: bytes) -> None:
+        self.written += len(data)
+        super().write_new(path, data)
+
+    @override
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        self.written += len(data)
+        super().write_at(path, offset, data, sync=sync)
+
+
+def files_in(directory: Path) -> set[str]:
+    return {path.name + ("/" if path.is_dir() else "") for path in directory.iterdir()}
+
+
+async def start(store: FileStore, run_id: str = "r") -> RunDriver:
+    return await RunDriver.start(store, ManualClock(), run_id)
+
+
+async def test_a_checkpoint_is_a_readable_file(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    small, large = text_part("small"), raw_part(b"\0" * 10_000)
+    await run.commit({"state/a": small, "state/b": large}, settled=True)
+    document = json.loads((tmp_path / "r@0.json").read_text("utf-8"))
+    assert document["note"] == "für dich"
+    assert document["numbers"] == [1, 2.5, None]
+    assert document["manifest"]["workflow_name"] == "flow"
+    assert document["manifest"]["checkpoint_id"] == "r@0"
+    assert document["toc"] == {"state/a": small.hash, "state/b": large.hash}
+    assert document["parts"] == {small.hash: {"refs": [], "value": "small"}}
+    assert (tmp_path / ".perdure" / "parts" / large.hash).read_bytes().endswith(large.data)
+    await store.close()
+
+
+async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    for step in range(3):
+        await run.commit({"a": text_part(f"v{step}")})
+    path = tmp_path / "r@2.json"
+    path.write_bytes(path.read_bytes().replace(b'"v2"', b'"v1"'))
+    for read in (store.manifest("r@2"), store.manifests(), store.manifests(run_id="r"), store.ids()):
+        with pytest.raises(CheckpointDamagedError, match="'r@2'"):
+            await read
+    with pytest.raises(CheckpointDamagedError, match="'r@2'"):
+        await store.latest(workflow_name="flow")
+    record = await run.record()
+    assert record.head == "r@2", "the head must not step back silently"
+    assert await store.delete("r@2")
+    assert (await run.record()).head == "r@1"
+    assert list(await store.ids()) == ["r@0", "r@1"]
+    await store.close()
+
+
+async def test_a_checkpoint_under_another_name_is_damaged(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    (tmp_path / "r@0.json").rename(tmp_path / "r@9.json")
+    with pytest.raises(CheckpointDamagedError, match="'r@9'"):
+        await store.manifest("r@9")
+    with pytest.raises(CheckpointDamagedError, match="'r@9'"):
+        await store.ids()
+    await store.close()
+
+
+async def test_other_files_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    strangers = ["notes.txt", "r@1.json.tmp", "x.tmp", ".swap.json", "README"]
+    for name in strangers:
+        (tmp_path / name).write_text("not ours", "utf-8")
+    run = await start(store)
+    await run.commit()
+    assert list(await store.ids()) == ["r@0"]
+    await store.collect()
+    assert files_in(tmp_path) == {*strangers, "r@0.json", ".perdure/"}
+    await store.close()
+
+
+async def test_a_json_file_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    (tmp_path / "mine.json").write_text("{}", "utf-8")
+    with pytest.raises(CheckpointDamagedError, match="'mine'"):
+        await store.manifests()
+    await store.close()
+
+
+@pytest.mark.parametrize("name", LEAVING_IDS)
+async def test_ids_that_lead_out_of_the_directory_are_refused(tmp_path: Path, name: str) -> None:
+    store = FileStore(tmp_path / "store")
+    run = await start(store)
+    for attempt in (store.manifest(name), store.delete(name), store.run(name), store.claim(name, create=new_run(name))):
+        with pytest.raises(WorkflowCheckpointException, match="leads out"):
+            await attempt
+    with pytest.raises(WorkflowCheckpointException, match="leads out"):
+        await run.commit(checkpoint_id=name)
+    await store.close()
+
+
+async def test_odd_ids_stay_inside_the_directory(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    for name in ODD_IDS:
+        run = await start(store, name)
+        await run.commit(checkpoint_id=name)
+        await run.release()
+    assert files_in(tmp_path) == {"store/"}
+    files = files_in(tmp_path / "store") - {".perdure/"}
+    assert len(files) == len(ODD_IDS)
+    assert not any(name.endswith("/") for name in files)
+    await store.close()
+
+
+async def test_the_latest_and_the_head_are_found_without_looking_at_the_others(quick_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(quick_path, disk=disk)
+    runs = [await start(store, f"r{number}") for number in range(3)]
+    for _ in range(60):
+        for run in runs:
+            await run.commit()
+    await store.close()
+    disk.reset()
+    latest = await store.latest(workflow_name="flow")
+    record = await store.run("r1")
+    assert latest is not None
+    assert (latest.checkpoint_id, record and record.head) == ("r2@59", "r1@59")
+    assert disk.reads < 12
+    assert disk.listings == 0
+    await store.close()
+
+
+async def test_what_a_commit_writes_does_not_grow_with_what_there_is(quick_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(quick_path, disk=disk)
+    state = {f"key {number}": text_part(f"{number} " * 500) for number in range(200)}
+    run = await start(store)
+    await run.commit(state)
+    written: list[int] = []
+    for step in range(5):
+        disk.reset()
+        commit = run.next_commit({**state, "step": text_part(f"{step}")})
+        await run.write(type(commit)(commit.manifest, (text_part(f"{step}"),), commit.expected_head, settled=False))
+        written.append(disk.written)
+    assert max(written) < 120_000
+    manifest = await store.manifest("r@5")
+    assert len(await store.parts(manifest.toc.values())) == 201
+    await store.close()
+
+
+async def test_logs_are_shortened_when_checkpoints_are_forgotten(quick_path: Path) -> None:
+    store = FileStore(quick_path, retention=Retention(checkpoints=KeepLast(3)))
+    run = await start(store)
+    for _ in range(400):
+        await run.commit()
+    assert (quick_path / ".perdure" / "runs" / "r.log").stat().st_size < 80 * 600
+    assert [manifest.position for manifest in await store.manifests(run_id="r")] == [397, 398, 399]
+    assert (await run.record()).position == 399
+    await store.close()
+
+
+async def test_the_list_of_a_workflows_runs_is_shortened(quick_path: Path) -> None:
+    store = FileStore(quick_path, retention=Retention(checkpoints=LatestOnly()))
+    runs = [await start(store, f"a run with a long name {number}") for number in range(2)]
+    for _ in range(600):
+        for run in runs:
+            await run.commit()
+    listing = quick_path / ".perdure" / "workflows" / "flow.log"
+    assert listing.stat().st_size < 32 * 1024
+    latest = await store.latest(workflow_name="flow")
+    assert latest is not None
+    assert latest.checkpoint_id == f"{runs[1].run_id}@599"
+    await store.delete(latest.checkpoint_id)
+    latest = await store.latest(workflow_name="flow")
+    assert latest is not None
+    assert latest.checkpoint_id == f"{runs[0].run_id}@599"
+    await store.close()
+
+
+async def test_a_damaged_log_of_a_run_is_an_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.commit()
+    log = tmp_path / ".perdure" / "runs" / "r.log"
+    log.write_bytes(log.read_bytes().replace(b'"head":"r@1"', b'"head":"r@0"'))
+    with pytest.raises(WorkflowCheckpointException, match=r"r\.log"):
+        await store.run("r")
+    await store.close()
+
+
+async def test_a_damaged_part_is_an_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    part = raw_part(b"x" * 9000)
+    await run.commit({"a": part})
+    (tmp_path / ".perdure" / "parts" / part.hash).write_bytes(b"")
+    with pytest.raises(WorkflowCheckpointException, match=part.hash):
+        await store.parts([part.hash])
+    await store.close()
+
+
+async def test_commit_order_survives_the_loss_of_the_counter(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    first, second = await start(store, "b"), await start(store, "a")
+    written = [await first.commit(), await second.commit(), await first.commit()]
+    (tmp_path / ".perdure" / "counter").unlink()
+    written += [await second.commit(), await first.commit()]
+    assert list(await store.ids()) == written
+    await store.close()
+
+
+async def test_small_parts_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    part = text_part("small")
+    await run.commit({"a": part})
+    await store.close()
+    stranger = FileStore(tmp_path)
+    assert stranger.read_parts([part.hash]) == {part.hash: part.data}
+    await stranger.close()
+
+
+async def test_two_stores_on_one_directory_are_one_place(tmp_path: Path) -> None:
+    one, other = FileStore(tmp_path), FileStore(str(tmp_path / "." / "x" / ".."))
+    assert one.place == other.place
+    run = await start(one)
+    await run.commit()
+    claim = await other.claim("r")
+    run.claim = claim
+    await run.commit()
+    assert list(await other.ids()) == ["r@0", "r@1"]
+    await one.close()
+    await other.close()
+
+
+async def test_a_directory_that_can_not_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file", "utf-8")
+    store = FileStore(tmp_path / "taken")
+    with pytest.raises(WorkflowCheckpointException, match="taken"):
+        await store.ids()
+    await store.close()
+
+
+async def test_a_directory_of_a_later_layout_is_refused(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await (await start(store)).commit()
+    await store.close()
+    (tmp_path / ".perdure" / "format").write_text("1000\n", "utf-8")
+    with pytest.raises(WorkflowCheckpointException, match="upgrade perdure"):
+        await store.ids()
+    await store.close()

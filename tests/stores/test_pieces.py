@@ -1,0 +1,238 @@
+"""The pieces that stores are made of, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.records import Manifest, Owner, Part
+from perdure.stores import lines
+from perdure.stores.besides import placed
+from perdure.stores.counter import Counter
+from perdure.stores.disk import Disk
+from perdure.stores.document import Document, decode, encode, fits_inline
+from perdure.stores.ids import file_name
+from perdure.stores.owners import Owners, this_process
+from perdure.stores.worker import Worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DISK = Disk()
+
+
+class Resource:
+    """Knows where it is used, and whether it is closed."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        self.is_closed = False
+
+    def close(self) -> None:
+        assert threading.current_thread() is self.thread
+        self.is_closed = True
+
+
+# The worker
+
+
+async def test_a_job_has_its_result_and_its_error() -> None:
+    worker = Worker("test", Resource)
+    assert await worker.do(lambda resource: resource.is_closed) is False
+    with pytest.raises(ZeroDivisionError):
+        await worker.do(lambda _: 1 // 0)
+    assert worker.do_blocking(lambda _: 7) == 7
+    await worker.close()
+
+
+async def test_a_closed_worker_opens_its_resource_again() -> None:
+    worker = Worker("test", Resource)
+    first = await worker.do(lambda resource: resource)
+    await worker.close()
+    assert first.is_closed
+    second = await worker.do(lambda resource: resource)
+    assert second is not first
+    await worker.close()
+    await worker.close()
+
+
+async def test_closing_waits_for_the_jobs_before_it() -> None:
+    worker = Worker("test", Resource)
+    gate, done = threading.Event(), list[int]()
+    worker.post(lambda _: gate.wait())
+    worker.post(lambda _: done.append(1))
+    closing = asyncio.create_task(worker.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await closing
+    assert done == [1]
+
+
+async def test_a_job_that_is_cancelled_before_it_starts_is_not_done() -> None:
+    worker = Worker("test", Resource)
+    gate, done = threading.Event(), list[int]()
+    worker.post(lambda _: gate.wait())
+    waiting = asyncio.create_task(worker.do(lambda _: done.append(1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gate.set()
+    await worker.close()
+    assert done == []
+
+
+async def test_a_worker_is_closed_although_nobody_waits_for_it() -> None:
+    worker = Worker("test", Resource)
+    resource = await worker.do(lambda resource: resource)
+    gate = threading.Event()
+    worker.post(lambda _: gate.wait())
+    closing = asyncio.create_task(worker.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    gate.set()
+    resource.thread.join(timeout=30)
+    assert resource.is_closed
+
+
+async def test_a_worker_that_nobody_has_ends_its_thread() -> None:
+    worker = Worker("test", Resource)
+    resource = await worker.do(lambda resource: resource)
+    del worker
+    gc.collect()
+    resource.thread.join(timeout=30)
+    assert resource.is_closed
+
+
+# Ids
+
+
+@given(st.text(min_size=1, max_size=220), st.text(min_size=1, max_size=220))
+def test_different_ids_have_different_file_names(first: str, second: str) -> None:
+    assert (file_name(first) == file_name(second)) == (first == second)
+
+
+@given(st.text(min_size=1, max_size=220))
+def test_a_file_name_is_one_name(value: str) -> None:
+    name = file_name(value)
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert name.isascii()
+    assert 0 < len(name) <= 200
+
+
+# Owners
+
+
+def test_an_owner_on_another_machine_may_live(tmp_path: Path) -> None:
+    stranger = Owner(id="abc", host="elsewhere", boot="another", pid=1)
+    assert not Owners(tmp_path).is_replaceable(stranger)
+
+
+def test_an_owner_from_before_the_last_boot_is_dead(tmp_path: Path) -> None:
+    me = this_process()
+    assert Owners(tmp_path).is_dead(Owner(id="abc", host=me.host, boot="earlier", pid=me.pid))
+
+
+def test_a_process_replaces_itself_but_is_not_dead(tmp_path: Path) -> None:
+    owners = Owners(tmp_path)
+    me = owners.enter()
+    assert owners.is_replaceable(me)
+    assert not owners.is_dead(me)
+
+
+def test_an_id_from_a_file_leads_nowhere(tmp_path: Path) -> None:
+    me = this_process()
+    (tmp_path / "victim.lock").touch()
+    Owners(tmp_path / "owners").is_replaceable(Owner(id="../victim", host=me.host, boot=me.boot, pid=1))
+    assert (tmp_path / "victim.lock").exists()
+
+
+# Lines
+
+
+@given(values=st.lists(st.text(max_size=3000), max_size=12), torn=st.binary(max_size=50))
+def test_lines_are_read_backward_as_forward(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], torn: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(b"".join(map(lines.encoded, values)) + torn.replace(b"\n", b""))
+    assert lines.forward(DISK, path)[0] == values
+    assert list(lines.backward(DISK, path)) == values[::-1]
+    lines.append(DISK, path, "next", sync=False)
+    assert lines.forward(DISK, path)[0] == [*values, "next"]
+
+
+def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for value in ("one", "two", "three"):
+        lines.append(DISK, path, value, sync=False)
+    data = path.read_bytes()
+    for place in range(len(data) - 1):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(WorkflowCheckpointException, match="damaged"):
+            list(lines.backward(DISK, path))
+
+
+def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_path: Path) -> None:
+    def counter(boot: str) -> Counter:
+        return Counter(DISK, tmp_path / "counter", lambda: 41, boot=boot)
+
+    taken = [counter("first").take() for _ in range(3)]
+    assert taken == [42, 43, 44]
+    # As far as is known, any number up to the reserved ones was in use.
+    after = counter("second").take()
+    assert after >= 42 + 1000
+    assert counter("second").take() == after + 1
+
+
+# Documents
+
+
+def document(header: bytes, *parts: Part) -> Document:
+    manifest = Manifest("r@1", "r", "flow", 1, "r@0", "2024-01-01T00:00:00+00:00", 3, header, {"a": "b", "ä": "c"})
+    return Document(manifest, settled=True, sequence=7, parts={part.hash: part for part in parts})
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(header=st.dictionaries(st.text(), JSON, max_size=4), values=st.lists(JSON, max_size=4))
+def test_a_document_comes_back_as_it_was(header: dict[str, Any], values: list[Any]) -> None:
+    parts = [Part.of(lines.encoded(value)[17:-1], refs=("ab", "cd")) for value in values]
+    written = document(lines.encoded(header)[17:-1], *filter(fits_inline, parts))
+    assert decode(encode(written), "r@1") == written
+
+
+def test_any_changed_byte_of_a_document_is_noticed() -> None:
+    data = encode(document(b'{"note":"text"}', Part.of(b'{"k":[1,2]}'), Part.of(b"null")))
+    for place in range(len(data)):
+        for changed in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[:place], data[:place] + b" "):
+            with pytest.raises(CheckpointDamagedError, match="'r@1'"):
+                decode(changed, "r@1")
+    with pytest.raises(CheckpointDamagedError):
+        decode(data + b"\n", "r@1")
+
+
+def test_parts_beside_have_all_that_they_refer_to_beside() -> None:
+    leaf = Part.of(b'"leaf"')
+    twig = Part.of(b'"twig"', (leaf.hash,))
+    large = Part.of(b'"' + b"x" * 5000 + b'"', (twig.hash,))
+    alone = Part.of(b'"alone"')
+    toc = {"large": large.hash, "twig": twig.hash, "alone": alone.hash, "elsewhere": "0" * 40}
+    known = {part.hash: part for part in (leaf, twig, large, alone)}
+    inline, beside = placed(toc, carried={}, new=known)
+    assert inline == {alone.hash: alone}
+    assert beside.keys() == {large.hash, twig.hash, leaf.hash}

@@ -1,0 +1,146 @@
+"""What is particular to the SQLite store: its file and its schema."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.stores.sqlite import SqliteStore
+from perdure.stores.statements import migrations, named_statements, split
+from perdure.testing.stores import ManualClock, RunDriver, text_part
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def change(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+async def store_with_a_run(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit({"a": text_part("v0")})
+    await run.commit({"a": text_part("v1")})
+    return store
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear database, " * 100, "utf-8")
+    store = SqliteStore(path)
+    with pytest.raises(WorkflowCheckpointException, match="not a SQLite database"):
+        await store.ids()
+    assert path.read_text("utf-8") == "Dear database, " * 100
+    await store.close()
+
+
+async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    change(path, "CREATE TABLE customers (name TEXT)")
+    store = SqliteStore(path)
+    with pytest.raises(WorkflowCheckpointException, match="another program"):
+        await store.ids()
+    await store.close()
+
+
+async def test_a_database_of_a_later_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    await (await store_with_a_run(path)).close()
+    change(path, "PRAGMA user_version = 1000")
+    store = SqliteStore(path)
+    with pytest.raises(WorkflowCheckpointException, match="upgrade perdure"):
+        await store.ids()
+    await store.close()
+
+
+@pytest.mark.parametrize("path", ["", ":memory:"])
+def test_a_database_without_a_file_is_refused(path: str) -> None:
+    with pytest.raises(WorkflowCheckpointException, match="in-memory storage"):
+        SqliteStore(path)
+
+
+async def test_a_store_that_could_not_be_opened_opens_when_the_cause_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    path.mkdir()
+    store = SqliteStore(path)
+    with pytest.raises(WorkflowCheckpointException, match=r"runs\.db"):
+        await store.ids()
+    path.rmdir()
+    assert list(await store.ids()) == []
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE checkpoints SET header = x'7b7d' WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET toc = '{' WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET toc = '{}' WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET toc = CAST(x'22ff22' AS TEXT) WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET iteration_count = 7 WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET header = 'text' WHERE checkpoint_id = 'r@1'",
+        "UPDATE checkpoints SET checksum = '' WHERE checkpoint_id = 'r@1'",
+    ],
+)
+async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    change(path, damage)
+    for read in (store.manifest("r@1"), store.manifests(), store.manifests(run_id="r")):
+        with pytest.raises(CheckpointDamagedError, match="'r@1'"):
+            await read
+    with pytest.raises(CheckpointDamagedError, match="'r@1'"):
+        await store.latest(workflow_name="flow")
+    assert (await store.manifest("r@0")).position == 0
+    await store.close()
+
+
+def empty_database(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path)
+    for script in migrations():
+        for statement in split(script):
+            connection.execute(statement)
+    return connection
+
+
+@pytest.mark.parametrize("name", named_statements())
+def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
+    statement = named_statements()[name]
+    with contextlib.closing(empty_database(tmp_path / "runs.db")) as connection:
+        connection.execute(f"EXPLAIN {statement}", dict.fromkeys(re.findall(r":(\w+)", statement), 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("latest_of_workflow", "checkpoints_of_workflow"),
+        ("newest_of_run", "checkpoints_of_run"),
+        ("prune_older", "checkpoints_by_age"),
+        ("finished_runs", "runs_finished"),
+    ],
+)
+def test_what_must_be_fast_goes_by_an_index(tmp_path: Path, name: str, index: str) -> None:
+    statement = named_statements()[name]
+    parameters = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+    with contextlib.closing(empty_database(tmp_path / "runs.db")) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+    assert index in str(plan)
+    assert "TEMP B-TREE" not in str(plan)
+
+
+async def test_a_database_is_in_wal_mode_and_says_whose_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        pragmas = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "application_id")]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    assert pragmas == ["wal", int.from_bytes(b"perd")]
+    assert version == len(migrations())
+    await store.close()
