@@ -38,7 +38,8 @@ def one_life(kind: str, directory: Path) -> int:
     status = 1
     try:
         ended = asyncio.run(live(storage_of(kind, directory), PAUSE_SECONDS))
-        (directory / "ended").write_text(repr(ended))
+        (directory / "ending").write_text(repr(ended))
+        (directory / "ending").rename(directory / "ended")  # at once, since the killer may come while it is written
         status = 0
     except BaseException as error:
         (directory / "error").write_text(repr(error))

@@ -24,19 +24,16 @@ from perdure.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from conftest import Storage
-
     from perdure import Workflow
     from perdure.records import Claim, Commit
 
 
 async def failing(workflow: Workflow, message: Any) -> list[str]:
     """The events that a failing call tells, by type."""
-    told: list[str] = []
     stream = workflow.run(message, stream=True)
     with pytest.raises(ArithmeticError, match="broke at"):
-        async for event in stream:
-            told.append(event.type)
-    return told
+        await stream.get_final_response()
+    return types_of(stream.updates)
 
 
 async def test_a_failure_is_told_and_writes_no_checkpoint(storage: Storage) -> None:

@@ -11,7 +11,6 @@ from perdure import AlreadyAnsweredError, Edit, UnknownRequestError, WorkflowRun
 
 if TYPE_CHECKING:
     from conftest import Storage
-
     from perdure import Run
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Storage
-
     from perdure import Workflow
 
 

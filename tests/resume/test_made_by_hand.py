@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,21 +12,24 @@ from shapes import Clerk, Question, Tally, asking, counting, nested, requests, u
 
 from perdure import (
     EncodeError,
+    Executor,
     FileCheckpointStorage,
     IncompatibleGraphError,
     InMemoryCheckpointStorage,
     SqliteCheckpointStorage,
+    WorkflowBuilder,
     WorkflowCheckpoint,
     WorkflowCheckpointException,
+    WorkflowContext,
     WorkflowEvent,
     WorkflowMessage,
+    handler,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Storage
-
     from perdure import Workflow
 
 
@@ -154,10 +159,52 @@ async def test_a_checkpoint_is_a_dataclass(storage: Storage) -> None:
     assert changed.checkpoint_id == "other"
 
 
+async def test_a_loaded_checkpoint_that_was_changed_is_not_taken_for_the_stored_one(storage: Storage) -> None:
+    await counting(storage).run(1)
+    ids = await storage.list_checkpoint_ids()
+    first = await storage.load(ids[1])
+    first.state["last"] = 50
+    with pytest.raises(WorkflowCheckpointException, match="checkpoints never change"):
+        await storage.save(first)
+    first.checkpoint_id = "mine"
+    first.run_id = "mine"
+    await storage.save(first)
+    assert (await storage.load("mine")).state["last"] == 50
+    assert (await storage.load(ids[1])).state["last"] == 1
+    replaced = dataclasses.replace(await storage.load(ids[1]), checkpoint_id="other", run_id="other")
+    await storage.save(replaced)
+    assert (await counting(storage).run(checkpoint_id="other")).get_outputs() == [[1, 2, 3]]
+
+
+async def test_a_copy_of_a_loaded_checkpoint_knows_no_storage(storage: Storage) -> None:
+    await asking(storage).run(["hue"])
+    (_, waiting) = await storage.list_checkpoints()
+    for copied in (copy.deepcopy(waiting), pickle.loads(pickle.dumps(waiting))):
+        assert copied.checkpoint_id == waiting.checkpoint_id
+        assert copied.state == waiting.state
+        assert list(copied.pending_request_info_events) == ["about-hue"]
+
+
+async def test_a_message_of_it_that_nobody_can_take_is_refused(storage: Storage) -> None:
+    workflow = uneven(storage)
+    checkpoint = made(workflow, messages={"s": [WorkflowMessage(5, "s")]})
+    await storage.save(checkpoint)
+    with pytest.raises(WorkflowCheckpointException, match="'s' that can't be delivered"):
+        await workflow.run(checkpoint_id=checkpoint.checkpoint_id)
+
+
+async def test_the_documented_fields_alone_carry_what_a_fan_in_has_released(storage: Storage) -> None:
+    await uneven(storage).run("x")
+    gathered = (await storage.list_checkpoints())[3]
+    again = WorkflowCheckpoint.from_dict(gathered.to_dict() | {"checkpoint_id": "mine", "run_id": "mine"})
+    await storage.save(again)
+    assert (await uneven(storage).run(checkpoint_id="mine")).get_outputs() == ["xs+xlm"]
+
+
 async def test_a_loaded_checkpoint_can_be_changed_and_saved_as_another(storage: Storage) -> None:
     await counting(storage).run(1)
     (_, first, *_) = await storage.list_checkpoints()
-    fields = first.to_dict() | {"checkpoint_id": "mine", "run_id": "mine"}
+    fields: dict[str, Any] = {**first.to_dict(), "checkpoint_id": "mine", "run_id": "mine"}
     fields["state"]["_executor_state"]["tally"]["seen"] = [50]
     await storage.save(WorkflowCheckpoint.from_dict(fields))
     assert (await counting(storage).run(checkpoint_id="mine")).get_outputs() == [[50, 2, 3]]
@@ -182,17 +229,18 @@ async def test_a_run_that_was_carried_to_any_other_storage_goes_on_there_as_the_
     assert run_id is not None
     originals = await storage.list_checkpoints(run_id=run_id)
     ends: list[Any] = []
-    for copy in kinds(tmp_path):
+    for other in kinds(tmp_path):
         for checkpoint in originals:
-            await copy.save(checkpoint)
-        assert [c.to_dict().keys() for c in await copy.list_checkpoints()] == [c.to_dict().keys() for c in originals]
+            await other.save(checkpoint)
         clerk = Clerk()
-        result = await nested(copy, clerk=clerk).run(run_id=run_id, responses={"about-mood": "calm"})
+        workflow = nested(other, clerk=clerk)
+        assert [c.state for c in await other.list_checkpoints()] == [c.state for c in originals]
+        result = await workflow.run(run_id=run_id, responses={"about-mood": "calm"})
         assert result.get_outputs() == ["heard mood: calm"]
         assert clerk.log == ["red", "calm"]
-        (*_, last) = await copy.list_checkpoints(run_id=run_id)
+        (*_, last) = await other.list_checkpoints(run_id=run_id)
         ends.append((last.checkpoint_id, last.previous_checkpoint_id, last.iteration_count, last.state))
-        await copy.close()
+        await other.close()
     assert ends[0] == ends[1] == ends[2]
     await source.run(responses={"about-mood": "calm"})
     (*_, last) = await storage.list_checkpoints(run_id=run_id)
@@ -201,19 +249,19 @@ async def test_a_run_that_was_carried_to_any_other_storage_goes_on_there_as_the_
 
 async def test_a_single_checkpoint_that_was_carried_elsewhere_goes_on_there(storage: Storage, tmp_path: Path) -> None:
     await counting(storage).run(1)
-    (_, second, *_) = await storage.list_checkpoints()
-    for copy in kinds(tmp_path):
-        await copy.save(second)
-        assert (await copy.load(second.checkpoint_id)).to_dict() == second.to_dict()
-        workflow = counting(copy)
+    originals = await storage.list_checkpoint_ids()
+    second = await storage.load(originals[1])
+    for other in kinds(tmp_path):
+        await other.save(second)
+        assert (await other.load(second.checkpoint_id)).to_dict() == second.to_dict()
+        workflow = counting(other)
         assert (await workflow.run(checkpoint_id=second.checkpoint_id)).get_outputs() == [[1, 2, 3]]
         assert workflow.run_id == second.run_id
-        await copy.close()
+        assert await other.list_checkpoint_ids() == originals[1:]
+        await other.close()
 
 
 async def test_a_carried_run_asks_with_the_same_ids_as_the_original(storage: Storage) -> None:
-    from perdure import Executor, WorkflowBuilder, WorkflowContext, handler  # noqa: PLC0415
-
     class Unsure(Executor):
         @handler
         async def go(self, text: str, ctx: WorkflowContext[int]) -> None:
@@ -229,24 +277,24 @@ async def test_a_carried_run_asks_with_the_same_ids_as_the_original(storage: Sto
         return builder.add_edge(unsure, unsure).build()
 
     original = requests(await build(storage).run("x", run_id="carried"))
-    copy = InMemoryCheckpointStorage()
+    other = InMemoryCheckpointStorage()
     for checkpoint in (await storage.list_checkpoints())[:2]:
-        await copy.save(checkpoint)
-    assert requests(await build(copy).run(run_id="carried")) == original
+        await other.save(checkpoint)
+    assert requests(await build(other).run(run_id="carried")) == original
 
 
 async def test_a_carried_run_knows_its_first_message(storage: Storage) -> None:
     await counting(storage).run(1, run_id="order-17")
-    copy = InMemoryCheckpointStorage()
+    other = InMemoryCheckpointStorage()
     for checkpoint in await storage.list_checkpoints():
-        await copy.save(checkpoint)
-    assert (await counting(copy).run(1, run_id="order-17")).get_outputs() == [[1, 2, 3]]
+        await other.save(checkpoint)
+    assert (await counting(other).run(1, run_id="order-17")).get_outputs() == [[1, 2, 3]]
 
 
 async def test_a_carried_checkpoint_is_saved_twice_as_once(storage: Storage) -> None:
     await counting(storage).run(1)
-    copy = InMemoryCheckpointStorage()
+    other = InMemoryCheckpointStorage()
     for _ in range(2):
         for checkpoint in await storage.list_checkpoints():
-            await copy.save(checkpoint)
-    assert await copy.list_checkpoint_ids() == await storage.list_checkpoint_ids()
+            await other.save(checkpoint)
+    assert await other.list_checkpoint_ids() == await storage.list_checkpoint_ids()

@@ -26,7 +26,6 @@ from perdure import (
 
 if TYPE_CHECKING:
     from conftest import Storage
-
     from perdure import Workflow
 
 IDLE, WAITING = WorkflowRunState.IDLE, WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
@@ -95,7 +94,11 @@ async def stored(storage: Storage) -> list[Any]:
 
 
 WRONG = [
-    ({"about-time": "late"}, UnknownRequestError, "no request 'about-time' to answer: pending are 'about-a', 'about-b'"),
+    (
+        {"about-time": "late"},
+        UnknownRequestError,
+        "no request 'about-time' to answer: pending are 'about-a', 'about-b'",
+    ),
     ({"about-a": 7}, AnswerTypeError, "request 'about-a' asks for a str, the answer is a int"),
     ({"about-a": "fine", "about-b": None}, AnswerTypeError, "'about-b'"),
     ({"about-a": "fine", "about-c": "again"}, AlreadyAnsweredError, "request 'about-c' of run"),
@@ -204,7 +207,7 @@ class Asker(Executor):
     async def told(
         self,
         question: Question,
-        answer: float | Shape | Order | Shade | list[Point] | dict[str, Point] | bool | str | None,
+        answer: float | Shape | Order | Shade | list[Point] | dict[str, Point] | bool | str | None,  # noqa: FBT001
         ctx: WorkflowContext[Never, Any],
     ) -> None:
         del question, ctx
@@ -286,7 +289,7 @@ async def test_an_answer_that_no_handler_takes_is_refused_and_the_request_stays(
 
         @response_handler
         async def told(self, question: Question, answer: str, ctx: WorkflowContext) -> None:
-            raise AssertionError("never called")
+            raise AssertionError((question, answer, ctx))
 
     workflow = WorkflowBuilder(start_executor=Deaf("deaf"), name="deaf", checkpoint_storage=storage).build()
     result = await workflow.run("x")

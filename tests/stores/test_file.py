@@ -292,3 +292,20 @@ async def test_a_directory_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkflowCheckpointException, match="upgrade perdure"):
         await store.ids()
     await store.close()
+
+
+async def test_a_run_that_begins_again_under_its_old_id_has_a_history_of_its_own(quick_path: Path) -> None:
+    store, witness = FileStore(quick_path), FileStore(quick_path)
+    for length in (1, 5, 2, 9):
+        run = await start(store)
+        for _ in range(length):
+            await run.commit()
+        for reader in (store, witness):
+            history = await reader.manifests(run_id="r")
+            assert [manifest.position for manifest in history] == list(range(length))
+        await run.release()
+        for position in range(length):
+            await store.delete(f"r@{position}")
+        assert await store.run("r") is None
+    await store.close()
+    await witness.close()

@@ -5,7 +5,7 @@ import gc
 from typing import Any
 
 import pytest
-from tests.workflow.nodes import Gate, MaybeStorage, live_and_checkpointed, other_tasks, passing
+from tests.workflow.nodes import Context, Gate, MaybeStorage, live_and_checkpointed, node, other_tasks, passing
 
 from perdure import (
     InMemoryCheckpointStorage,
@@ -40,6 +40,29 @@ async def test_cancelling_the_task_cancels_the_executors_and_waits_for_them(stor
     assert gate.has_cleaned_up
     assert other_tasks() == set()
     assert workflow.status is WorkflowRunState.CANCELLED
+
+
+async def test_a_run_that_is_cancelled_again_while_it_stops_still_waits_for_its_executors() -> None:
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def reluctant(_: Any, __: Context) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            ended.set()
+
+    running = asyncio.ensure_future(WorkflowBuilder(start_executor=node("a", reluctant)).build().run(1))
+    await begun.wait()
+    for _ in range(3):
+        running.cancel()
+        await settled()
+    assert not running.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
 
 
 @live_and_checkpointed

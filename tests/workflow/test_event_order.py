@@ -184,9 +184,10 @@ async def test_an_executor_completes_with_what_it_sent_and_then_what_it_yielded(
     assert completed == [[1, "more", "out"], None, None]
 
 
-async def test_an_executor_is_invoked_with_its_message() -> None:
-    events = await events_of(two_steps(), "hello")
-    assert [event.data for event in events if event.type == "executor_invoked"] == ["hello", "hello"]
+async def test_an_executor_is_told_to_be_invoked_with_the_very_message_that_it_gets() -> None:
+    message = object()
+    events = await events_of(two_steps(), message)
+    assert [event.data is message for event in events if event.type == "executor_invoked"] == [True, True]
 
 
 async def test_the_engine_tells_as_framework_and_executors_as_executor() -> None:

@@ -1,6 +1,7 @@
 """What a failure leaves behind: nothing of its superstep, and nobody running."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -87,6 +88,15 @@ async def test_of_several_failures_the_first_in_the_plan_is_raised(storage: Mayb
     )
     with pytest.raises(ValueError, match="one"):
         await workflow.run(1)
+
+
+async def test_failures_that_are_not_raised_do_not_come_back_as_noise(caplog: pytest.LogCaptureFixture) -> None:
+    start, one, two = passing("start"), failing("one", ValueError("one")), failing("two", KeyError("two"))
+    workflow = WorkflowBuilder(start_executor=start).add_fan_out_edges(start, [one, two]).build()
+    with pytest.raises(ValueError, match="one"):
+        await workflow.run(1)
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 @live_and_checkpointed

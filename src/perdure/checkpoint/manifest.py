@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -12,7 +12,7 @@ from perdure.checkpoint.values import Kept, as_kept, decode
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.kernel.snapshot import Answered, Delivery, Output, Request, Snapshot
 from perdure.kernel.trail import CHUNK_LENGTH, Trail
-from perdure.records import Manifest
+from perdure.records import Manifest, NewRun
 from perdure.typenames import describe
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Identity:
     kind: str
     graph_signature_hash: str
     definition_version: int
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    origin: NewRun
+    """How the run began, so that a copy of the checkpoint in another store is a copy of the run."""
 
 
 class Writer:
@@ -198,7 +199,13 @@ def _header(snapshot: Snapshot, identity: Identity) -> dict[str, Any]:
             for request in snapshot.requests.values()
         },
         "withheld_kwargs": list(snapshot.withheld_kwargs),
-        "metadata": dict(identity.metadata),
+        "run": {
+            "created_at": identity.origin.created_at,
+            "nonce": identity.origin.nonce,
+            "input_digest": identity.origin.input_digest,
+            "parent_checkpoint_id": identity.origin.parent_checkpoint_id,
+        },
+        "metadata": {},
         "version": "1.0",
     }
 
@@ -216,6 +223,24 @@ def header_of(manifest: Manifest) -> dict[str, Any]:
             "upgrade perdure to read it"
         )
     return header
+
+
+def origin_of(manifest: Manifest) -> NewRun:
+    """How the run of a checkpoint began, as far as it is told."""
+    told = header_of(manifest).get("run", {})
+    return NewRun(
+        manifest.run_id,
+        manifest.workflow_name,
+        told.get("created_at", manifest.timestamp),
+        told.get("nonce", manifest.run_id),
+        told.get("input_digest"),
+        told.get("parent_checkpoint_id"),
+    )
+
+
+def is_settled(manifest: Manifest) -> bool:
+    """Whether the checkpoint leaves nothing to do and nothing to answer."""
+    return "deliveries" not in manifest.toc and not any(path.startswith("request/") for path in manifest.toc)
 
 
 class Reader:
@@ -279,7 +304,10 @@ class Reader:
 
     def _fan_in(self, tree: dict[str, dict[str, list[Any]]]) -> dict[str, dict[str, tuple[Kept, ...]]]:
         return {
-            group_id: {source: tuple(map(self._inline, values)) for source, values in buffer.items()}
+            group_id: {
+                source: tuple(self._inline(value, f"message of executor {source!r}") for value in values)
+                for source, values in buffer.items()
+            }
             for group_id, buffer in tree.items()
         }
 
@@ -289,30 +317,32 @@ class Reader:
     def _stored(self, address: str, path: str) -> Kept:
         return self._kept(verified(self._parts, address), path)
 
-    def _inline(self, tree: object) -> Kept:
-        return self._kept(dumps(tree), "a message")
+    def _inline(self, tree: object, path: str) -> Kept:
+        return self._kept(dumps(tree), path)
 
     def _kept(self, text: bytes, path: str) -> Kept:
         encoded = piece(loads(text))
         return Kept(path=path, encoded=encoded, stored=self._parts, checkpoint_id=self._manifest.checkpoint_id)
 
-    def _type(self, tree: object) -> object:
-        return decode(self._codec, self._inline(tree))
+    def _type(self, tree: object, path: str) -> object:
+        return decode(self._codec, self._inline(tree, path))
 
     def _request(self, tree: dict[str, Any]) -> Request:
+        path = f"request {tree['id']!r}"
         return Request(
             tree["id"],
             tree["executor"],
-            self._inline(tree["data"]),
-            self._type(tree["request_type"]),
-            self._type(tree["response_type"]),
+            self._inline(tree["data"], path),
+            self._type(tree["request_type"], path),
+            self._type(tree["response_type"], path),
         )
 
     def _delivery(self, tree: dict[str, Any]) -> Delivery:
+        path = f"message for executor {tree['target']!r}"
         return Delivery(
             tree["target"],
             tuple(tree["sources"]),
-            tuple(map(self._inline, tree["values"])),
+            tuple(self._inline(value, path) for value in tree["values"]),
             tree["send"],
             is_gathered=tree.get("gathered", False),
             asked_for=tree.get("asked_for"),
@@ -320,7 +350,8 @@ class Reader:
         )
 
     def _output(self, tree: dict[str, Any]) -> Output:
-        return Output(tree["executor"], tree["kind"], self._inline(tree["data"]))
+        path = f"output of executor {tree['executor']!r}"
+        return Output(tree["executor"], tree["kind"], self._inline(tree["data"], path))
 
     def _trail(self, chunks: Mapping[str, str], read: Callable[[Any], Any]) -> Trail[Any]:
         loaded = [tuple(map(read, self._read(chunks[index]))) for index in sorted(chunks, key=int)]

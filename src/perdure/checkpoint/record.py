@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -13,45 +13,32 @@ from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
 from perdure.graph.context import SHARED_SCOPE
-from perdure.graph.messages import MessageType, WorkflowMessage
+from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from perdure.checkpoint.codec import Codec
     from perdure.checkpoint.values import Values
-    from perdure.kernel.snapshot import Request, Snapshot
+    from perdure.kernel.snapshot import Delivery, Request, Snapshot
     from perdure.records import Manifest
 
 EXECUTOR_STATE_KEY = "_executor_state"
 WORKFLOW_RUN_KWARGS_KEY = "_workflow_run_kwargs"
 SAVED_FIELDS_PATH = "fields"
 
-_FIELDS = (
-    "workflow_name",
-    "graph_signature_hash",
-    "checkpoint_id",
-    "run_id",
-    "previous_checkpoint_id",
-    "timestamp",
-    "messages",
-    "state",
-    "pending_request_info_events",
-    "iteration_count",
-    "metadata",
-    "version",
-)
+VALUE_FIELDS = ("messages", "state", "pending_request_info_events")
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The values of a checkpoint, decoded."""
-
-    messages: dict[str, list[WorkflowMessage]]
-    state: dict[str, Any]
-    pending_request_info_events: dict[str, WorkflowEvent[Any]]
+def _new_id() -> str:
+    return SystemClock().new_id()
 
 
+def _now() -> str:
+    return SystemClock().now().isoformat()
+
+
+@dataclass(eq=False, repr=False)
 class WorkflowCheckpoint:
     """The run as a value after a commit.
 
@@ -59,55 +46,22 @@ class WorkflowCheckpoint:
     states under `_executor_state`. What these hand out is yours: changing it changes nothing that is stored.
     """
 
-    def __init__(  # noqa: PLR0917 - the documented fields in the documented order
-        self,
-        workflow_name: str,
-        graph_signature_hash: str,
-        checkpoint_id: str | None = None,
-        previous_checkpoint_id: str | None = None,
-        timestamp: str | None = None,
-        messages: dict[str, list[WorkflowMessage]] | None = None,
-        state: dict[str, Any] | None = None,
-        pending_request_info_events: dict[str, WorkflowEvent[Any]] | None = None,
-        iteration_count: int = 0,
-        metadata: dict[str, Any] | None = None,
-        version: str = "1.0",
-        run_id: str = "",
-    ) -> None:
-        clock = SystemClock()
-        self.workflow_name = workflow_name
-        self.graph_signature_hash = graph_signature_hash
-        self.checkpoint_id = checkpoint_id or clock.new_id()
-        self.run_id = run_id
-        self.previous_checkpoint_id = previous_checkpoint_id
-        self.timestamp = timestamp or clock.now().isoformat()
-        self.iteration_count = iteration_count
-        self.metadata: dict[str, Any] = metadata if metadata is not None else {}
-        self.version = version
-        self._given = Contents(messages or {}, state or {}, pending_request_info_events or {})
-
-    def contents(self) -> Contents:
-        """The three kinds of values."""
-        return self._given
-
-    @property
-    def messages(self) -> dict[str, list[WorkflowMessage]]:
-        """The messages that wait for the next superstep, by source."""
-        return self.contents().messages
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The shared state, the executors' states and the run kwargs."""
-        return self.contents().state
-
-    @property
-    def pending_request_info_events(self) -> dict[str, WorkflowEvent[Any]]:
-        """The requests that have no answer yet, by id."""
-        return self.contents().pending_request_info_events
+    workflow_name: str
+    graph_signature_hash: str
+    checkpoint_id: str = field(default_factory=_new_id)
+    previous_checkpoint_id: str | None = None
+    timestamp: str = field(default_factory=_now)
+    messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, "list[WorkflowMessage]"])
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, "WorkflowEvent[Any]"])
+    iteration_count: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    version: str = "1.0"
+    run_id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields by name; the values are the objects themselves."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowCheckpoint:
@@ -129,44 +83,76 @@ class WorkflowCheckpoint:
         )
 
 
-class StoredCheckpoint(WorkflowCheckpoint):
-    """A checkpoint that a storage has. Its values are read and decoded when first looked at."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the values of a stored checkpoint are read from, and with which trust they are decoded."""
 
-    def __init__(
-        self, manifest: Manifest, read: Callable[[Iterable[str]], Mapping[str, bytes]], codec: Callable[[], Codec]
-    ) -> None:
-        header = header_of(manifest)
-        super().__init__(
-            workflow_name=manifest.workflow_name,
-            graph_signature_hash=header["graph_signature_hash"],
-            checkpoint_id=manifest.checkpoint_id,
-            previous_checkpoint_id=manifest.previous_id,
-            timestamp=manifest.timestamp,
-            iteration_count=manifest.iteration_count,
-            metadata=header.get("metadata", {}),
-            version=header.get("version", "1.0"),
-            run_id=header["run_id"],
-        )
-        self.manifest = manifest
-        self._read = read
-        self._codec = codec
-        self._decoded: Contents | None = None
+    manifest: Manifest
+    read: Callable[[Iterable[str]], Mapping[str, bytes]]
+    codec: Callable[[], Codec]
 
     def parts(self) -> Mapping[str, bytes]:
         """The bytes of every part."""
-        return self._read(self.manifest.toc.values())
+        return self.read(self.manifest.toc.values())
 
-    def contents(self) -> Contents:
-        """Decode everything, once. Raises CheckpointDamagedError, UntrustedTypeError."""
-        if self._decoded is None:
-            codec, parts = self._codec(), self.parts()
-            address = self.manifest.toc.get(SAVED_FIELDS_PATH)
-            if address is not None:
-                self._decoded = Contents(**saved_fields(self.manifest, parts, codec))
-            else:
-                snapshot = Reader(self.manifest, parts, codec).snapshot()
-                self._decoded = contents_of(snapshot, CodedValues(codec))
-        return self._decoded
+    def values(self) -> dict[str, Any]:
+        """The three kinds of values, decoded. Raises CheckpointDamagedError, UntrustedTypeError."""
+        codec, parts = self.codec(), self.parts()
+        if SAVED_FIELDS_PATH in self.manifest.toc:
+            return saved_fields(self.manifest, parts, codec)
+        return fields_of(Reader(self.manifest, parts, codec).snapshot(), CodedValues(codec))
+
+
+class StoredCheckpoint(WorkflowCheckpoint):
+    """A checkpoint that a storage has. Its values are read and decoded when first looked at."""
+
+    source: Source
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """`dataclasses.replace` makes a changed copy, and that is not stored."""
+        return WorkflowCheckpoint(*args, **kwargs)
+
+    @classmethod
+    def of(cls, source: Source) -> StoredCheckpoint:
+        """The checkpoint of a manifest; nothing is read yet."""
+        manifest, header = source.manifest, header_of(source.manifest)
+        self = object.__new__(cls)
+        self.source = source
+        self.workflow_name = manifest.workflow_name
+        self.graph_signature_hash = header["graph_signature_hash"]
+        self.checkpoint_id = manifest.checkpoint_id
+        self.previous_checkpoint_id = manifest.previous_id
+        self.timestamp = manifest.timestamp
+        self.iteration_count = manifest.iteration_count
+        self.metadata = header.get("metadata", {})
+        self.version = header.get("version", "1.0")
+        self.run_id = manifest.run_id
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what the instance does not have: its values, the first time."""
+        if name not in VALUE_FIELDS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        for each, value in self.source.values().items():
+            self.__dict__.setdefault(each, value)
+        return self.__dict__[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are whole, and know no storage."""
+        return WorkflowCheckpoint.from_dict, (self.to_dict(),)
+
+    def is_as_stored(self) -> bool:
+        """Whether nothing of it was changed since it was read."""
+        mine, stored = self.__dict__, StoredCheckpoint.of(self.source)
+        for each in fields(self):
+            if each.name not in VALUE_FIELDS and mine[each.name] != getattr(stored, each.name):
+                return False
+        codec = self.source.codec()
+        return all(
+            codec.encode(mine[name], path=name).text == codec.encode(getattr(stored, name), path=name).text
+            for name in VALUE_FIELDS
+            if name in mine
+        )
 
 
 def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> dict[str, Any]:
@@ -178,13 +164,13 @@ def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -
     return decode(codec, Kept(path="checkpoint", encoded=encoded, stored=parts, checkpoint_id=manifest.checkpoint_id))
 
 
-def contents_of(snapshot: Snapshot, values: Values) -> Contents:
+def fields_of(snapshot: Snapshot, values: Values) -> dict[str, Any]:
     """The documented view of a snapshot."""
     state = {key: values.give(value) for (scope, key), value in snapshot.state.items() if scope == SHARED_SCOPE}
     state[EXECUTOR_STATE_KEY] = {key: values.give(value) for key, value in snapshot.executors.items()}
     state[WORKFLOW_RUN_KWARGS_KEY] = {} if snapshot.kwargs is None else values.give(snapshot.kwargs)
     pending = {request.id: request_event(request, values) for request in snapshot.requests.values()}
-    return Contents(_messages(snapshot, values), state, pending)
+    return {"messages": _messages(snapshot, values), "state": state, "pending_request_info_events": pending}
 
 
 def request_event(request: Request, values: Values) -> WorkflowEvent[Any]:
@@ -198,18 +184,23 @@ def _messages(snapshot: Snapshot, values: Values) -> dict[str, list[WorkflowMess
     messages: dict[str, list[WorkflowMessage]] = {}
     seen: set[str] = set()
     for delivery in snapshot.deliveries:
-        if delivery.send in seen:
-            continue
-        seen.add(delivery.send)
-        given = [values.give(value) for value in delivery.values]
-        request = delivery.answers
-        messages.setdefault(delivery.sources[0], []).append(
-            WorkflowMessage(
-                given if delivery.is_gathered else given[0],
-                source_id=delivery.sources[0],
-                target_id=delivery.target_id if delivery.is_gathered else delivery.asked_for,
-                type=MessageType.STANDARD if request is None else MessageType.RESPONSE,
-                original_request_info_event=None if request is None else request_event(request, values),
-            )
-        )
+        if delivery.send not in seen:
+            seen.add(delivery.send)
+            message = _message(delivery, values)
+            messages.setdefault(message.source_id, []).append(message)
     return messages
+
+
+def _message(delivery: Delivery, values: Values) -> WorkflowMessage:
+    given = [values.give(value) for value in delivery.values]
+    if delivery.is_gathered:
+        # It has several sources and has passed its edges: nobody may route it again.
+        return WorkflowMessage(given, INTERNAL_SOURCE_ID(delivery.target_id), delivery.target_id)
+    request = delivery.answers
+    return WorkflowMessage(
+        given[0],
+        source_id=delivery.sources[0],
+        target_id=delivery.asked_for,
+        type=MessageType.STANDARD if request is None else MessageType.RESPONSE,
+        original_request_info_event=None if request is None else request_event(request, values),
+    )

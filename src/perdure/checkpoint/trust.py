@@ -165,11 +165,13 @@ class Trust:
     def including(self, *others: Trust) -> Trust:
         """This trust and others together. Where two classes have one name, the earlier is meant."""
         every = (self, *others)
-        return Trust(
-            tuple(root for trust in every for root in trust._roots),
-            frozenset(name for trust in every for name in trust._modules),
-            frozenset(name for trust in every for name in trust._allowed),
-        )
+        roots = _distinct(root for trust in every for root in trust._roots)
+        modules = frozenset(name for trust in every for name in trust._modules)
+        allowed = frozenset(name for trust in every for name in trust._allowed)
+        if (len(roots), modules, allowed) == (len(self._roots), self._modules, self._allowed):
+            # Nothing new: what was found so far stays found.
+            return self
+        return Trust(roots, modules, allowed)
 
     def with_module(self, module_name: str) -> Trust:
         """This trust and the data types that are visible by name in a module that is loaded."""
@@ -203,6 +205,19 @@ class Trust:
         in_modules = reachable(cls for module in modules for cls in visible(module))
         allowed = {type_name(cls): cls for cls in map(_loaded, sorted(self._allowed)) if cls is not None}
         return {**allowed, **in_modules, **declared}
+
+
+def _distinct(roots: Iterable[object]) -> tuple[object, ...]:
+    return tuple({_key(root): root for root in roots}.values())
+
+
+def _key(root: object) -> object:
+    """What tells one type expression from another; `Annotated` may hold what can't be hashed."""
+    try:
+        hash(root)
+    except TypeError:
+        return id(root)
+    return root
 
 
 def _require_name(entry: str) -> str:

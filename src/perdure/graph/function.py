@@ -68,10 +68,17 @@ def _is_async(func: Callable[..., Any]) -> bool:
 async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
     """Call a sync function. A thread can't be cancelled: whoever cancels waits until the function has returned."""
     call = asyncio.ensure_future(asyncio.to_thread(func, *arguments))
-    try:
-        await asyncio.shield(call)
-    finally:
-        await asyncio.wait((call,))
+    interruption: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait((call,))
+        except asyncio.CancelledError as error:
+            interruption = error
+    error = None if call.cancelled() else call.exception()
+    if interruption is not None:
+        raise interruption
+    if error is not None:
+        raise error
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:

@@ -16,7 +16,7 @@ from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup, group_edges
 from perdure.types import is_type_compatible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from perdure.graph.edges import Edge, EdgeGroup
     from perdure.graph.executor import Executor
@@ -35,6 +35,7 @@ def validate_workflow_graph(
     start_id = start_executor if isinstance(start_executor, str) else start_executor.id
     _require_start(start_id, executors)
     _require_known_ends(edge_groups, executors)
+    _require_distinct_nodes(executors)
     _require_distinct_edges(edge_groups)
     for group in edge_groups:
         if not isinstance(group, InternalEdgeGroup):
@@ -55,6 +56,26 @@ def _require_known_ends(edge_groups: Sequence[EdgeGroup], executors: Mapping[str
         for end in (edge.source_id, edge.target_id):
             if end not in executors:
                 raise GraphConnectivityError(f"Edge {edge.id} ends at {end!r}, which is no executor of the graph")
+
+
+def _require_distinct_nodes(executors: Mapping[str, Executor]) -> None:
+    """An executor in two places would mix the states of two sub-workflows."""
+    paths: dict[int, str] = {}
+    for path, executor in _nodes(executors, ()):
+        first = paths.setdefault(id(executor), path)
+        if first != path:
+            raise WorkflowValidationError(
+                f"{first!r} and {path!r} are the same executor: build a workflow for each sub-workflow executor",
+                ValidationTypeEnum.EXECUTOR_DUPLICATION,
+            )
+
+
+def _nodes(executors: Mapping[str, Executor], path: tuple[str, ...]) -> Iterator[tuple[str, Executor]]:
+    for executor_id, executor in executors.items():
+        yield "/".join((*path, executor_id)), executor
+        child = executor.child_graph()
+        if child is not None:
+            yield from _nodes(child.executors, (*path, executor_id))
 
 
 def _require_distinct_edges(edge_groups: Sequence[EdgeGroup]) -> None:

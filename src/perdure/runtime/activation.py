@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import SHARED_SCOPE
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 FRAMEWORK = WorkflowEventSource.FRAMEWORK
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
+ERASED: Final = object()
+"""Stands among the updates to a key for its removal."""
+
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
 
 
@@ -45,6 +48,8 @@ class Surroundings:
     """By executor: the writes of its earlier activations in this superstep."""
     children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     """By executor: the sub-workflow as its earlier activations in this superstep left it."""
+    opened: set[str] = field(default_factory=set[str])
+    """The ids of the requests that this superstep has opened so far."""
 
 
 @dataclass(slots=True)
@@ -70,9 +75,7 @@ class ActivationRecorder:
         self._requests: list[tuple[str, object, Any]] = []
         self._own: dict[StateKey, Any] = {}
         self._erased: set[StateKey] = set()
-        self._reduced: dict[StateKey, list[Any]] = {}
-        self.forgotten: set[StateKey] = set()
-        """Keys that were erased, perhaps to be written anew: what a reducer makes of them begins here."""
+        self._updates: dict[StateKey, list[Any]] = {}
         self.message: Any = self._message()
 
     def _message(self) -> Any:
@@ -142,7 +145,7 @@ class ActivationRecorder:
     def request(self, data: Any, response_type: Any, request_id: str | None) -> None:
         """Open a request."""
         chosen = request_id or self._derived_id(len(self._requests))
-        if chosen in self.around.snapshot.requests or any(chosen == other for other, _, _ in self._requests):
+        if chosen in self.around.snapshot.requests or chosen in self.around.opened:
             raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
         if not self.executor.is_request_supported(type(data), response_type):
             self.around.tell(
@@ -152,6 +155,7 @@ class ActivationRecorder:
                 )
             )
         self._requests.append((chosen, data, response_type))
+        self.around.opened.add(chosen)
         self.around.tell(WorkflowEvent.request_info(chosen, self.executor.id, data, response_type))
 
     def _derived_id(self, ordinal: int) -> str:
@@ -175,32 +179,43 @@ class ActivationRecorder:
                 raise KeyError(key)
             return self.around.values.give_state(earlier.value)
         if place == (SHARED_SCOPE, RUN_KWARGS_KEY):
-            return self.around.run_kwargs
+            return {kind: dict(by_target) for kind, by_target in self.around.run_kwargs.items()}
         return self.around.values.give_state(self.around.snapshot.state[place])
 
     def write(self, scope: str, key: str, value: Any) -> None:
         """Stage a value; of a key with a reducer, an update that is merged when the superstep ends."""
         place = (scope, key)
-        reducer = self.around.graph.rules.reducers.get(key) if scope == SHARED_SCOPE else None
+        reducer = self._reducer(place)
         if reducer is not None:
-            self._reduced.setdefault(place, []).append(value)
-            value = self._merged(reducer, place, value)
+            value = self._updated(reducer, place, value)
         self._own[place] = value
         self._erased.discard(place)
 
-    def _merged(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
+    def _reducer(self, place: StateKey) -> Reducer | None:
+        scope, key = place
+        return self.around.graph.rules.reducers.get(key) if scope == SHARED_SCOPE else None
+
+    def _updated(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
+        """Note an update, and merge it for this activation's own eyes. A reducer may change what it is given."""
+        self._updates.setdefault(place, []).append(self._copy(update, place))
         try:
-            return reducer(self.read(*place), update)
+            current = self.read(*place)
         except KeyError:
-            return update
+            return self._copy(update, place)
+        return reducer(current, self._copy(update, place))
+
+    def _copy(self, value: Any, place: StateKey) -> Any:
+        values = self.around.values
+        return values.give_state(values.fix(value, _state_path(place)))
 
     def erase(self, scope: str, key: str) -> None:
         """Stage the removal of a value. Raises KeyError."""
+        place = (scope, key)
         self.read(scope, key)
-        self._own.pop((scope, key), None)
-        self._reduced.pop((scope, key), None)
-        self._erased.add((scope, key))
-        self.forgotten.add((scope, key))
+        self._own.pop(place, None)
+        if self._reducer(place) is not None:
+            self._updates[place] = [ERASED]
+        self._erased.add(place)
 
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
@@ -259,9 +274,10 @@ class ActivationRecorder:
         writes.extend(Write(place, fix(value, _state_path(place))) for place, value in self._own.items())
         return writes
 
-    def reductions(self) -> Mapping[StateKey, Sequence[Any]]:
-        """The updates to keys with reducers, in order."""
-        return self._reduced
+    @property
+    def updates(self) -> Mapping[StateKey, Sequence[Any]]:
+        """The updates to keys with reducers, in order; `ERASED` forgets those before it."""
+        return self._updates
 
 
 def _state_path(place: StateKey) -> str:

@@ -50,13 +50,17 @@ class Blueprint:
         return trust
 
     def bound(self, storage: object) -> Binding:
-        """A storage as this workflow uses it."""
-        return bind(
-            storage,
-            workflow_name=self.graph.name,
-            trust=self.trust,
-            is_lenient=self.graph.rules.on_checkpoint_error == "warn",
-        )
+        """A storage as this workflow uses it. Raises TypeError for what is no storage."""
+        if not self._bound or self._bound[0].storage is not storage:
+            is_lenient = self.graph.rules.on_checkpoint_error == "warn"
+            binding = bind(storage, workflow_name=self.graph.name, trust=self.trust, is_lenient=is_lenient)
+            self._bound[:] = [binding]
+        return self._bound[0]
+
+    @cached_property
+    def _bound(self) -> list[Binding]:
+        """The storage that was used last: most workflows have one only, and finding the types in it takes time."""
+        return []
 
     def executors(self) -> Iterator[Executor]:
         """All executors, those of sub-workflows included."""

@@ -38,3 +38,8 @@ class Call:
     def names_a_run(self) -> bool:
         """Whether the call says which run it means."""
         return self.run_id is not None or self.checkpoint_id is not None
+
+    @property
+    def brings_something(self) -> bool:
+        """Whether the run is given anything, and not only to go on."""
+        return self.has_message or bool(self.responses)

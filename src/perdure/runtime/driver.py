@@ -15,10 +15,11 @@ from perdure.errors import (
     WorkflowConvergenceException,
 )
 from perdure.events import UndeliveredMessage, WorkflowEvent
+from perdure.graph.context import SHARED_SCOPE
 from perdure.graph.edges import FanOutEdgeGroup
 from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import FanIn, conflicts, fold, plan
-from perdure.runtime.activation import FRAMEWORK, Surroundings
+from perdure.runtime.activation import ERASED, FRAMEWORK, Surroundings
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
@@ -143,8 +144,8 @@ class Driver:
 
     def _tell_conflicts(self, effects: Sequence[Effects], telling: Telling) -> None:
         for conflict in conflicts(effects):
-            _, key = conflict.key
-            if key in self.graph.rules.reducers:
+            scope, key = conflict.key
+            if scope == SHARED_SCOPE and key in self.graph.rules.reducers:
                 continue
             error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
             if self.graph.rules.state_conflicts == "strict":
@@ -153,23 +154,19 @@ class Driver:
 
     def _merged(self, outcomes: Sequence[Outcome]) -> Mapping[StateKey, object]:
         updates: dict[StateKey, list[Any]] = {}
-        forgotten: set[StateKey] = set()
         for outcome in outcomes:
-            for place in outcome.recorder.forgotten:
-                updates.pop(place, None)
-                forgotten.add(place)
-            for place, values in outcome.recorder.reductions().items():
+            for place, values in outcome.recorder.updates.items():
                 updates.setdefault(place, []).extend(values)
-        return {
-            place: self._reduced(place, values, begins_anew=place in forgotten) for place, values in updates.items()
-        }
+        merged = {place: self._reduced(place, values) for place, values in updates.items()}
+        return {place: value for place, value in merged.items() if value is not None}
 
-    def _reduced(self, place: StateKey, updates: Sequence[Any], *, begins_anew: bool) -> object:
+    def _reduced(self, place: StateKey, updates: Sequence[Any]) -> object | None:
+        """The value that the updates make of the committed one, fixed; None if they end with its removal."""
         reducer = self.graph.rules.reducers[place[1]]
-        if place in self.snapshot.state and not begins_anew:
-            merged, rest = self.values.give_state(self.snapshot.state[place]), updates
-        else:
-            merged, rest = updates[0], updates[1:]
-        for update in rest:
-            merged = reducer(merged, update)
-        return self.values.fix(merged, f"state[{place[1]!r}]")
+        merged = [self.values.give_state(self.snapshot.state[place])] if place in self.snapshot.state else []
+        for update in updates:
+            if update is ERASED:
+                merged.clear()
+            else:
+                merged = [reducer(merged[0], update) if merged else update]
+        return self.values.fix(merged[0], f"state[{place[1]!r}]") if merged else None

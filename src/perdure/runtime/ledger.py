@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.codec import Codec
     from perdure.clock import Clock
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim, Manifest
+    from perdure.records import Claim, Manifest, NewRun
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
@@ -53,6 +53,7 @@ class StoreLedger:
         graph: Mapping[str, Any],
         signature_hash: str,
         version: int,
+        origin: NewRun,
         position: int,
         head: Manifest | None,
     ) -> None:
@@ -62,6 +63,7 @@ class StoreLedger:
         self._workflow_name = workflow_name
         self._signature_hash = signature_hash
         self._version = version
+        self._origin = origin
         self.position = position
         self.claim = claim
         self.head = head
@@ -79,6 +81,7 @@ class StoreLedger:
             graph=blueprint.document,
             signature_hash=blueprint.signature_hash,
             version=blueprint.graph.rules.version,
+            origin=tenure.origin,
             position=tenure.position,
             head=tenure.head,
         )
@@ -121,6 +124,7 @@ class StoreLedger:
             kind=kind,
             graph_signature_hash=self._signature_hash,
             definition_version=self._version,
+            origin=self._origin,
         )
 
     def _timestamp(self) -> str:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class Tenure:
     """What a workflow instance holds of its run between two calls."""
 
-    run_id: str
-    nonce: str
+    origin: NewRun
     snapshot: Snapshot
     values: Values
     binding: Binding | None = None
@@ -40,8 +39,13 @@ class Tenure:
     first_input: object = None
     is_new: bool = False
     """Nothing has been committed yet, and the executors' first states have to be asked for."""
-    fork: NewRun | None = None
+    is_unborn: bool = False
     """A fork that the store does not know of yet."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.origin.run_id
 
     @property
     def head_id(self) -> str | None:
@@ -64,10 +68,17 @@ async def start(
 ) -> Tenure:
     """A new run, claimed; its first commit is still to come."""
     await arrive(run_id)
-    nonce = blueprint.clock.new_id()
-    create = NewRun(run_id, blueprint.graph.name, blueprint.clock.now().isoformat(), nonce, input_digest)
-    claim = await binding.store.claim(run_id, create=create, takeover=takeover)
-    return Tenure(run_id, nonce, Snapshot(), binding.values, binding, claim, is_new=True)
+    origin = begun(blueprint, run_id, input_digest=input_digest)
+    claim = await binding.store.claim(run_id, create=origin, takeover=takeover)
+    return Tenure(origin, Snapshot(), binding.values, binding, claim, is_new=True)
+
+
+def begun(
+    blueprint: Blueprint, run_id: str, *, input_digest: str | None = None, parent_id: str | None = None
+) -> NewRun:
+    """A run that begins here and now."""
+    clock = blueprint.clock
+    return NewRun(run_id, blueprint.graph.name, clock.now().isoformat(), clock.new_id(), input_digest, parent_id)
 
 
 async def by_run_id(
@@ -106,23 +117,24 @@ async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest:
     The store does not know the fork before `begin`, so that one which is refused leaves nothing behind.
     """
     snapshot = await read(blueprint, binding, manifest)
-    run_id, nonce = blueprint.clock.new_id(), blueprint.clock.new_id()
-    await arrive(run_id)
-    create = NewRun(
-        run_id,
-        blueprint.graph.name,
-        blueprint.clock.now().isoformat(),
-        nonce,
-        parent_checkpoint_id=manifest.checkpoint_id,
-    )
-    return Tenure(run_id, nonce, snapshot, binding.values, binding, head=manifest, fork=create)
+    origin = begun(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
+    await arrive(origin.run_id)
+    return Tenure(origin, snapshot, binding.values, binding, head=manifest, is_unborn=True)
 
 
 async def begin(tenure: Tenure) -> None:
     """Let the store know of a fork, and claim it."""
-    if tenure.fork is not None and tenure.binding is not None:
-        tenure.claim = await tenure.binding.store.claim(tenure.run_id, create=tenure.fork)
-        tenure.fork = None
+    if tenure.is_unborn and tenure.binding is not None:
+        tenure.claim = await tenure.binding.store.claim(tenure.run_id, create=tenure.origin)
+        tenure.is_unborn = False
+
+
+async def is_unfinished(tenure: Tenure) -> bool:
+    """Whether the run has messages left to deliver, unless somebody else has advanced it since."""
+    if tenure.snapshot.is_idle or tenure.binding is None:
+        return not tenure.snapshot.is_idle
+    record = await tenure.binding.store.run(tenure.run_id)
+    return record is not None and record.head == tenure.head_id
 
 
 async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Snapshot:
@@ -156,8 +168,18 @@ async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
     except BaseException:
         await binding.store.release(claim)
         raise
-    return Tenure(
-        claim.run_id, record.nonce, snapshot, binding.values, binding, claim, manifest, position=record.position
+    return Tenure(origin(record), snapshot, binding.values, binding, claim, manifest, position=record.position)
+
+
+def origin(record: RunRecord) -> NewRun:
+    """How a run that the store knows began."""
+    return NewRun(
+        record.run_id,
+        record.workflow_name,
+        record.created_at,
+        record.nonce,
+        record.input_digest,
+        record.parent_checkpoint_id,
     )
 
 

@@ -41,7 +41,8 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         await store.rewind(claim, expected_head=record.head, to=checkpoint_id, nonce=nonce)
     finally:
         await store.release(claim)
-    return opening.Tenure(run_id, nonce, snapshot, binding.values, binding, head=manifest, position=record.position)
+    origin = replace(opening.origin(record), nonce=nonce)
+    return opening.Tenure(origin, snapshot, binding.values, binding, head=manifest, position=record.position)
 
 
 async def fork(

@@ -90,6 +90,10 @@ async def _sent(graph: Graph, message: WorkflowMessage, source_id: str, ordinal:
     if source_id not in graph.executors:
         raise WorkflowCheckpointException(f"the checkpoint has a message of executor {source_id!r}, which is unknown")
     routing = await route(graph, source_id=source_id, target_id=message.target_id, message=message.data)
+    if routing.undelivered is not None:
+        raise WorkflowCheckpointException(
+            f"the checkpoint has a message of executor {source_id!r} that can't be delivered: {routing.undelivered}"
+        )
     data = values.fix(message.data, f"message of executor {source_id!r}")
     origin = Activation(source_id, ordinal, Delivery(source_id, (), (), send="saved"))
     return Effects(origin, sends=(Sent(data, message.target_id, routing.targets, routing.fan_ins),))

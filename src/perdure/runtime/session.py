@@ -98,7 +98,8 @@ class Session:
                 raise _nothing_to_do(call)
             run_id = call.run_id or self._blueprint.clock.new_id()
             await self._arrive(run_id)
-            return Tenure(run_id, run_id, Snapshot(), LiveValues(), first_input=call.message)
+            origin = opening.begun(self._blueprint, run_id)
+            return Tenure(origin, Snapshot(), LiveValues(), first_input=call.message)
         await self._arrive(tenure.run_id)
         if call.run_id is not None and call.has_message:
             self._attach(same_input=tenure.first_input == call.message)
@@ -221,7 +222,7 @@ class Session:
             snapshot=tenure.snapshot,
             values=tenure.values,
             ledger=ledger,
-            scope_id=tenure.nonce,
+            scope_id=tenure.origin.nonce,
             is_checkpointed=tenure.binding is not None,
             streaming=self._call.streaming,
             run_kwargs=tenure.run_kwargs,

@@ -94,12 +94,12 @@ class Superstep:
                     break
                 await self._telling.wait()
         finally:
-            failed = next((task for task in tasks if _has_failed(task)), None)
+            failed = [task for task in tasks if _has_failed(task)]
             await _stop(tasks)
         for event in self._telling.told():
             yield event
-        if failed is not None:
-            failed.result()
+        if failed:
+            failed[0].result()
 
     def _lanes(self) -> Iterator[Any]:
         by_executor: dict[str, list[Activation]] = {}
@@ -186,7 +186,16 @@ def _has_failed(task: asyncio.Future[Any]) -> bool:
 
 
 async def _stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel what runs and wait for it: nothing of a superstep goes on after it."""
+    """Cancel what runs and wait for it, however often that is interrupted: nothing of a superstep goes on after it."""
+    interruption: asyncio.CancelledError | None = None
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            interruption = error
+    for task in tasks:
+        _has_failed(task)  # an exception that nobody has looked at would be told by asyncio
+    if interruption is not None:
+        raise interruption

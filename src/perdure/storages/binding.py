@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.codec import Codec
+from perdure.checkpoint.record import Source, StoredCheckpoint
 from perdure.checkpoint.values import CodedValues
 from perdure.storages.foreign import ForeignStore
 from perdure.storages.protocol import CheckpointStorage
 from perdure.storages.shipped import StoreStorage
 
 if TYPE_CHECKING:
+    from perdure.checkpoint.record import WorkflowCheckpoint
     from perdure.checkpoint.trust import Trust
     from perdure.stores.port import Store
 
@@ -24,6 +26,13 @@ class Binding:
     store: Store
     codec: Codec
     values: CodedValues
+
+    async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
+        """The checkpoints of a run, in commit order."""
+        if isinstance(self.store, ForeignStore):
+            return await self.store.checkpoints(run_id)
+        mine = await self.store.manifests(run_id=run_id)
+        return [StoredCheckpoint.of(Source(manifest, self.store.read_parts, lambda: self.codec)) for manifest in mine]
 
 
 def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:

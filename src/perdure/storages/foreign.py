@@ -1,19 +1,30 @@
 """Any user's object with the six methods as a store, without claims: whoever writes last has written.
 
-A checkpoint that is handed to it has the documented fields, and in `metadata["perdure"]` all that they can't express,
-as plain JSON data.
+A checkpoint that is handed to it has the documented fields, and in `metadata["perdure"]`, as plain JSON data, the
+checkpoint itself with all that they can't express. What is read back is taken from there, and from the fields only if
+the storage lost it.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.codec import references
-from perdure.checkpoint.record import StoredCheckpoint, WorkflowCheckpoint
-from perdure.errors import CheckpointNotFoundError, StaleHeadError, WorkflowCheckpointException
+from perdure.checkpoint.codec import DamagedPartError, references
+from perdure.checkpoint.documents import loads
+from perdure.checkpoint.manifest import is_settled, origin_of
+from perdure.checkpoint.record import Source, StoredCheckpoint, WorkflowCheckpoint
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+)
 from perdure.records import Claim, Manifest, Owner, RunRecord
-from perdure.storages.shipped import saved_manifest
+from perdure.storages.memories import memory_of
+from perdure.storages.saving import saved_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +35,8 @@ if TYPE_CHECKING:
 
 ENVELOPE = "perdure"
 _NOBODY = Owner("", "", "", 0)
+_READ_MAX = 16
+"""Checkpoints whose parts are held after they were read: their values are asked for at once, or never."""
 
 
 class ForeignStore:
@@ -33,8 +46,8 @@ class ForeignStore:
         self._storage = storage
         self._workflow_name = workflow_name
         self._codec = codec
-        self._parts: dict[str, bytes] = {}
-        self._begun: dict[str, NewRun] = {}
+        self._memory = memory_of(storage)
+        self._read: OrderedDict[str, Mapping[str, bytes]] = OrderedDict()
 
     @property
     def place(self) -> str:
@@ -45,7 +58,7 @@ class ForeignStore:
         """There are no claims here: everybody has one."""
         del takeover
         if create is not None:
-            self._begun.setdefault(run_id, create)
+            self._memory.of(run_id).begun = create
         return Claim(run_id, 0, _NOBODY)
 
     async def release(self, claim: Claim) -> None:
@@ -57,27 +70,40 @@ class ForeignStore:
         head = None if record is None else record.head
         if head != commit.expected_head:
             raise StaleHeadError(claim.run_id, expected=commit.expected_head, head=head)
-        self._parts.update((part.hash, part.data) for part in commit.parts)
-        await self._storage.save(self._opened(commit.manifest, settled=commit.settled))
+        parts = await self._whole(commit)
+        await self._storage.save(self._opened(commit.manifest, parts))
+        remembered = self._memory.of(claim.run_id)
+        remembered.head, remembered.parts = commit.manifest, parts
 
-    def _opened(self, manifest: Manifest, *, settled: bool) -> WorkflowCheckpoint:
-        stored = StoredCheckpoint(manifest, self.read_parts, lambda: self._codec)
-        begun = self._begun.get(manifest.run_id)
-        envelope = {
-            "manifest": {
-                "position": manifest.position,
-                "header": manifest.header.decode("utf-8", "surrogatepass"),
-                "toc": dict(manifest.toc),
-            },
-            "parts": {key: base64.b64encode(data).decode() for key, data in stored.parts().items()},
-            "settled": settled,
-            "nonce": begun.nonce if begun else manifest.run_id,
-            "input_digest": begun.input_digest if begun else None,
-            "parent": begun.parent_checkpoint_id if begun else None,
+    async def _whole(self, commit: Commit) -> Mapping[str, bytes]:
+        """All parts of a checkpoint: those that are new, and those of the one before."""
+        new = {part.hash: part.data for part in commit.parts}
+        known = {**self._memory.of(commit.manifest.run_id).parts, **new}
+        parts, missing = _closure(commit.manifest.toc.values(), known)
+        if missing and commit.expected_head is not None:
+            before = await self.manifest(commit.expected_head)
+            known |= self.read_parts(before.toc.values())
+            parts, missing = _closure(commit.manifest.toc.values(), known)
+        if missing:
+            raise WorkflowCheckpointException(
+                f"the storage has lost the metadata of checkpoint {commit.expected_head!r}, and with it what is needed "
+                "to write the next one; keep WorkflowCheckpoint.metadata as it is given"
+            )
+        return parts
+
+    def _opened(self, manifest: Manifest, parts: Mapping[str, bytes]) -> WorkflowCheckpoint:
+        """A checkpoint with all its fields decoded."""
+        stored = StoredCheckpoint.of(Source(manifest, lambda _: parts, lambda: self._codec))
+        envelope: dict[str, Any] = {
+            "position": manifest.position,
+            "header": manifest.header.decode("utf-8", "surrogatepass"),
+            "toc": dict(manifest.toc),
+            "checksum": manifest.checksum(),
+            "parts": {key: base64.b64encode(data).decode() for key, data in parts.items()},
         }
-        fields = stored.to_dict()
-        fields["metadata"] = {**stored.metadata, ENVELOPE: envelope}
-        return WorkflowCheckpoint(**fields)
+        opened = WorkflowCheckpoint(**stored.to_dict())
+        opened.metadata = {**stored.metadata, ENVELOPE: envelope}
+        return opened
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         """Not with six methods."""
@@ -87,36 +113,23 @@ class ForeignStore:
         )
 
     async def run(self, run_id: str) -> RunRecord | None:
-        """What the checkpoints of the workflow tell of a run."""
-        mine = [m for m in await self._all() if m.run_id == run_id]
-        begun = self._begun.get(run_id)
-        if not mine:
-            if begun is None or begun.parent_checkpoint_id is None:
-                return None
-            return RunRecord(
-                run_id=run_id,
-                workflow_name=begun.workflow_name,
-                created_at=begun.created_at,
-                nonce=begun.nonce,
-                input_digest=begun.input_digest,
-                parent_checkpoint_id=begun.parent_checkpoint_id,
-                head=begun.parent_checkpoint_id,
-                position=-1,
-                settled=False,
-                owner=None,
-            )
-        newest = max(mine, key=_position)
-        envelope = newest.metadata.get(ENVELOPE, {})
+        """What the checkpoints of the workflow, or this process, know of a run."""
+        remembered = self._memory.of(run_id)
+        mine = [checkpoint for checkpoint in await self._all() if checkpoint.run_id == run_id]
+        head = self._manifest(_newest(mine)) if mine else remembered.head
+        if head is None:
+            return None if remembered.begun is None else _unborn(remembered.begun)
+        begun = remembered.begun or origin_of(head)
         return RunRecord(
             run_id=run_id,
-            workflow_name=newest.workflow_name,
-            created_at=min(m.timestamp for m in mine),
-            nonce=envelope.get("nonce", run_id),
-            input_digest=envelope.get("input_digest"),
-            parent_checkpoint_id=envelope.get("parent"),
-            head=newest.checkpoint_id,
-            position=_position(newest),
-            settled=envelope.get("settled", False),
+            workflow_name=head.workflow_name,
+            created_at=begun.created_at,
+            nonce=begun.nonce,
+            input_digest=begun.input_digest,
+            parent_checkpoint_id=begun.parent_checkpoint_id,
+            head=head.checkpoint_id,
+            position=head.position,
+            settled=is_settled(head),
             owner=None,
         )
 
@@ -131,34 +144,36 @@ class ForeignStore:
         return self._manifest(checkpoint)
 
     def _manifest(self, checkpoint: WorkflowCheckpoint) -> Manifest:
-        envelope = checkpoint.metadata.get(ENVELOPE)
-        if envelope is None:
-            manifest, parts = saved_manifest(checkpoint, self._codec)
-            self._parts.update((part.hash, part.data) for part in parts)
-            return manifest
-        self._parts.update((key, base64.b64decode(data)) for key, data in envelope["parts"].items())
-        kept = envelope["manifest"]
-        return Manifest(
-            checkpoint_id=checkpoint.checkpoint_id,
-            run_id=checkpoint.run_id,
-            workflow_name=checkpoint.workflow_name,
-            position=kept["position"],
-            previous_id=checkpoint.previous_checkpoint_id,
-            timestamp=checkpoint.timestamp,
-            iteration_count=checkpoint.iteration_count,
-            header=kept["header"].encode("utf-8", "surrogatepass"),
-            toc=kept["toc"],
-        )
+        envelope: dict[str, Any] = checkpoint.metadata.get(ENVELOPE, {})
+        try:
+            manifest = _enclosed(checkpoint, envelope) if envelope else None
+            parts = {key: base64.b64decode(data) for key, data in envelope.get("parts", {}).items()}
+        except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointDamagedError(checkpoint.checkpoint_id, f"its metadata can't be read: {error}") from error
+        if manifest is None:
+            manifest, saved = saved_manifest(checkpoint, self._codec)
+            manifest = replace(manifest, position=_number(checkpoint))
+            parts = {part.hash: part.data for part in saved}
+        self._read[manifest.checkpoint_id] = parts
+        self._read.move_to_end(manifest.checkpoint_id)
+        if len(self._read) > _READ_MAX:
+            self._read.popitem(last=False)
+        return manifest
 
     async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
-        """The checkpoints of the workflow, by run and position."""
+        """The checkpoints of the workflow, in the order of their timestamps."""
         del workflow_name
-        found = sorted(await self._all(), key=lambda m: (m.timestamp, _position(m)))
-        return [self._manifest(m) for m in found if run_id is None or m.run_id == run_id]
+        return [self._manifest(checkpoint) for checkpoint in await self.checkpoints(run_id)]
+
+    async def checkpoints(self, run_id: str | None = None) -> list[WorkflowCheckpoint]:
+        """The same as the storage gives them."""
+        found = sorted(await self._all(), key=_order)
+        return [checkpoint for checkpoint in found if run_id in {None, checkpoint.run_id}]
 
     async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
         """Their ids."""
-        return [m.checkpoint_id for m in await self.manifests(workflow_name=workflow_name)]
+        del workflow_name
+        return [checkpoint.checkpoint_id for checkpoint in await self.checkpoints()]
 
     async def latest(self, *, workflow_name: str) -> Manifest | None:
         """The newest, as the storage tells it."""
@@ -166,20 +181,13 @@ class ForeignStore:
         return None if checkpoint is None else self._manifest(checkpoint)
 
     async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        """The parts that were read or written so far."""
+        """The parts of checkpoints that were just read."""
         return self.read_parts(roots)
 
     def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """The same."""
-        found: dict[str, bytes] = {}
-        frontier = list(roots)
-        while frontier:
-            key = frontier.pop()
-            data = self._parts.get(key)
-            if data is not None and key not in found:
-                found[key] = data
-                frontier.extend(references(data))
-        return found
+        known = {key: data for parts in self._read.values() for key, data in parts.items()}
+        return _closure(roots, known)[0]
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Forget a checkpoint."""
@@ -196,6 +204,76 @@ class ForeignStore:
         return await self._storage.list_checkpoints(workflow_name=self._workflow_name)
 
 
-def _position(checkpoint: WorkflowCheckpoint) -> int:
-    envelope: dict[str, Any] = checkpoint.metadata.get(ENVELOPE, {})
-    return envelope.get("manifest", {}).get("position", checkpoint.iteration_count)
+def _enclosed(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Manifest | None:
+    """The manifest in an envelope; None if the program has made another checkpoint of it."""
+    text: str = envelope["header"]
+    header = loads(text.encode("utf-8", "surrogatepass"))
+    if header["checkpoint_id"] != checkpoint.checkpoint_id:
+        return None
+    manifest = Manifest(
+        checkpoint_id=header["checkpoint_id"],
+        run_id=header["run_id"],
+        workflow_name=header["workflow_name"],
+        position=envelope["position"],
+        previous_id=header["previous_checkpoint_id"],
+        timestamp=header["timestamp"],
+        iteration_count=header["iteration_count"],
+        header=text.encode("utf-8", "surrogatepass"),
+        toc=envelope["toc"],
+    )
+    if manifest.checksum() != envelope["checksum"]:
+        raise CheckpointDamagedError(checkpoint.checkpoint_id, "its metadata is not what was written")
+    return manifest
+
+
+def _unborn(begun: NewRun) -> RunRecord | None:
+    """A run without a checkpoint of its own: a fork stands at its parent, any other has not begun."""
+    if begun.parent_checkpoint_id is None:
+        return None
+    return RunRecord(
+        run_id=begun.run_id,
+        workflow_name=begun.workflow_name,
+        created_at=begun.created_at,
+        nonce=begun.nonce,
+        input_digest=begun.input_digest,
+        parent_checkpoint_id=begun.parent_checkpoint_id,
+        head=begun.parent_checkpoint_id,
+        position=-1,
+        settled=False,
+        owner=None,
+    )
+
+
+def _closure(roots: Iterable[str], known: Mapping[str, bytes]) -> tuple[dict[str, bytes], bool]:
+    """Those of the known parts that the roots need, and whether any is missing."""
+    found: dict[str, bytes] = {}
+    frontier = list(roots)
+    is_missing = False
+    while frontier:
+        key = frontier.pop()
+        if key in found:
+            continue
+        data = known.get(key)
+        if data is None:
+            is_missing = True
+            continue
+        found[key] = data
+        frontier.extend(references(data))
+    return found, is_missing
+
+
+def _newest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint:
+    """The checkpoint of a run that no other one of it follows."""
+    followed = {checkpoint.previous_checkpoint_id for checkpoint in checkpoints}
+    ends = [checkpoint for checkpoint in checkpoints if checkpoint.checkpoint_id not in followed]
+    return max(ends or checkpoints, key=_order)
+
+
+def _order(checkpoint: WorkflowCheckpoint) -> tuple[str, int]:
+    return checkpoint.timestamp, _number(checkpoint)
+
+
+def _number(checkpoint: WorkflowCheckpoint) -> int:
+    """The number that the engine gave to a checkpoint; of one that it did not write, the supersteps."""
+    number = checkpoint.checkpoint_id.removeprefix(f"{checkpoint.run_id}@")
+    return int(number) if number.isdecimal() else checkpoint.iteration_count

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
-from perdure.checkpoint.codec import Codec, references
-from perdure.checkpoint.documents import dumps
-from perdure.checkpoint.manifest import FORMAT
-from perdure.checkpoint.record import SAVED_FIELDS_PATH, StoredCheckpoint, WorkflowCheckpoint
+from perdure.checkpoint.codec import Codec
+from perdure.checkpoint.manifest import is_settled, origin_of
+from perdure.checkpoint.record import Source, StoredCheckpoint, WorkflowCheckpoint
 from perdure.checkpoint.trust import Trust
 from perdure.clock import Clock, SystemClock
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Commit, Manifest, NewRun, Part, Retention
+from perdure.storages.saving import carried_manifest, saved_manifest
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
@@ -47,22 +47,38 @@ class StoreStorage:
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Keep a checkpoint that was made by hand or comes from another storage."""
-        if isinstance(checkpoint, StoredCheckpoint):
-            manifest, parts = checkpoint.manifest, _all_parts(checkpoint)
+        if isinstance(checkpoint, StoredCheckpoint) and checkpoint.is_as_stored():
+            manifest, parts = carried_manifest(checkpoint)
         else:
             manifest, parts = saved_manifest(checkpoint, self.codec())
-        if await self._has_same(manifest):
-            return manifest.checkpoint_id
-        create = NewRun(manifest.run_id, manifest.workflow_name, manifest.timestamp, nonce=manifest.run_id)
-        claim = await self.store.claim(manifest.run_id, create=create)
+        if not await self._has_same(manifest):
+            await self._commit(manifest, parts)
+        return manifest.checkpoint_id
+
+    async def _commit(self, manifest: Manifest, parts: tuple[Part, ...]) -> None:
+        origin = await self._origin(manifest)
+        claim = await self.store.claim(manifest.run_id, create=origin)
         try:
             record = await self.store.run(manifest.run_id)
             position, head = (record.position, record.head) if record is not None else (-1, None)
-            manifest = replace(manifest, position=position + 1)
-            await self.store.commit(claim, Commit(manifest, parts, head, settled=False))
+            manifest = replace(manifest, position=max(manifest.position, position + 1))
+            await self.store.commit(claim, Commit(manifest, parts, head, settled=is_settled(manifest)))
+            if record is not None and record.nonce != origin.nonce:
+                # The run was rewound between this checkpoint and those before it.
+                here = manifest.checkpoint_id
+                await self.store.rewind(claim, expected_head=here, to=here, nonce=origin.nonce)
         finally:
             await self.store.release(claim)
-        return manifest.checkpoint_id
+
+    async def _origin(self, manifest: Manifest) -> NewRun:
+        """How the run of a checkpoint began. A parent that is not here can't be rested on."""
+        origin = origin_of(manifest)
+        try:
+            if origin.parent_checkpoint_id is not None:
+                await self.store.manifest(origin.parent_checkpoint_id)
+        except CheckpointNotFoundError:
+            return replace(origin, parent_checkpoint_id=None)
+        return origin
 
     async def _has_same(self, manifest: Manifest) -> bool:
         try:
@@ -114,7 +130,7 @@ class StoreStorage:
         await self.close()
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
-        return StoredCheckpoint(manifest, self.store.read_parts, self.codec)
+        return StoredCheckpoint.of(Source(manifest, self.store.read_parts, self.codec))
 
 
 class InMemoryCheckpointStorage(StoreStorage):
@@ -167,46 +183,3 @@ class SqliteCheckpointStorage(StoreStorage):
         store = SqliteStore(path, retention=retention or Retention(), clock=clock or SystemClock())
         super().__init__(store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle)
         self.path: Path = store.path
-
-
-def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Part, ...]]:
-    """A checkpoint that was made by hand as a manifest; its values are one part."""
-    contents = checkpoint.contents()
-    fields: dict[str, Any] = {
-        "messages": contents.messages,
-        "state": contents.state,
-        "pending_request_info_events": contents.pending_request_info_events,
-    }
-    encoded = codec.encode(fields, path="checkpoint")
-    header = {
-        "format": FORMAT,
-        "workflow_name": checkpoint.workflow_name,
-        "checkpoint_id": checkpoint.checkpoint_id,
-        "run_id": checkpoint.run_id,
-        "previous_checkpoint_id": checkpoint.previous_checkpoint_id,
-        "timestamp": checkpoint.timestamp,
-        "iteration_count": checkpoint.iteration_count,
-        "graph_signature_hash": checkpoint.graph_signature_hash,
-        "kind": "saved",
-        "turn": 1,
-        "since_input": checkpoint.iteration_count,
-        "pending_request_info_events": dict.fromkeys(contents.pending_request_info_events),
-        "metadata": checkpoint.metadata,
-        "version": checkpoint.version,
-    }
-    manifest = Manifest(
-        checkpoint_id=checkpoint.checkpoint_id,
-        run_id=checkpoint.run_id or f"saved:{checkpoint.checkpoint_id}",
-        workflow_name=checkpoint.workflow_name,
-        position=0,
-        previous_id=checkpoint.previous_checkpoint_id,
-        timestamp=checkpoint.timestamp,
-        iteration_count=checkpoint.iteration_count,
-        header=dumps(header),
-        toc={SAVED_FIELDS_PATH: encoded.part().hash},
-    )
-    return manifest, (*encoded.parts, encoded.part())
-
-
-def _all_parts(checkpoint: StoredCheckpoint) -> tuple[Part, ...]:
-    return tuple(Part.of(data, references(data)) for data in checkpoint.parts().values())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.stores.disk import Disk
 
-_CHECKSUM_LENGTH = 16
+CHECKSUM_LENGTH = 16
 _BLOCK_SIZE = 4096
 
 
@@ -84,7 +84,7 @@ def _sound_end(disk: Disk, path: Path) -> int:
 
 
 def _checksum(text: bytes) -> bytes:
-    return digest(text)[:_CHECKSUM_LENGTH].encode("ascii")
+    return digest(text)[:CHECKSUM_LENGTH].encode("ascii")
 
 
 def _decoded(path: Path, line: bytes) -> Any:

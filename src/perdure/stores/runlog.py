@@ -45,7 +45,7 @@ class RunLog:
         self.path = path
         self._disk = disk
         self._documents = documents
-        self._inode = 0
+        self._mark: bytes = b""
         self._end = 0
         self._line_count = 0
         self._entries: dict[str, Entry] = {}
@@ -110,9 +110,12 @@ class RunLog:
     def _refresh(self) -> None:
         """Read what was written since the last time; all of it if the file is another one."""
         stamp = self._disk.stamp(self.path)
-        is_another = stamp is None or stamp.inode != self._inode or stamp.size < self._end
+        # A new file may have the old one's inode; the checksum of its first line it has not.
+        mark = self._disk.read(self.path, end=lines.CHECKSUM_LENGTH) if stamp else b""
+        is_another = mark != self._mark or stamp is None or stamp.size < self._end
         if is_another:
-            self._inode, self._end, self._line_count = stamp.inode if stamp else 0, 0, 0
+            self._mark = mark
+            self._end = self._line_count = 0
             self._entries.clear()
         if stamp and stamp.size > self._end:
             values, self._end = lines.forward(self._disk, self.path, start=self._end)
@@ -121,13 +124,15 @@ class RunLog:
                 self._take(line)
         if is_another:
             # Old lines tell of checkpoints that were forgotten by others.
-            gone = [name for name in self._entries if not self._documents.exists(name)]
+            gone = [checkpoint_id for checkpoint_id in self._entries if not self._documents.exists(checkpoint_id)]
             for checkpoint_id in gone:
                 del self._entries[checkpoint_id]
 
     def _take(self, line: RunLine) -> None:
         if line.change == "commit" and line.newest:
-            # A commit that was tried again counts where it succeeded.
+            # What has this position already, or a later one, was tried and did not come about.
+            while self._entries and next(reversed(self._entries.values())).position >= line.newest.position:
+                self._entries.popitem()
             self._entries.pop(line.newest.checkpoint_id, None)
             self._entries[line.newest.checkpoint_id] = line.newest
         elif line.change == "deletion":

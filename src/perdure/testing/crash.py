@@ -1,7 +1,7 @@
 """Crashes on purpose: a store that fails at its n-th call, and a sweep over all of them.
 
-    async def test_my_workflow_survives(tmp_path):
-        await sweep(lambda: my_life(SqliteCheckpointStorage(tmp_path / "runs.db")), ...)
+async def test_my_workflow_survives(tmp_path):
+    await sweep(lambda: my_life(SqliteCheckpointStorage(tmp_path / "runs.db")), ...)
 """
 
 from __future__ import annotations

@@ -356,14 +356,23 @@ class StoreConformance:
         await self._assert_untouched(run, part)
 
     @_in_a_loop
-    async def test_a_commit_that_is_not_the_next_writes_nothing(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_commit_whose_number_was_passed_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         part = text_part("lost")
         commit = run.next_commit({"a": part})
         with pytest.raises(WorkflowCheckpointException):
-            await run.write(replace(commit, manifest=replace(commit.manifest, position=5)))
+            await run.write(replace(commit, manifest=replace(commit.manifest, position=0)))
         await self._assert_untouched(run, part)
+
+    @_in_a_loop
+    async def test_numbers_may_be_left_out(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        commit = run.next_commit({})
+        await run.write(replace(commit, manifest=replace(commit.manifest, position=5)))
+        assert (await run.record()).position == 5
+        assert [manifest.position for manifest in await store.manifests(run_id="r")] == [0, 5]
 
     @_in_a_loop
     async def test_a_checkpoint_is_never_replaced(self, store: Store, clock: ManualClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.record import StoredCheckpoint, WorkflowCheckpoint, request_event
+from perdure.checkpoint.record import request_event
 from perdure.errors import RunError, WorkflowException
 from perdure.runtime import rewinding
 from perdure.runtime.answers import accepted
@@ -17,6 +17,7 @@ from perdure.workflow.result import WorkflowRunResult
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
 
+    from perdure.checkpoint.record import WorkflowCheckpoint
     from perdure.events import WorkflowEvent, WorkflowRunState
     from perdure.kernel.snapshot import Snapshot
     from perdure.runtime.opening import Tenure
@@ -133,6 +134,9 @@ class Run:
 
     async def _give(self, call: Call) -> None:
         self._require_live()
+        if self._stream is None and self._tenure().snapshot.is_idle:
+            # Put back to where it was idle, and given something before anybody read on: there is nothing to go on with.
+            self._calls = deque(waiting for waiting in self._calls if waiting.brings_something)
         self._calls.append(call)
         if self._stream is None and len(self._calls) == 1:
             await self._until_durable()
@@ -180,9 +184,7 @@ class Run:
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
         """The checkpoints of this run, in commit order."""
-        binding = self._binding()
-        mine = await binding.store.manifests(run_id=self.run_id)
-        return [StoredCheckpoint(manifest, binding.store.read_parts, lambda: binding.codec) for manifest in mine]
+        return await self._binding().checkpoints(self.run_id)
 
     def _tenure(self) -> Tenure:
         if self._workflow.tenure is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
 from perdure.runtime.answers import accepted
 from perdure.runtime.driver import Driver
+from perdure.runtime.instances import Drift
 from perdure.runtime.ledger import NoLedger
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from perdure.graph.definition import Graph
     from perdure.graph.messages import WorkflowMessage
     from perdure.workflow.workflow import Workflow
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -73,11 +77,14 @@ class WorkflowExecutor(Executor):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("max_concurrency", 1) != 1:
-            raise ValueError(f"sub-workflow {id!r} is one run: it handles one message at a time, without max_concurrency")
+            raise ValueError(f"sub-workflow {id!r} is one run: it handles one message at a time")
         super().__init__(id, **kwargs)
+        if workflow.checkpoint_storage is not None:
+            logger.warning("the storage of the workflow inside %r is not used: its parent's checkpoints hold it", id)
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request
+        self._drift = Drift()
 
     def child_graph(self) -> Graph | None:
         """The graph of the workflow inside."""
@@ -171,6 +178,7 @@ class WorkflowExecutor(Executor):
             is_checkpointed=around.is_checkpointed,
             streaming=around.streaming,
             run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
+            drift=self._drift,
         )
         async with aclosing(driver.supersteps()) as events:
             async for event in events:

@@ -17,6 +17,7 @@ from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.blueprint import Blueprint
 from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.instances import Drift
+from perdure.runtime.opening import is_unfinished
 from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
 from perdure.streams import ResponseStream
@@ -47,6 +48,9 @@ class Workflow:
         self.graph = graph
         self.blueprint = Blueprint(graph, clock or SystemClock())
         self.checkpoint_storage = checkpoint_storage
+        if checkpoint_storage is not None:
+            # The storage learns what this workflow trusts, so that checkpoints can be looked at before it runs.
+            self.blueprint.bound(checkpoint_storage)
         self.name = graph.name
         self.description = graph.description
         self.id = self.blueprint.clock.new_id()
@@ -222,7 +226,7 @@ class Workflow:
         before, has_begun = self._status, False
         try:
             if call.has_message and not call.names_a_run:
-                self._require_idle()
+                await self._require_idle()
             yield WorkflowEvent("started", origin=FRAMEWORK)
             yield self._now(session, WorkflowRunState.IN_PROGRESS)
             async with aclosing(self._advanced(session)) as events:
@@ -260,9 +264,9 @@ class Workflow:
         finally:
             await session.close()
 
-    def _require_idle(self) -> None:
+    async def _require_idle(self) -> None:
         tenure = self.tenure
-        if tenure is not None and not tenure.snapshot.is_idle:
+        if tenure is not None and await is_unfinished(tenure):
             raise RunUnfinishedError(tenure.run_id, checkpoint_id=tenure.head_id)
 
     def _now(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:

@@ -1,0 +1,190 @@
+"""What every checkpoint storage must do, as a test class to subclass. Needs pytest.
+
+class TestMyStorage(StorageConformance):
+    def open_storage(self, directory):
+        return MyStorage(directory)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure.checkpoint.record import WorkflowCheckpoint
+from perdure.errors import WorkflowCheckpointException
+from perdure.events import WorkflowRunState
+from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
+from perdure.graph.executor import Executor
+from perdure.graph.handlers import handler, response_handler
+from perdure.workflow.builder import WorkflowBuilder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perdure.storages.protocol import CheckpointStorage
+    from perdure.workflow.workflow import Workflow
+
+
+@dataclass
+class Basket:
+    """A message of a user's own type."""
+
+    items: list[str]
+    prices: dict[int, float] = field(default_factory=dict[int, float])
+
+
+class Shop(Executor):
+    """Takes three rounds, keeps count, and asks before it ends."""
+
+    def __init__(self) -> None:
+        super().__init__(id="shop")
+        self._rounds = 0
+
+    @handler
+    async def serve(self, basket: Basket, ctx: WorkflowContext[Basket]) -> None:
+        """Add an item in each round."""
+        self._rounds += 1
+        basket.items.append(f"item {self._rounds}")
+        basket.prices[self._rounds] = self._rounds * 1.5
+        ctx.set_state("rounds", self._rounds)
+        if self._rounds < 3:
+            await ctx.send_message(basket)
+        else:
+            await ctx.request_info(basket, bool)
+
+    @response_handler
+    async def pay(self, basket: Basket, paid: bool, ctx: WorkflowContext[Basket, str]) -> None:  # noqa: FBT001 - an answer
+        """End."""
+        await ctx.yield_output(f"{', '.join(basket.items)}; {sum(basket.prices.values())}; paid: {paid}")
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """The number of rounds."""
+        return {"rounds": self._rounds}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """The same, taken over."""
+        self._rounds = state["rounds"]
+
+
+def shop(storage: CheckpointStorage) -> Workflow:
+    """A workflow that leaves something of every kind in its checkpoints."""
+    node = Shop()
+    return WorkflowBuilder(name="shop", start_executor=node, checkpoint_storage=storage).add_edge(node, node).build()
+
+
+class StorageConformance:
+    """Subclass it, say how to open the storage, and pytest runs every test of it."""
+
+    def open_storage(self, directory: Path) -> CheckpointStorage:
+        """A storage in a directory. Opening the same directory again opens the same storage, if it outlives objects."""
+        raise TypeError(f"{type(self).__name__} must say how to open its storage in {directory}: define open_storage")
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> CheckpointStorage:
+        """The storage of one test."""
+        return self.open_storage(tmp_path)
+
+    def test_what_was_saved_is_loaded(self, storage: CheckpointStorage) -> None:
+        """Field by field."""
+        saved = WorkflowCheckpoint("flow", "hash", state={"total": 3, "names": ["a", "b"]}, iteration_count=2)
+
+        async def work() -> WorkflowCheckpoint:
+            assert await storage.save(saved) == saved.checkpoint_id
+            return await storage.load(saved.checkpoint_id)
+
+        loaded = asyncio.run(work())
+        assert loaded.workflow_name == "flow"
+        assert loaded.graph_signature_hash == "hash"
+        assert loaded.checkpoint_id == saved.checkpoint_id
+        assert loaded.state == {"total": 3, "names": ["a", "b"]}
+        assert loaded.iteration_count == 2
+
+    def test_an_unknown_checkpoint_is_an_error(self, storage: CheckpointStorage) -> None:
+        """Never something else, and never None."""
+        with pytest.raises(WorkflowCheckpointException):
+            asyncio.run(_load(storage, "nobody"))
+
+    def test_a_workflow_lists_its_own_checkpoints_only(self, storage: CheckpointStorage) -> None:
+        """By its name."""
+
+        async def work() -> tuple[list[str], list[str]]:
+            mine = [await storage.save(WorkflowCheckpoint("mine", "h", checkpoint_id=f"mine-{n}")) for n in range(3)]
+            await storage.save(WorkflowCheckpoint("other", "h", checkpoint_id="other-0"))
+            listed = await storage.list_checkpoints(workflow_name="mine")
+            assert sorted(checkpoint.checkpoint_id for checkpoint in listed) == sorted(mine)
+            return mine, list(await storage.list_checkpoint_ids(workflow_name="mine"))
+
+        mine, ids = asyncio.run(work())
+        assert sorted(ids) == sorted(mine)
+
+    def test_a_deleted_checkpoint_is_gone(self, storage: CheckpointStorage) -> None:
+        """And deleting it again says that there is none."""
+
+        async def work() -> None:
+            checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h"))
+            assert await storage.delete(checkpoint_id) is True
+            assert await storage.delete(checkpoint_id) is False
+            assert list(await storage.list_checkpoint_ids(workflow_name="flow")) == []
+            await storage.load(checkpoint_id)
+
+        with pytest.raises(WorkflowCheckpointException):
+            asyncio.run(work())
+
+    def test_nothing_stored_has_no_latest(self, storage: CheckpointStorage) -> None:
+        """None, not an error."""
+        assert asyncio.run(_latest(storage, "flow")) is None
+
+    def test_the_latest_checkpoint_is_that_of_the_last_superstep(self, storage: CheckpointStorage) -> None:
+        """Of the workflow that is asked for."""
+
+        async def work() -> tuple[int, int]:
+            await shop(storage).run(Basket([]))
+            await storage.save(WorkflowCheckpoint("other", "h"))
+            latest = await storage.get_latest(workflow_name="shop")
+            assert latest is not None
+            return latest.iteration_count, len(await storage.list_checkpoints(workflow_name="shop"))
+
+        assert asyncio.run(work()) == (3, 4)
+
+    def test_a_checkpoint_is_not_changed_through_what_was_handed_out(self, storage: CheckpointStorage) -> None:
+        """Neither through what was saved nor through what was loaded."""
+        names = ["a"]
+
+        async def work() -> Any:
+            checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h", state={"names": names}))
+            names.append("b")
+            loaded = await storage.load(checkpoint_id)
+            loaded.state["names"].append("c")
+            return (await storage.load(checkpoint_id)).state["names"]
+
+        assert asyncio.run(work()) == ["a"]
+
+    def test_every_checkpoint_of_a_run_leads_to_the_same_end(self, storage: CheckpointStorage) -> None:
+        """A workflow is run until it asks; then it is resumed from each checkpoint, each time by a new instance."""
+
+        async def work() -> list[list[Any]]:
+            await shop(storage).run(Basket(["bag"]))
+            ids = await storage.list_checkpoint_ids(workflow_name="shop")
+            return [await _to_the_end(storage, checkpoint_id) for checkpoint_id in list(ids)]
+
+        ends = asyncio.run(work())
+        assert ends == [["bag, item 1, item 2, item 3; 9.0; paid: True"]] * 4
+
+
+async def _to_the_end(storage: CheckpointStorage, checkpoint_id: str) -> list[Any]:
+    workflow = shop(storage)
+    waiting = await workflow.run(checkpoint_id=checkpoint_id)
+    assert waiting.get_final_state() is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
+    [request] = waiting.get_request_info_events()
+    return (await workflow.run(responses={request.request_id: True})).get_outputs()
+
+
+async def _load(storage: CheckpointStorage, checkpoint_id: str) -> WorkflowCheckpoint:
+    return await storage.load(checkpoint_id)
+
+
+async def _latest(storage: CheckpointStorage, workflow_name: str) -> WorkflowCheckpoint | None:
+    return await storage.get_latest(workflow_name=workflow_name)

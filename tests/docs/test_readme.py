@@ -1,0 +1,48 @@
+"""The programs of the README run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run(program: str, directory: Path) -> str:
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_program_gives_its_result_however_often_it_is_started(tmp_path: Path) -> None:
+    first = programs()[0]
+    assert run(first, tmp_path) == "['A text about lasting, reviewed']\n"
+    assert run(first, tmp_path) == "['A text about lasting, reviewed']\n"
+
+
+def test_a_person_is_asked_and_answers_in_another_call(tmp_path: Path) -> None:
+    [definition] = [program for program in programs() if "class Publisher" in program]
+    [calls] = [program for program in programs() if "[question]" in program]
+    program = "\n".join(
+        [
+            "import asyncio",
+            "from perdure import SqliteCheckpointStorage, WorkflowBuilder",
+            definition,
+            "async def main():",
+            "    workflow = WorkflowBuilder(name='publish', start_executor=Publisher(id='publisher')).build()",
+            "    storage = SqliteCheckpointStorage('runs.db')",
+            textwrap.indent(calls, "    "),
+            "    again = await workflow.run(run_id='order-18', checkpoint_storage=storage)",
+            "    print(again.get_outputs())",
+            "asyncio.run(main())",
+        ]
+    )
+    assert run(program, tmp_path) == "['lasting']\n"
