@@ -1,6 +1,7 @@
-"""The records that pass between the engine and a store: parts, manifests, commits, claims.
+"""The records that pass between the engine and a store: parts, manifests, commits, claims, the journal.
 
-A store sees ids, names and hashes. `Part.data` and `Manifest.header` are bytes that it keeps and never reads.
+A store sees ids, names and hashes. `Part.data`, `Manifest.header` and `JournalRecord.data` are bytes that it keeps and
+never reads.
 """
 
 from __future__ import annotations
@@ -130,6 +131,24 @@ class Commit:
     """Every part that the checkpoint needs and its predecessor might not have."""
     expected_head: str | None
     settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """Something that the superstep in progress has finished."""
+
+    key: str
+    """A later record of the same key replaces the earlier one."""
+    data: bytes = field(repr=False)
+    refs: tuple[str, ...] = ()
+    """The parts that `data` refers to directly."""
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+    """Parts to be written with it; empty on reading."""
+
+    def checksum(self, *, run_id: str, head: str | None) -> str:
+        """A hash over the record and what it belongs to, kept beside it and compared on reading."""
+        identity = [run_id, head, self.key, list(self.refs)]
+        return digest(json.dumps(identity, separators=(",", ":")).encode("ascii") + b"\n" + self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,10 @@ def test_the_messages_of_two_turns_are_two_sendings() -> None:
 def test_answers_close_those_requests_and_no_others(chosen: tuple[str, ...]) -> None:
     after = answer(MIDWAY, [(REQUESTS[name], len(name)) for name in chosen], at="now")
     assert after.requests == {name: request for name, request in REQUESTS.items() if name not in chosen}
-    assert [after.answered_at(name) for name in "pqr"] == ["now" if name in chosen else None for name in "pqr"]
-    assert after.answered_at("earlier") == "long ago"
+    assert {name: [given.at for given in after.answers_to(name)] for name in "pqr"} == {
+        name: ["now"] if name in chosen else [] for name in "pqr"
+    }
+    assert [given.at for given in after.answers_to("earlier")] == ["long ago"]
 
 
 @pytest.mark.parametrize("order", list(permutations("pqr")))

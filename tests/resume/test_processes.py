@@ -80,6 +80,7 @@ def test_a_living_owner_is_named_and_its_run_is_refused(place: list[str]) -> Non
 def test_a_program_whose_module_was_renamed_goes_on_if_its_types_have_kept_their_names(
     place: list[str], tmp_path: Path
 ) -> None:
+    place = [*place, "errands"]
     ended(begin(AS_SCRIPT, "start", place))
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -96,6 +97,7 @@ def test_a_program_whose_module_was_renamed_goes_on_if_its_types_have_kept_their
 def test_a_program_whose_module_was_renamed_is_told_which_type_it_does_not_know(
     place: list[str], tmp_path: Path
 ) -> None:
+    place = [*place, "errands"]
     ended(begin(AS_SCRIPT, "start", place))
     moved = tmp_path / "moved"
     moved.mkdir()

@@ -98,6 +98,6 @@ class Snapshot:
         """Idle, and nobody is asked anything."""
         return not self.deliveries and not self.requests
 
-    def answered_at(self, request_id: str) -> str | None:
-        """When a request was answered, if it was."""
-        return next((answered.at for answered in self.answered if answered.request_id == request_id), None)
+    def answers_to(self, request_id: str) -> tuple[Answered, ...]:
+        """The answers that requests of this id have had, in order."""
+        return tuple(answered for answered in self.answered if answered.request_id == request_id)

@@ -44,14 +44,15 @@ def accepted(
 
 
 def _require_open(request_id: str, snapshot: Snapshot, later: Snapshot | None, run_id: str) -> Request:
-    for known in (later, snapshot):
-        answered_at = None if known is None else known.answered_at(request_id)
-        if answered_at is not None:
-            raise AlreadyAnsweredError(request_id, run_id=run_id, answered_at=answered_at)
+    """The open request of this id. An id may be asked again after its answer, so the answers are counted."""
+    given = snapshot.answers_to(request_id)
+    given_since = () if later is None else later.answers_to(request_id)[len(given) :]
     request = snapshot.requests.get(request_id)
-    if request is None:
-        raise UnknownRequestError(request_id, pending=list(snapshot.requests))
-    return request
+    if request is not None and not given_since:
+        return request
+    if given_since or given:
+        raise AlreadyAnsweredError(request_id, run_id=run_id, answered_at=(given_since or given)[-1].at)
+    raise UnknownRequestError(request_id, pending=list(snapshot.requests))
 
 
 def _checked(request: Request, answer: Any, graph: Graph, values: Values) -> Any:

@@ -1,14 +1,15 @@
 """A store whose work is blocking, and the port on top of it.
 
 A backend does one thing at a time and knows nothing of asyncio. `BackedStore` is the port for any of them; its
-commits are grouped: those that wait when the backend gets to one are handed to it together.
+writes are grouped: the commits and records that wait when the backend gets to one are handed to it together.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from perdure.errors import WorkflowException
 from perdure.stores.ids import require_checkpoint_id, require_run_id
@@ -16,20 +17,37 @@ from perdure.stores.ids import require_checkpoint_id, require_run_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from perdure.records import Claim, Commit, Manifest, NewRun, RunRecord
+    from perdure.records import Claim, Commit, JournalRecord, Manifest, NewRun, RunRecord
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class PendingCommit:
     """A commit that waits for its turn, and how it ended."""
 
-    __slots__ = ("claim", "commit", "error")
+    claim: Claim
+    commit: Commit
+    error: Exception | None = None
 
-    def __init__(self, claim: Claim, commit: Commit) -> None:
-        self.claim = claim
-        self.commit = commit
-        self.error: Exception | None = None
+    @property
+    def is_durable(self) -> bool:
+        """A commit always is."""
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class PendingRecords:
+    """Records for a journal that wait for their turn, and how they ended."""
+
+    claim: Claim
+    head: str | None
+    records: Sequence[JournalRecord]
+    is_durable: bool
+    error: Exception | None = None
+
+
+Pending: TypeAlias = PendingCommit | PendingRecords
 
 
 class Backend(Protocol):
@@ -39,13 +57,15 @@ class Backend(Protocol):
 
     def release(self, claim: Claim) -> None: ...
 
-    def commit(self, pending: Sequence[PendingCommit]) -> None:
-        """Write each of them whole or not at all, and note the error of those that were not written."""
+    def write(self, pending: Sequence[Pending]) -> None:
+        """Write each of them whole or not at all, in order, and note the error of those that were not written."""
         ...
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None: ...
 
     def run(self, run_id: str) -> RunRecord | None: ...
+
+    def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
 
     def manifest(self, checkpoint_id: str) -> Manifest: ...
 
@@ -90,7 +110,7 @@ class BackedStore(Generic[B]):
     def __init__(self, place: str, doer: Doer[B]) -> None:
         self._place = place
         self._doer = doer
-        self._pending: deque[PendingCommit] = deque()
+        self._pending: deque[Pending] = deque()
 
     @property
     def place(self) -> str:
@@ -112,10 +132,18 @@ class BackedStore(Generic[B]):
     async def commit(self, claim: Claim, commit: Commit) -> None:
         """Write one commit."""
         require_checkpoint_id(commit.manifest.checkpoint_id)
-        mine = PendingCommit(claim, commit)
+        await self._write(PendingCommit(claim, commit))
+
+    async def record(
+        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+    ) -> None:
+        """Keep records of the superstep that follows the head."""
+        await self._write(PendingRecords(claim, head, tuple(records), durable))
+
+    async def _write(self, mine: Pending) -> None:
         self._pending.append(mine)
         try:
-            is_collection_due = await self._doer.do(self._commit_pending)
+            is_collection_due = await self._doer.do(self._write_pending)
         finally:
             # Only if we were cancelled before anybody took it.
             with contextlib.suppress(ValueError):
@@ -125,20 +153,22 @@ class BackedStore(Generic[B]):
         if mine.error is not None:
             raise mine.error
 
-    def _commit_pending(self, backend: B) -> bool:
-        """Commit all that wait by now; whether a collection is due."""
-        taken: list[PendingCommit] = []
+    def _write_pending(self, backend: B) -> bool:
+        """Write all that wait by now; whether a collection is due."""
+        taken: list[Pending] = []
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self._pending.popleft())
         if not taken:
             return False
         try:
-            backend.commit(taken)
+            backend.write(taken)
         except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
             for pending in taken:
                 pending.error = pending.error or error
-        # These commits have had their end, whatever becomes of the collection.
+        if not any(isinstance(pending, PendingCommit) for pending in taken):
+            return False
+        # These writes have had their end, whatever becomes of the collection.
         with contextlib.suppress(WorkflowException):
             return backend.is_collection_due()
         return False
@@ -152,6 +182,11 @@ class BackedStore(Generic[B]):
         """What is known of a run."""
         require_run_id(run_id)
         return await self._doer.do(lambda backend: backend.run(run_id))
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """The records since the run's present head."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.journal(run_id))
 
     async def manifest(self, checkpoint_id: str) -> Manifest:
         """One checkpoint."""
@@ -188,7 +223,7 @@ class BackedStore(Generic[B]):
         return await self._doer.do(lambda backend: backend.delete(checkpoint_id))
 
     async def collect(self) -> int:
-        """Remove parts that no checkpoint refers to."""
+        """Remove parts that nothing refers to."""
         return await self._doer.do(_collect)
 
     async def close(self) -> None:

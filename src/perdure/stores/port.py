@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.records import Claim, Commit, Manifest, NewRun, RunRecord
+    from perdure.records import Claim, Commit, JournalRecord, Manifest, NewRun, RunRecord
 
 
 class Claims(Protocol):
@@ -33,7 +33,9 @@ class Runs(Protocol):
     """The history of runs. Nothing here changes a checkpoint once it is written."""
 
     async def commit(self, claim: Claim, commit: Commit) -> None:
-        """Write the parts, the checkpoint and the head in one transaction, then apply the retention.
+        """Write the parts, the checkpoint and the head in one transaction, in which the run's journal becomes void.
+
+        Then the retention is applied.
 
         Raises:
             ClaimLostError: the claim's token is not the run's any more; nothing was written.
@@ -42,7 +44,9 @@ class Runs(Protocol):
         ...
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
-        """Move the head back to an older checkpoint of the run; the later ones stay readable.
+        """Move the head back to an older checkpoint of the run; the later ones stay readable, the journal is dropped.
+
+        The nonce is another one than the run has had before.
 
         Raises ClaimLostError, StaleHeadError, and CheckpointNotFoundError if `to` is not of this run.
         """
@@ -50,6 +54,31 @@ class Runs(Protocol):
 
     async def run(self, run_id: str) -> RunRecord | None:
         """What is known of a run; None if it was never begun."""
+        ...
+
+
+class Journals(Protocol):
+    """What a run has finished since its head. A journal is void once the head moves."""
+
+    async def record(
+        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+    ) -> None:
+        """Keep records of the superstep that follows `head`, with their parts, all of them or none.
+
+        They are synced when this returns. Without `durable` they outlast the process, but perhaps not a power cut; the
+        run's next durable write takes them along.
+
+        Raises:
+            ClaimLostError: the claim's token is not the run's any more; nothing was written.
+            StaleHeadError: the run is not at `head`, which is None before the first commit; nothing was written.
+        """
+        ...
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """The records since the run's present head, in the order of their first recording.
+
+        None for a run that is unknown; those of a run that never began are gone when it is claimed again.
+        """
         ...
 
 
@@ -88,11 +117,14 @@ class Upkeep(Protocol):
     """What nobody waits for."""
 
     async def delete(self, checkpoint_id: str) -> bool:
-        """Forget one checkpoint; False if there is none. The head moves to its newest remaining one."""
+        """Forget one checkpoint; False if there is none. The head moves to its newest remaining one.
+
+        Journals that follow the checkpoint go with it.
+        """
         ...
 
     async def collect(self) -> int:
-        """Remove parts that no checkpoint refers to; their number. Safe beside runs, and if killed."""
+        """Remove parts that no checkpoint and no journal refers to; their number. Safe beside runs, and if killed."""
         ...
 
     async def close(self) -> None:
@@ -101,7 +133,7 @@ class Upkeep(Protocol):
 
 
 @runtime_checkable
-class Store(Claims, Runs, Checkpoints, Upkeep, Protocol):
+class Store(Claims, Runs, Journals, Checkpoints, Upkeep, Protocol):
     """The whole port."""
 
     @property

@@ -31,6 +31,11 @@ class RunState:
         return self.record.head is not None
 
     @property
+    def is_new(self) -> bool:
+        """Whether it was never claimed: it begins now, and nothing under its id is its own."""
+        return self.token == 0
+
+    @property
     def rests_on(self) -> str | None:
         """The checkpoint of another run that this one needs: its parent, until it has one of its own."""
         return self.record.parent_checkpoint_id if self.record.position == BEFORE_THE_FIRST else None

@@ -81,11 +81,12 @@ class Runner(Executor):
         self.done = state["done"]
 
 
-def build(kind: str, place: str) -> Workflow:
-    """The workflow on a storage on disk."""
+def build(kind: str, place: str, name: str | None = None) -> Workflow:
+    """The workflow on a storage on disk, with a name or without."""
     storage = FileCheckpointStorage(place) if kind == "file" else SqliteCheckpointStorage(place)
     runner = Runner()
-    return WorkflowBuilder(start_executor=runner, checkpoint_storage=storage).add_edge(runner, runner).build()
+    builder = WorkflowBuilder(start_executor=runner, name=name, checkpoint_storage=storage)
+    return builder.add_edge(runner, runner).build()
 
 
 async def start(workflow: Workflow) -> None:
@@ -122,7 +123,7 @@ async def answer(workflow: Workflow) -> None:
         head = await storage.get_latest(workflow_name=workflow.name)
         assert head is not None
     (request_id,) = head.pending_request_info_events
-    result = await build(sys.argv[2], sys.argv[3]).run(
+    result = await build(*sys.argv[2:]).run(
         checkpoint_id=head.checkpoint_id, responses={request_id: True}
     )
     print(json.dumps({"outputs": result.get_outputs(), "run_id": head.run_id, "hash": workflow.graph_signature_hash}))
@@ -131,7 +132,7 @@ async def answer(workflow: Workflow) -> None:
 def main() -> None:
     """Do what the command line says."""
     command = {"start": start, "die": die, "hold": hold, "answer": answer}[sys.argv[1]]
-    asyncio.run(command(build(sys.argv[2], sys.argv[3])))
+    asyncio.run(command(build(*sys.argv[2:])))
 
 
 if __name__ == "__main__":
