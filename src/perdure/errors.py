@@ -9,6 +9,7 @@ AgentFrameworkException
     │   ├── WorkflowCheckpointException
     │   │   ├── CheckpointNotFoundError       no such checkpoint
     │   │   ├── CheckpointDamagedError        stored bytes are not what was written
+    │   │   ├── PartDamagedError              the same, where it is not known which checkpoint needs them
     │   │   ├── CheckpointWriteError          a checkpoint could not be written
     │   │   ├── EncodeError                   a value this program could not read back
     │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
@@ -122,6 +123,14 @@ class CheckpointDamagedError(WorkflowCheckpointException):
             f"checkpoint {checkpoint_id!r} is damaged: {reason}; "
             "restore the storage from a copy, or resume from another checkpoint by its id"
         )
+
+
+class PartDamagedError(WorkflowCheckpointException):
+    """A part is not what was written. Whoever reads a checkpoint says which one that is."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; restore the storage from a copy")
 
 
 class CheckpointWriteError(WorkflowCheckpointException):

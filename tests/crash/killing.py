@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
 from tests.crash.program import live
+
+from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
 
 PAUSE_SECONDS = 0.002
 LIFE_SECONDS_MAX = 0.12
@@ -41,7 +42,7 @@ def one_life(kind: str, directory: Path) -> int:
         (directory / "ending").write_text(repr(ended))
         (directory / "ending").rename(directory / "ended")  # at once, since the killer may come while it is written
         status = 0
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the killer tells it
         (directory / "error").write_text(repr(error))
     finally:
         os._exit(status)
@@ -89,4 +90,5 @@ async def undisturbed() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))))
+    told = main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    sys.stdout.write(json.dumps(told) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure import (
     Case,
@@ -19,7 +19,9 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.storages.shipped import StoreStorage
+
+if TYPE_CHECKING:
+    from perdure.storages.shipped import StoreStorage
 
 RUN_ID = "crash-me"
 
@@ -52,8 +54,8 @@ class Dispatcher(Executor):
 class Counter(Executor):
     """Goes round three times before it hands on, and counts in an attribute."""
 
-    def __init__(self, id: str, pause: float) -> None:
-        super().__init__(id)
+    def __init__(self, executor_id: str, pause: float) -> None:
+        super().__init__(executor_id)
         self._pause = pause
         self._calls: list[int] = []
 
@@ -77,8 +79,8 @@ class Counter(Executor):
 class Judge(Executor):
     """Gathers both branches and asks somebody outside."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, executor_id: str) -> None:
+        super().__init__(executor_id)
         self._gathered: list[Job] = []
 
     @handler
@@ -87,7 +89,7 @@ class Judge(Executor):
         await ctx.request_info(Approval(f"{len(jobs)} jobs"), bool)
 
     @response_handler
-    async def decide(self, request: Approval, approved: bool, ctx: WorkflowContext[int, str]) -> None:
+    async def decide(self, request: Approval, approved: bool, ctx: WorkflowContext[int, str]) -> None:  # noqa: FBT001 - an answer
         trails = sorted(" ".join(job.trail) for job in self._gathered)
         await ctx.yield_output(f"{request.subject} approved: {approved}; {'; '.join(trails)}")
         await ctx.send_message(sum(job.rounds for job in self._gathered))
@@ -102,8 +104,8 @@ class Judge(Executor):
 class Doubler(Executor):
     """Inside the sub-workflow: doubles until the number is large."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, executor_id: str) -> None:
+        super().__init__(executor_id)
         self.doublings = 0
 
     @handler

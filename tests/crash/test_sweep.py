@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.crash.program import live
 
 from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
 from perdure.testing.crash import sweep
-from tests.crash.program import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable

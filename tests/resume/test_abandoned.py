@@ -13,7 +13,6 @@ from perdure import WorkflowBuilder, WorkflowContext, WorkflowException, Workflo
 
 if TYPE_CHECKING:
     from conftest import Storage
-
     from perdure import CheckpointInfo, ResponseStream
 
 

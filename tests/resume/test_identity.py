@@ -162,6 +162,26 @@ async def test_a_run_that_another_task_reads_is_busy(storage: Storage) -> None:
     assert (await second.run(run_id="shared")).get_outputs() == ["x"]
 
 
+async def test_a_run_that_another_task_reads_is_not_put_back(storage: Storage) -> None:
+    quick, node = Slow(), Slow()
+    quick.let_go.set()
+    node.let_go.set()
+    handle = slow(storage, quick).start("x", run_id="shared")
+    await handle.result()
+    (entry, _) = await handle.checkpoints()
+    other = slow(storage, node)
+    await other.run(run_id="shared")
+    node.let_go.clear()
+    reading = asyncio.ensure_future(other.run("y"))
+    await node.entered.wait()
+    with pytest.raises(RunBusyError, match="'shared'"):
+        await handle.restore(entry.checkpoint_id)
+    node.let_go.set()
+    assert (await reading).get_outputs() == ["y"]
+    await handle.restore(entry.checkpoint_id)
+    assert [event.data async for event in handle.events() if event.type == "output"] == ["x"]
+
+
 async def test_executors_that_another_task_uses_are_busy(storage: Storage) -> None:
     node = Slow()
     reading = asyncio.ensure_future(slow(storage, node).run("x"))

@@ -14,9 +14,11 @@ from perdure.clock import SystemClock
 from perdure.errors import WorkflowException
 from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
-from perdure.testing.stores import RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import RunDriver, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from perdure.stores.port import Store
 
 
@@ -37,12 +39,26 @@ class Program:
             case {"do": "commit on and on", "run": run_id}:
                 while True:
                     say(await self.runs[run_id].commit({"a": text_part("x"), "b": raw_part(os.urandom(6000))}))
+            case {"do": "note", "run": run_id, "keys": keys, "durable": durable}:
+                for key in keys:
+                    parts = (text_part(f"small {key}"), raw_part(f"large {key}".encode() * 900))
+                    await self.runs[run_id].note(finished(key, f"{run_id} {key}", *parts), durable=durable)
+            case {"do": "note on and on", "run": run_id, "durable": durable}:
+                number = 0
+                while True:
+                    await self.runs[run_id].note(finished(f"{number}", "x" * (number % 9000)), durable=durable)
+                    say(number)
+                    number += 1
+            case {"do": "journal", "run": run_id}:
+                return await self.journal(run_id)
             case {"do": "release", "run": run_id}:
                 await self.runs[run_id].release()
             case {"do": "ids"}:
                 return list(await self.store.ids())
             case {"do": "fill the disk", "run": run_id}:
                 return await self.commit_without_space(run_id)
+            case {"do": "fill the disk with a note", "run": run_id}:
+                return await self.note_without_space(run_id)
             case _:
                 raise AssertionError(command)
         return None
@@ -54,20 +70,40 @@ class Program:
         if record:
             run.head, run.position = record.head, record.position
 
+    async def journal(self, run_id: str) -> dict[str, int]:
+        """By key how many parts a record has that can be read."""
+        records = await self.store.journal(run_id)
+        return {record.key: len(await self.store.parts(record.refs)) for record in records}
+
     async def commit_without_space(self, run_id: str) -> list[str]:
         """A commit for which there is no space, and the same one when there is."""
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         large = {"a": raw_part(b"x" * 3_000_000)}
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
-        try:
-            await self.runs[run_id].commit(large)
-        except WorkflowException as error:
-            outcome = type(error).__name__
-        else:
-            outcome = "written"
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        outcome = await without_space(self.runs[run_id].commit(large))
         return [outcome, await self.runs[run_id].commit(large)]
+
+    async def note_without_space(self, run_id: str) -> list[object]:
+        """A record for which there is no space, what there is then, and the same when there is space again."""
+        run = self.runs[run_id]
+        large = finished("large", "x" * 3_000_000)
+        outcome = await without_space(run.note(large))
+        between = await self.journal(run_id)
+        await run.note(large)
+        return [outcome, between, await self.journal(run_id)]
+
+
+async def without_space(work: Coroutine[object, object, object]) -> str:
+    """How the work ends when no file can grow beyond a megabyte."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        await work
+    except WorkflowException as error:
+        return type(error).__name__
+    else:
+        return "written"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
 def say(value: object) -> None:

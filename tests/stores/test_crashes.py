@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Commit, KeepFor, LatestOnly, Retention
+from perdure.records import Commit, JournalRecord, KeepFor, LatestOnly, Retention
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
@@ -101,6 +101,7 @@ class View:
     """All that a reader can see."""
 
     runs: dict[str, tuple[object, ...] | None]
+    journals: dict[str, list[tuple[str, bytes, dict[str, bytes]]]]
     latest: str | None
     contents: list[tuple[str, dict[str, bytes]]]
 
@@ -110,12 +111,21 @@ async def view(store: Store) -> View:
     for run_id in "rsf":
         record = await store.run(run_id)
         runs[run_id] = record and (record.head, record.position, record.settled, record.nonce)
+    journals = {run_id: await journal(store, run_id) for run_id in "rsf"}
     contents: list[tuple[str, dict[str, bytes]]] = []
     for manifest in await store.manifests():
         parts = await store.parts(manifest.toc.values())
         contents.append((manifest.checkpoint_id, {path: parts[part] for path, part in manifest.toc.items()}))
     latest = await store.latest(workflow_name="flow")
-    return View(runs, latest.checkpoint_id if latest else None, contents)
+    return View(runs, journals, latest.checkpoint_id if latest else None, contents)
+
+
+async def journal(store: Store, run_id: str) -> list[tuple[str, bytes, dict[str, bytes]]]:
+    found: list[tuple[str, bytes, dict[str, bytes]]] = []
+    for record in await store.journal(run_id):
+        parts = await store.parts(record.refs)
+        found.append((record.key, record.data, {part: parts[part] for part in record.refs}))
+    return found
 
 
 def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
@@ -130,6 +140,24 @@ def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
         parts = tuple(part for part in commit.parts if part.hash not in known)
         await run.write(Commit(commit.manifest, parts, commit.expected_head, commit.settled))
         await run.release()
+
+    return operation
+
+
+def note(run_id: str, *keys: str, durable: bool = True) -> Operation:
+    """Record something under each key, with a small part and a large one."""
+
+    async def operation(store: Store, clock: ManualClock) -> None:
+        del clock
+        claim = await store.claim(run_id)
+        record = await store.run(run_id)
+        assert record is not None
+        records: list[JournalRecord] = []
+        for key in keys:
+            parts = (text_part(f"{key} of {record.head}"), raw_part(LARGE + key.encode()))
+            records.append(JournalRecord(key, b"done", tuple(part.hash for part in parts), parts))
+        await store.record(claim, head=record.head, records=records, durable=durable)
+        await store.release(claim)
 
     return operation
 
@@ -177,14 +205,22 @@ SMALL = text_part("constant")
 BIG = raw_part(LARGE)
 HISTORY: Sequence[Operation] = (
     advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    note("r", "x", durable=False),
+    note("r", "y", "x"),
     advance("r", a=text_part("r1"), small=SMALL, big=BIG),
     advance("s", a=text_part("s0"), small=SMALL),
     advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
     fork("f", "r@1"),
+    note("f", "x", "z"),
     advance("s", a=text_part("s1"), settled=True),
+    note("r", "x", "y"),
     rewind("r", "r@0"),
+    note("r", "z"),
     advance("f", a=text_part("f0"), small=SMALL, big=BIG),
     advance("r", a=text_part("r3"), small=SMALL),
+    note("r", "x"),
+    note("s", "x"),
+    collect,
     delete("r@3"),
     delete("r@1"),
     delete("s@1"),
@@ -268,6 +304,7 @@ FORGETFUL_HISTORY: Sequence[Operation] = (
     advance("s", a=text_part("s0")),
     after_an_hour,
     advance("s", a=text_part("s1"), big=BIG, settled=True),
+    note("s", "x"),
     after_an_hour,
     advance("r", a=text_part("r0"), big=BIG),
     advance("r", a=text_part("r1"), big=BIG),
@@ -293,9 +330,10 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
         reopened = FileStore(quick_path / str(failing), retention=FORGETFUL, clock=clock)
         seen = await view(reopened)
         # The finished run goes at one of the commits after it.
-        compared = "rfs" if number < 4 else "rf"
+        compared = "rfs" if number < 5 else "rf"
         was_done = all(seen.runs[run_id] == views[number + 1].runs[run_id] for run_id in compared)
         assert was_done or all(seen.runs[run_id] == views[number].runs[run_id] for run_id in compared)
+        assert seen.journals["s"] == [] or seen.runs["s"] is not None
         for run in seen.runs.values():
             assert run is None or run[0] in dict(seen.contents)
         if seen.runs["s"] is not None:
@@ -306,5 +344,8 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
         last = await view(reopened)
         assert [checkpoint_id for checkpoint_id, _ in last.contents] == ["f@0", "r@5"]
         assert last.runs["s"] is None
+        await reopened.collect()
+        left = [path.name for path in (quick_path / str(failing) / ".perdure" / "journal").iterdir()]
+        assert left == [], f"after failure {failing} in operation {number}"
         await reopened.close()
     assert failing > 50

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from perdure.errors import ClaimLostError, RunNotFoundError, StaleHeadError
-from perdure.records import FullHistory, KeepLast, Retention
+from perdure.records import FullHistory, JournalRecord, KeepLast, Retention
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
@@ -66,6 +66,7 @@ class Run:
     position: int = -1
     settled: bool = False
     is_claimed: bool = False
+    journal: dict[str, Part] = field(default_factory=dict[str, Part])
 
     @property
     def rests_on(self) -> str | None:
@@ -87,6 +88,7 @@ class Model:
         self.kept.append(kept)
         run = self.runs[kept.run_id]
         run.head, run.position, run.settled = kept.checkpoint_id, kept.position, kept.settled
+        run.journal.clear()
         if self.keep:
             spared = {run.head, *(other.rests_on for other in self.runs.values())}
             for old in self.of(kept.run_id)[: -self.keep]:
@@ -95,6 +97,9 @@ class Model:
 
     def delete(self, doomed: Kept) -> None:
         self.kept.remove(doomed)
+        for run in self.runs.values():
+            if run.head == doomed.checkpoint_id:
+                run.journal.clear()
         remaining = self.of(doomed.run_id)
         if not remaining:
             del self.runs[doomed.run_id]
@@ -194,6 +199,35 @@ class StoreMachine(RuleBasedStateMachine):
             self.wait(driver.write(commit, LEAF))
             self.model.commit(Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, values))
 
+    @rule(
+        run_id=st.sampled_from(RUNS + FORKS),
+        finished=st.lists(st.tuples(st.sampled_from("klm"), st.sampled_from(VALUES)), max_size=3),
+        durable=st.booleans(),
+    )
+    def note(self, run_id: str, finished: list[tuple[str, Part]], *, durable: bool) -> None:
+        run = self.model.runs.get(run_id)
+        if run is None or not run.is_claimed:
+            return
+        records = [JournalRecord(key, key.encode(), (part.hash,), (part, LEAF)) for key, part in finished]
+        self.wait(self.driver(run_id).note(*records, durable=durable))
+        run.journal.update(finished)
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def note_without_a_claim(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        if run_id in self.claims and run and not run.is_claimed:
+            with pytest.raises(ClaimLostError):
+                self.wait(self.driver(run_id).note(JournalRecord("k", b"lost")))
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def note_on_another_head(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        if run_id in self.claims and run and run.is_claimed:
+            driver = self.driver(run_id)
+            driver.head = "elsewhere"
+            with pytest.raises(StaleHeadError):
+                self.wait(driver.note(JournalRecord("k", b"lost")))
+
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def commit_without_a_claim(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
@@ -220,6 +254,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.nonces += 1
         self.wait(self.driver(run_id).rewind(to.checkpoint_id, nonce=f"nonce {self.nonces}"))
         run.head, run.settled, run.nonce = to.checkpoint_id, to.settled, f"nonce {self.nonces}"
+        run.journal.clear()
 
     @precondition(lambda self: self.model.kept)
     @rule(number=st.integers(0, 20))
@@ -244,6 +279,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def compare(self) -> None:
         for run_id in RUNS + FORKS:
             await self.compare_run(run_id)
+            await self.compare_journal(run_id)
         assert list(await self.store.ids()) == [kept.checkpoint_id for kept in self.model.kept]
         for kept in self.model.kept:
             await self.compare_checkpoint(kept)
@@ -266,6 +302,18 @@ class StoreMachine(RuleBasedStateMachine):
         assert [manifest.checkpoint_id for manifest in history] == [
             kept.checkpoint_id for kept in self.model.of(run_id)
         ]
+
+    async def compare_journal(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        expected = run.journal if run else {}
+        records = await self.store.journal(run_id)
+        assert [(record.key, record.data, record.refs) for record in records] == [
+            (key, key.encode(), (part.hash,)) for key, part in expected.items()
+        ]
+        parts = await self.store.parts(part.hash for part in expected.values())
+        for part in expected.values():
+            assert parts[part.hash] == part.data
+            assert parts.keys() >= set(part.refs)
 
     async def compare_checkpoint(self, kept: Kept) -> None:
         manifest = await self.store.manifest(kept.checkpoint_id)

@@ -177,10 +177,12 @@ def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
     for value in ("one", "two", "three"):
         lines.append(DISK, path, value, sync=False)
     data = path.read_bytes()
-    for place in range(len(data) - 1):
+    for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(WorkflowCheckpointException, match="damaged"):
             list(lines.backward(DISK, path))
+        with pytest.raises(WorkflowCheckpointException, match="damaged"):
+            lines.forward(DISK, path)
 
 
 def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_path: Path) -> None:

@@ -230,3 +230,64 @@ def test_a_commit_without_space_is_refused_and_can_be_done_again(start: Callable
     assert child.ask("commit", run="r", times=1) == OK
     assert child.ask("fill the disk", run="r") == {"ok": ["CheckpointWriteError", "r@1"]}
     assert child.ask("ids") == {"ok": ["r@0", "r@1"]}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_records_of_a_killed_writer_are_there_for_the_next(start: Callable[[], Child], *, durable: bool) -> None:
+    writer = start()
+    assert writer.ask("claim", run="r") == OK
+    assert writer.ask("commit", run="r", times=2) == OK
+    assert writer.ask("note", run="r", keys=["a", "b"], durable=durable) == OK
+    writer.kill()
+    successor = start()
+    assert successor.ask("journal", run="r") == {"ok": {"a": 2, "b": 2}}
+    assert successor.ask("claim", run="r") == OK
+    assert successor.ask("note", run="r", keys=["c", "a"], durable=durable) == OK
+    assert successor.ask("journal", run="r") == {"ok": {"a": 2, "b": 2, "c": 2}}
+    assert successor.ask("commit", run="r", times=1) == OK
+    successor.kill()
+    assert start().ask("journal", run="r") == {"ok": {}}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_what_was_told_to_be_recorded_survives_a_kill(
+    start: Callable[[], Child], store: Store, *, durable: bool
+) -> None:
+    for number, notes in enumerate((1, 7, 40)):
+        child = start()
+        assert child.ask("claim", run="r") == OK
+        assert child.ask("commit", run="r", times=1) == OK
+        child.tell("note on and on", run="r", durable=durable)
+        told = [child.hear() for _ in range(notes)]
+        child.kill()
+        journal = await store.journal("r")
+        assert [record.key for record in journal] == [str(key) for key in range(len(journal))]
+        assert len(journal) >= len(told)
+        assert [len(record.data) for record in journal] == [key % 9000 for key in range(len(journal))]
+        assert len(await store.ids()) == number + 1
+    await store.close()
+
+
+def test_an_owner_that_wakes_after_a_takeover_records_nothing(start: Callable[[], Child]) -> None:
+    sleeper, rival = start(), start()
+    assert sleeper.ask("claim", run="r") == OK
+    assert sleeper.ask("commit", run="r", times=1) == OK
+    assert sleeper.ask("note", run="r", keys=["a"], durable=False) == OK
+    sleeper.signal(signal.SIGSTOP)
+    assert rival.ask("claim", run="r", takeover=True) == OK
+    assert rival.ask("note", run="r", keys=["b"], durable=True) == OK
+    sleeper.signal(signal.SIGCONT)
+    assert sleeper.ask("note", run="r", keys=["c"], durable=True)["error"] == "ClaimLostError"
+    assert rival.ask("journal", run="r") == {"ok": {"a": 2, "b": 2}}
+    assert sleeper.ask("journal", run="r") == {"ok": {"a": 2, "b": 2}}
+
+
+def test_records_without_space_are_refused_and_can_be_written_again(start: Callable[[], Child]) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    assert child.ask("note", run="r", keys=["a"], durable=True) == OK
+    outcome, between, after = child.ask("fill the disk with a note", run="r")["ok"]
+    assert outcome == "CheckpointWriteError"
+    assert between == {"a": 2}
+    assert after == {"a": 2, "large": 0}

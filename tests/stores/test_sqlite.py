@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sqlite3
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.stores.sqlite import SqliteStore
 from perdure.stores.statements import migrations, named_statements, split
-from perdure.testing.stores import ManualClock, RunDriver, text_part
+from perdure.testing.stores import ManualClock, RunDriver, finished, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,6 +103,85 @@ async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Pat
     await store.close()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE journal SET data = x'7b7d' WHERE key = '\"b\"'",
+        "UPDATE journal SET data = 'of b' WHERE key = '\"b\"'",
+        "UPDATE journal SET refs = '[' WHERE key = '\"b\"'",
+        "UPDATE journal SET refs = '[]' WHERE key = '\"b\"'",
+        "UPDATE journal SET refs = CAST(x'5b22ff225d' AS TEXT) WHERE key = '\"b\"'",
+        "UPDATE journal SET key = '\"c\"' WHERE key = '\"b\"'",
+        "UPDATE journal SET key = 'b' WHERE key = '\"b\"'",
+        "UPDATE journal SET head = 'r@0' WHERE key = '\"b\"'",
+        "UPDATE journal SET checksum = '' WHERE key = '\"b\"'",
+    ],
+)
+async def test_a_damaged_journal_is_an_error_that_names_the_head(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    claim = await store.claim("r")
+    await store.record(claim, head="r@1", records=[finished(key, f"of {key}", text_part(key)) for key in "ab"])
+    change(path, damage)
+    with pytest.raises(CheckpointDamagedError, match="'r@1'.*journal"):
+        await store.journal("r")
+    await store.rewind(claim, expected_head="r@1", to="r@0", nonce="another")
+    assert list(await store.journal("r")) == []
+    await store.close()
+
+
+async def test_a_database_of_the_first_schema_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in split(migrations()[0]):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {int.from_bytes(b'perd')}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(
+            "INSERT INTO runs (run_id, workflow_name, created_at, nonce, head, position, settled, token) "
+            "VALUES ('r', 'flow', '2024-01-01', 'n', 'r@0', 0, 0, 1)"
+        )
+        old = RunDriver(SqliteStore(path), ManualClock(), "r", "flow").next_commit({"a": text_part("v0")})
+        connection.execute(
+            "INSERT INTO checkpoints (checkpoint_id, run_id, workflow_name, position, timestamp, iteration_count, "
+            "settled, checksum, header, toc) VALUES ('r@0', 'r', 'flow', 0, ?, 0, 0, ?, ?, ?)",
+            (old.manifest.timestamp, old.manifest.checksum(), old.manifest.header, json.dumps(dict(old.manifest.toc))),
+        )
+        connection.executemany(
+            "INSERT INTO parts VALUES (?, 'json', '[]', ?)", [(part.hash, part.data) for part in old.parts]
+        )
+    store = SqliteStore(path)
+    assert await store.manifest("r@0") == old.manifest
+    run = RunDriver(store, ManualClock(), "r", "flow")
+    run.claim, run.head, run.position = await store.claim("r"), "r@0", 0
+    await run.note(finished("a", "recorded"))
+    assert await run.noted() == ["a=recorded"]
+    await run.commit()
+    assert list(await store.ids()) == ["r@0", "r@1"]
+    assert await run.noted() == []
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == len(migrations())
+
+
+async def test_records_that_need_not_be_durable_are_not_waited_for_by_the_disk(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "runs.db", retention=Retention(), clock=ManualClock())
+    claim = backend.claim("r", create=new_run("r"), takeover=False)
+    modes: list[bool] = []
+
+    def write(*durable: bool) -> None:
+        pending = [PendingRecords(claim, None, [finished(f"{each}")], each) for each in durable]
+        backend.write(pending)
+        assert [each.error for each in pending] == [None] * len(durable)
+        modes.append(backend.is_synchronous)
+
+    write(False, False)
+    write(False, True)
+    write(False)
+    assert modes == [False, True, False]
+    backend.close()
+
+
 def empty_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
     for script in migrations():
@@ -124,6 +204,10 @@ def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
         ("newest_of_run", "checkpoints_of_run"),
         ("prune_older", "checkpoints_by_age"),
         ("finished_runs", "runs_finished"),
+        ("drop_journal", "journal_of_run"),
+        ("count_records_with_parts", "journal_of_run"),
+        ("has_record_with_parts", "journal_of_run"),
+        ("drop_journals_of_forks", "runs_that_rest"),
     ],
 )
 def test_what_must_be_fast_goes_by_an_index(tmp_path: Path, name: str, index: str) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import UntrustedTypeError
+from perdure.errors import IncompatibleTypeError, UntrustedTypeError
+from perdure.graph.context import private_owner
 from perdure.graph.executor import wiring
 from perdure.graph.signature import graph_signature, interfaces
-from perdure.typenames import type_of
+from perdure.typenames import describe, type_of
+from perdure.types import is_instance_of, is_type_compatible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from perdure.checkpoint.values import Values
     from perdure.graph.definition import Graph
-    from perdure.graph.executor import Executor
+    from perdure.graph.executor import Executor, Route
     from perdure.kernel.snapshot import Delivery, Request, Snapshot
 
 
@@ -138,9 +140,7 @@ def _affected(
 def _affected_here(
     graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
 ) -> Iterator[Affected]:
-    for executor_id in snapshot.executors:
-        if executor_id not in graph.executors:
-            yield Affected(f"the state of executor '{path}{executor_id}'", "the executor is gone")
+    yield from _affected_states(graph, snapshot, path)
     for delivery in snapshot.deliveries:
         why = _delivery_fault(graph, delivery, values, accepts)
         if why is not None:
@@ -158,6 +158,15 @@ def _affected_here(
             )
 
 
+def _affected_states(graph: Graph, snapshot: Snapshot, path: str) -> Iterator[Affected]:
+    private = dict.fromkeys(private_owner(scope) for scope, _ in snapshot.state)
+    owned = [("state", executor_id) for executor_id in snapshot.executors]
+    owned.extend(("private state", executor_id) for executor_id in private if executor_id is not None)
+    for what, executor_id in owned:
+        if executor_id not in graph.executors:
+            yield Affected(f"the {what} of executor '{path}{executor_id}'", "the executor is gone")
+
+
 def _delivery_fault(
     graph: Graph, delivery: Delivery, values: Values, accepts: Callable[[Executor, Any], bool]
 ) -> str | None:
@@ -168,7 +177,7 @@ def _delivery_fault(
         return _request_fault(graph, delivery.answers, values)
     try:
         given = [values.give(value) for value in delivery.values]
-    except UntrustedTypeError as error:
+    except (UntrustedTypeError, IncompatibleTypeError) as error:
         return str(error)
     message = given if delivery.is_gathered else given[0]
     if accepts(executor, message):
@@ -181,9 +190,21 @@ def _request_fault(graph: Graph, request: Request, values: Values) -> str | None
     if executor is None:
         return "the executor is gone"
     try:
-        values.give(request.data)
-    except UntrustedTypeError as error:
+        data = values.give(request.data)
+    except (UntrustedTypeError, IncompatibleTypeError) as error:
         return str(error)
-    if executor.child_graph() is not None or not wiring(executor).dispatch.answers:
-        return None if executor.child_graph() is not None else "the executor has no response handler any more"
-    return None
+    if executor.child_graph() is not None or any(_may_take(route, data, request) for route in _answers(executor)):
+        return None
+    return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"
+
+
+def _answers(executor: Executor) -> tuple[Route, ...]:
+    return wiring(executor).dispatch.answers
+
+
+def _may_take(route: Route, data: object, request: Request) -> bool:
+    """Whether a response handler may get an answer to this request: it may ask for less than was promised, or more."""
+    asked, answered = route.types.takes
+    return is_instance_of(data, asked) and (
+        is_type_compatible(request.response_type, answered) or is_type_compatible(answered, request.response_type)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.graph.context import SHARED_SCOPE
+from perdure.graph.context import SHARED_SCOPE, private_owner, private_scope
 from perdure.graph.edges import FanInEdgeGroup
 from perdure.graph.messages import INTERNAL_SOURCE_ID
 
@@ -51,28 +51,46 @@ async def migrate(snapshot: Snapshot, stored: Mapping[str, Any], graph: Graph, v
 
 
 async def _step(snapshot: Snapshot, migration: Migration, graph: Graph, values: Values) -> Snapshot:
-    snapshot = _renamed(snapshot, migration.rename, graph)
-    gone = set(migration.drop)
-    executors = {key: value for key, value in snapshot.executors.items() if key not in gone}
+    snapshot = _without(_renamed(snapshot, migration.rename, graph), set(migration.drop))
+    executors = dict(snapshot.executors)
     for executor_id, upgrade in migration.executor_states.items():
         if executor_id in executors:
-            state = await _upgraded(upgrade, values.give(executors[executor_id]))
-            executors[executor_id] = values.fix(state, f"state of executor {executor_id!r}")
+            what = f"state of executor {executor_id!r}"
+            state = await _upgraded(upgrade, values.give(executors[executor_id]), what, migration)
+            executors[executor_id] = values.fix(state, what)
     state = dict(snapshot.state)
     if migration.shared_state is not None:
-        state = await _shared(migration.shared_state, state, values)
-    children = {key: child for key, child in snapshot.children.items() if key not in gone}
-    return replace(snapshot, executors=executors, state=state, children=children)
+        state = await _shared(migration.shared_state, state, values, migration)
+    return replace(snapshot, executors=executors, state=state)
 
 
-async def _upgraded(upgrade: Upgrade, state: dict[str, Any]) -> dict[str, Any]:
-    outcome = upgrade(state)
-    return await outcome if inspect.isawaitable(outcome) else outcome
+def _without(snapshot: Snapshot, gone: set[str]) -> Snapshot:
+    """The snapshot without what is stored of some executors."""
+    return replace(
+        snapshot,
+        executors={key: value for key, value in snapshot.executors.items() if key not in gone},
+        children={key: child for key, child in snapshot.children.items() if key not in gone},
+        state={place: value for place, value in snapshot.state.items() if private_owner(place[0]) not in gone},
+    )
 
 
-async def _shared(upgrade: Upgrade, state: dict[StateKey, object], values: Values) -> dict[StateKey, object]:
+async def _upgraded(upgrade: Upgrade, state: dict[str, Any], what: str, migration: Migration) -> dict[str, Any]:
+    try:
+        outcome = upgrade(state)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+    except Exception as error:
+        raise WorkflowCheckpointException(
+            f"the migration to version {migration.to} could not upgrade the {what}: {type(error).__name__}: {error}; "
+            "nothing was changed, mend the migration and resume again",
+            error,
+        ) from error
+
+
+async def _shared(
+    upgrade: Upgrade, state: dict[StateKey, object], values: Values, migration: Migration
+) -> dict[StateKey, object]:
     before = {key: values.give(value) for (scope, key), value in state.items() if scope == SHARED_SCOPE}
-    after = await _upgraded(upgrade, before)
+    after = await _upgraded(upgrade, before, "shared state", migration)
     others = {place: value for place, value in state.items() if place[0] != SHARED_SCOPE}
     return others | {(SHARED_SCOPE, key): values.fix(value, f"state[{key!r}]") for key, value in after.items()}
 
@@ -85,7 +103,7 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
         return names.get(executor_id, executor_id)
 
     sources = {INTERNAL_SOURCE_ID(old): INTERNAL_SOURCE_ID(new) for old, new in names.items()} | dict(names)
-    private = {f"private:{old}": f"private:{new}" for old, new in names.items()}
+    private = {private_scope(old): private_scope(new) for old, new in names.items()}
     groups = _group_names(graph, names)
 
     def request(old: Request) -> Request:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError
 from perdure.checkpoint.documents import loads, piece, verified
-from perdure.checkpoint.manifest import Reader, header_of
+from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.checkpoint.values import CodedValues, Kept, decode
 from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
@@ -92,8 +92,9 @@ class Source:
     codec: Callable[[], Codec]
 
     def parts(self) -> Mapping[str, bytes]:
-        """The bytes of every part."""
-        return self.read(self.manifest.toc.values())
+        """The bytes of every part. Raises CheckpointDamagedError."""
+        with naming(self.manifest):
+            return self.read(self.manifest.toc.values())
 
     def values(self) -> dict[str, Any]:
         """The three kinds of values, decoded. Raises CheckpointDamagedError, UntrustedTypeError."""

@@ -81,6 +81,17 @@ class ActivationPort(Protocol):
 
 
 SHARED_SCOPE = ""
+_PRIVATE = "private:"
+
+
+def private_scope(executor_id: str) -> str:
+    """The name of the scope that belongs to one executor alone."""
+    return f"{_PRIVATE}{executor_id}"
+
+
+def private_owner(scope: str) -> str | None:
+    """The executor that a scope belongs to alone, if it does."""
+    return scope.removeprefix(_PRIVATE) if scope.startswith(_PRIVATE) else None
 
 
 class State:

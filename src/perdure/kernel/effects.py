@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perdure.kernel.snapshot import Delivery, Output, Request, Snapshot, StateKey, Value
 
 
@@ -53,6 +55,27 @@ class Effects:
     outputs: tuple[Output, ...] = ()
     executor_state: Value = None
     child: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """A message that was sent and is not routed yet. `message` is what routing looks at."""
+
+    data: Value
+    asked_for: str | None
+    message: object
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An activation that has ended, before its messages are routed: what a journal keeps.
+
+    `updates` holds, by key with a reducer, what is to be merged when the superstep ends; None stands for a removal.
+    """
+
+    effects: Effects
+    unrouted: tuple[Unrouted, ...]
+    updates: Mapping[StateKey, tuple[Value | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)

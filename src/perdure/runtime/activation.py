@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.graph.context import SHARED_SCOPE
+from perdure.graph.context import SHARED_SCOPE, private_scope
 from perdure.graph.executor import wiring
-from perdure.kernel.effects import Effects, Write
+from perdure.kernel.effects import Done, Effects, Unrouted, Write
 from perdure.kernel.snapshot import Output, Request
 from perdure.typenames import describe, type_of
 
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from perdure.graph.executor import Executor
     from perdure.kernel.effects import Activation
     from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.runtime.journal import Journal
 
 FRAMEWORK = WorkflowEventSource.FRAMEWORK
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
-ERASED: Final = object()
-"""Stands among the updates to a key for its removal."""
-
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
 
 
@@ -42,6 +40,8 @@ class Surroundings:
     """Names run, branch and superstep, so that ids derived from it are the same in every life."""
     run_kwargs: dict[str, Any]
     """The kwargs of the run as they were given, those that are not stored included."""
+    journal: Journal
+    """Of this superstep."""
     streaming: bool = False
     is_checkpointed: bool = False
     overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
@@ -51,14 +51,13 @@ class Surroundings:
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests that this superstep has opened so far."""
 
-
-@dataclass(slots=True)
-class Pending:
-    """A message that was sent and is not routed yet."""
-
-    value: object
-    message: Any
-    asked_for: str | None
+    def take_in(self, done: Done) -> None:
+        """Let later activations of the same executor see what one has done."""
+        executor_id = done.effects.activation.executor_id
+        self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in done.effects.writes)
+        self.opened.update(request.id for request in done.effects.requests)
+        if done.effects.child is not None:
+            self.children[executor_id] = done.effects.child
 
 
 class ActivationRecorder:
@@ -75,7 +74,7 @@ class ActivationRecorder:
         self._requests: list[tuple[str, object, Any]] = []
         self._own: dict[StateKey, Any] = {}
         self._erased: set[StateKey] = set()
-        self._updates: dict[StateKey, list[Any]] = {}
+        self._updates: dict[StateKey, list[object | None]] = {}
         self.message: Any = self._message()
 
     def _message(self) -> Any:
@@ -164,7 +163,7 @@ class ActivationRecorder:
 
     def private_scope(self) -> str:
         """The scope that belongs to this executor alone."""
-        return f"private:{self.executor.id}"
+        return private_scope(self.executor.id)
 
     def read(self, scope: str, key: str) -> Any:
         """A value of the state, a copy if it could be changed. Raises KeyError."""
@@ -197,16 +196,14 @@ class ActivationRecorder:
 
     def _updated(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
         """Note an update, and merge it for this activation's own eyes. A reducer may change what it is given."""
-        self._updates.setdefault(place, []).append(self._copy(update, place))
+        values = self.around.values
+        fixed = values.fix(update, _state_path(place))
+        self._updates.setdefault(place, []).append(fixed)
         try:
             current = self.read(*place)
         except KeyError:
-            return self._copy(update, place)
-        return reducer(current, self._copy(update, place))
-
-    def _copy(self, value: Any, place: StateKey) -> Any:
-        values = self.around.values
-        return values.give_state(values.fix(value, _state_path(place)))
+            return values.give_state(fixed)
+        return reducer(current, values.give_state(fixed))
 
     def erase(self, scope: str, key: str) -> None:
         """Stage the removal of a value. Raises KeyError."""
@@ -214,7 +211,7 @@ class ActivationRecorder:
         self.read(scope, key)
         self._own.pop(place, None)
         if self._reducer(place) is not None:
-            self._updates[place] = [ERASED]
+            self._updates[place] = [None]
         self._erased.add(place)
 
     def keys(self, scope: str) -> Sequence[str]:
@@ -246,8 +243,8 @@ class ActivationRecorder:
             "executor_failed", details, executor_id=self.executor.id, details=details, origin=FRAMEWORK
         )
 
-    def finish(self) -> tuple[Effects, tuple[Pending, ...]]:
-        """Fix all values as they are now. The effects have no sends yet: these are returned to be routed."""
+    def finish(self) -> Done:
+        """Fix all values as they are now. The messages are still to be routed."""
         fix, name = self.around.values.fix, self.executor.id
         writes = tuple(self._writes())
         effects = Effects(
@@ -262,22 +259,16 @@ class ActivationRecorder:
             ),
             child=self.child,
         )
-        pending = tuple(
-            Pending(fix(message, f"message of executor {name!r}"), message, target) for message, target in self._sent
+        unrouted = tuple(
+            Unrouted(fix(message, f"message of executor {name!r}"), target, message) for message, target in self._sent
         )
-        self.around.overlays.setdefault(name, {}).update((write.key, write) for write in writes)
-        return effects, pending
+        return Done(effects, unrouted, {place: tuple(updates) for place, updates in self._updates.items()})
 
     def _writes(self) -> list[Write]:
         fix = self.around.values.fix
         writes = [Write(place, None, erase=True) for place in sorted(self._erased)]
         writes.extend(Write(place, fix(value, _state_path(place))) for place, value in self._own.items())
         return writes
-
-    @property
-    def updates(self) -> Mapping[StateKey, Sequence[Any]]:
-        """The updates to keys with reducers, in order; `ERASED` forgets those before it."""
-        return self._updates
 
 
 def _state_path(place: StateKey) -> str:

@@ -19,7 +19,7 @@ from perdure.graph.context import SHARED_SCOPE
 from perdure.graph.edges import FanOutEdgeGroup
 from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import FanIn, conflicts, fold, plan
-from perdure.runtime.activation import ERASED, FRAMEWORK, Surroundings
+from perdure.runtime.activation import FRAMEWORK, Surroundings
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.values import Values
     from perdure.graph.definition import Graph
-    from perdure.kernel.effects import Effects
+    from perdure.kernel.effects import Done, Effects, Unrouted
     from perdure.kernel.snapshot import Snapshot, StateKey
-    from perdure.runtime.activation import Pending
+    from perdure.runtime.journal import Journal
     from perdure.runtime.ledger import Ledger
-    from perdure.runtime.superstep import Outcome
 
 
 @dataclass
@@ -52,23 +51,24 @@ class Driver:
 
     async def supersteps(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on."""
+        journal = await self.ledger.open()
         while not self.snapshot.is_idle:
             if self.snapshot.since_input >= self.graph.rules.max_iterations:
                 raise WorkflowConvergenceException(
                     f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
                     "since its last input, and messages are left; raise max_iterations if it is meant to run on"
                 )
-            async with aclosing(self._superstep()) as events:
+            async with aclosing(self._superstep(journal)) as events:
                 async for event in events:
                     yield event
 
-    async def _superstep(self) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _superstep(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
         before = self.snapshot
         iteration = before.iteration + 1
         yield WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)
         activations = plan(before)
         telling = Telling()
-        superstep = Superstep(activations, self._surroundings(telling), telling, self.drift)
+        superstep = Superstep(activations, self._surroundings(telling, journal), telling, self.drift)
         is_kept = False
         try:
             async with aclosing(superstep.events()) as events:
@@ -86,7 +86,7 @@ class Driver:
             yield told
         yield WorkflowEvent("superstep_completed", iteration=iteration, origin=FRAMEWORK)
 
-    def _surroundings(self, telling: Telling) -> Surroundings:
+    def _surroundings(self, telling: Telling, journal: Journal) -> Surroundings:
         return Surroundings(
             graph=self.graph,
             snapshot=self.snapshot,
@@ -94,6 +94,7 @@ class Driver:
             tell=telling.tell,
             scope_id=f"{self.scope_id}/{self.snapshot.turn}/{self.snapshot.iteration}",
             run_kwargs=self.run_kwargs,
+            journal=journal.under(f"{self.snapshot.turn}.{self.snapshot.iteration}/"),
             streaming=self.streaming,
             is_checkpointed=self.is_checkpointed,
         )
@@ -112,10 +113,10 @@ class Driver:
         self.snapshot = after
         return None if info is None else WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
 
-    async def _folded(self, outcomes: Sequence[Outcome], telling: Telling) -> Snapshot:
+    async def _folded(self, outcomes: Sequence[Done], telling: Telling) -> Snapshot:
         effects: list[Effects] = []
         for outcome in outcomes:
-            sends = [await self._sent(outcome, pending, telling) for pending in outcome.pending]
+            sends = [await self._sent(outcome, unrouted, telling) for unrouted in outcome.unrouted]
             effects.append(replace(outcome.effects, sends=tuple(sends)))
         self._tell_conflicts(effects, telling)
         fan_ins = {
@@ -124,16 +125,16 @@ class Driver:
         }
         return fold(self.snapshot, effects, fan_ins=fan_ins, merged=self._merged(outcomes))
 
-    async def _sent(self, outcome: Outcome, pending: Pending, telling: Telling) -> Sent:
+    async def _sent(self, outcome: Done, unrouted: Unrouted, telling: Telling) -> Sent:
         source_id = outcome.effects.activation.executor_id
-        message = pending.message if not self._asks_users(source_id) else self.values.give(pending.value)
-        routing = await route(self.graph, source_id=source_id, target_id=pending.asked_for, message=message)
+        message = unrouted.message if not self._asks_users(source_id) else self.values.give(unrouted.data)
+        routing = await route(self.graph, source_id=source_id, target_id=unrouted.asked_for, message=message)
         if routing.undelivered is not None:
             if self.graph.rules.undelivered == "error":
-                raise UndeliveredError(source_id=source_id, target_id=pending.asked_for, reason=routing.undelivered)
-            data = UndeliveredMessage(pending.message, source_id, pending.asked_for, routing.undelivered)
+                raise UndeliveredError(source_id=source_id, target_id=unrouted.asked_for, reason=routing.undelivered)
+            data = UndeliveredMessage(unrouted.message, source_id, unrouted.asked_for, routing.undelivered)
             telling.tell(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
-        return Sent(pending.value, pending.asked_for, routing.targets, routing.fan_ins)
+        return Sent(unrouted.data, unrouted.asked_for, routing.targets, routing.fan_ins)
 
     def _asks_users(self, source_id: str) -> bool:
         """Whether routing calls users' code, which must see the value as it was fixed and not as it is now."""
@@ -152,21 +153,22 @@ class Driver:
                 raise error
             telling.tell(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
 
-    def _merged(self, outcomes: Sequence[Outcome]) -> Mapping[StateKey, object]:
-        updates: dict[StateKey, list[Any]] = {}
+    def _merged(self, outcomes: Sequence[Done]) -> Mapping[StateKey, object]:
+        updates: dict[StateKey, list[object | None]] = {}
         for outcome in outcomes:
-            for place, values in outcome.recorder.updates.items():
+            for place, values in outcome.updates.items():
                 updates.setdefault(place, []).extend(values)
         merged = {place: self._reduced(place, values) for place, values in updates.items()}
         return {place: value for place, value in merged.items() if value is not None}
 
-    def _reduced(self, place: StateKey, updates: Sequence[Any]) -> object | None:
+    def _reduced(self, place: StateKey, updates: Sequence[object | None]) -> object | None:
         """The value that the updates make of the committed one, fixed; None if they end with its removal."""
         reducer = self.graph.rules.reducers[place[1]]
         merged = [self.values.give_state(self.snapshot.state[place])] if place in self.snapshot.state else []
         for update in updates:
-            if update is ERASED:
+            if update is None:
                 merged.clear()
             else:
-                merged = [reducer(merged[0], update) if merged else update]
+                given = self.values.give_state(update)
+                merged = [reducer(merged[0], given) if merged else given]
         return self.values.fix(merged[0], f"state[{place[1]!r}]") if merged else None

@@ -8,6 +8,7 @@ from perdure.checkpoint.manifest import Identity, Writer
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
+from perdure.runtime.journal import NoJournal, RunJournal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Snapshot
     from perdure.records import Claim, Manifest, NewRun
     from perdure.runtime.blueprint import Blueprint
+    from perdure.runtime.journal import Journal
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
     from perdure.stores.port import Store
@@ -25,13 +27,21 @@ if TYPE_CHECKING:
 class Ledger(Protocol):
     """Takes a snapshot after each superstep."""
 
+    async def open(self) -> Journal:
+        """The journal of the superstep in progress, with what an earlier life has noted."""
+        ...
+
     async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
         """Make the snapshot durable; None where nothing is checkpointed."""
         ...
 
 
 class NoLedger:
-    """For runs that are not checkpointed, and for sub-workflows, which their parent's commit absorbs."""
+    """For runs that are not checkpointed."""
+
+    async def open(self) -> Journal:
+        """Nothing is noted."""
+        return NoJournal()
 
     async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
         """Keep nothing."""
@@ -60,6 +70,8 @@ class StoreLedger:
         self._store = store
         self._clock = clock
         self._writer = Writer(codec, graph)
+        self._journal = RunJournal(store, claim, codec)
+        self._has_committed = False
         self._workflow_name = workflow_name
         self._signature_hash = signature_hash
         self._version = version
@@ -86,6 +98,14 @@ class StoreLedger:
             head=tenure.head,
         )
 
+    async def open(self) -> Journal:
+        """The journal since the head. Right after a commit there is nothing to read in it."""
+        if self.head is None:
+            return NoJournal()
+        if not self._has_committed:
+            await self._journal.open(self.head.checkpoint_id)
+        return self._journal.under("")
+
     @property
     def run_id(self) -> str:
         """The run that is written."""
@@ -102,6 +122,8 @@ class StoreLedger:
         except Exception as error:
             raise CheckpointWriteError(run_id=self.run_id, reason=f"{type(error).__name__}: {error}") from error
         self.head = manifest
+        self._has_committed = True
+        self._journal.move(manifest.checkpoint_id)
         self.position = manifest.position
         return CheckpointInfo(
             manifest.checkpoint_id,

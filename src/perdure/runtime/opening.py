@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint.compat import compare
-from perdure.checkpoint.manifest import Reader, header_of
+from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.checkpoint.migrate import migrate
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
 from perdure.errors import IncompatibleGraphError, RunNotFoundError
@@ -94,8 +94,8 @@ async def by_run_id(
 
 async def by_checkpoint(
     blueprint: Blueprint, binding: Binding, arrive: Arrive, checkpoint_id: str, *, takeover: bool = False
-) -> tuple[Tenure, Snapshot | None]:
-    """The run whose head this checkpoint is, claimed; of an older one a fork, and the head of the run it left."""
+) -> Tenure:
+    """The run whose head this checkpoint is, claimed; of an older one a fork."""
     manifest = await binding.store.manifest(checkpoint_id)
     record = await binding.store.run(manifest.run_id)
     if record is not None and record.head == checkpoint_id:
@@ -103,12 +103,10 @@ async def by_checkpoint(
         claim = await binding.store.claim(manifest.run_id, takeover=takeover)
         tenure = await _held(blueprint, binding, claim)
         if tenure.head_id == checkpoint_id:
-            return tenure, None
+            return tenure
         # Somebody advanced the run before we had it: the checkpoint is an older one by now.
         await binding.store.release(claim)
-        record = await binding.store.run(manifest.run_id)
-    later = await _head_snapshot(binding, record)
-    return await fork(blueprint, binding, arrive, manifest), later
+    return await fork(blueprint, binding, arrive, manifest)
 
 
 async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest: Manifest) -> Tenure:
@@ -140,7 +138,8 @@ async def is_unfinished(tenure: Tenure) -> bool:
 async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Snapshot:
     """The snapshot of a checkpoint, in the terms of the present graph. Raises IncompatibleGraphError."""
     graph = blueprint.graph
-    parts = await binding.store.parts(manifest.toc.values())
+    with naming(manifest):
+        parts = await binding.store.parts(manifest.toc.values())
     if SAVED_FIELDS_PATH in manifest.toc:
         if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
             report = "  it was made by hand, for a graph with another signature"
@@ -183,11 +182,15 @@ def origin(record: RunRecord) -> NewRun:
     )
 
 
-async def _head_snapshot(binding: Binding, record: RunRecord | None) -> Snapshot | None:
+async def later(tenure: Tenure) -> Snapshot | None:
+    """What the run that an unborn fork leaves has answered by now; nothing else of it is looked at."""
+    if not tenure.is_unborn or tenure.binding is None or tenure.head is None:
+        return None
+    store = tenure.binding.store
+    record = await store.run(tenure.head.run_id)
     if record is None or record.head is None:
         return None
-    manifest = await binding.store.manifest(record.head)
-    if SAVED_FIELDS_PATH in manifest.toc:
-        return None
-    parts = await binding.store.parts(manifest.toc.values())
-    return Reader(manifest, parts, binding.codec).snapshot()
+    manifest = await store.manifest(record.head)
+    with naming(manifest):
+        parts = await store.parts(manifest.toc.values())
+    return Snapshot(answered=Reader(manifest, parts, tenure.binding.codec).answered())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perdure.errors import RunBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from perdure.graph.executor import Executor
     from perdure.streams import ResponseStream
@@ -124,6 +125,16 @@ class Presence:
     def _others(self, occupant: Occupant, nodes: Iterable[Executor], run: tuple[str, str]) -> list[Occupant]:
         found = [*(self._executors.get(node) for node in nodes), self._runs.get(run)]
         return list(dict.fromkeys(other for other in found if other is not None and other is not occupant))
+
+    @asynccontextmanager
+    async def at(self, place: str, run_id: str) -> AsyncGenerator[None]:
+        """Have a run to oneself, without its executors. Raises RunBusyError like `enter`."""
+        occupant = Occupant()
+        await self.enter(occupant, executors=(), place=place, run_id=run_id)
+        try:
+            yield
+        finally:
+            self.leave(occupant)
 
     def leave(self, occupant: Occupant) -> None:
         """Give everything free."""

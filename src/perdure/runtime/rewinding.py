@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import WorkflowCheckpointException
 from perdure.runtime import opening
 from perdure.runtime.ledger import StoreLedger
+from perdure.runtime.presence import PRESENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,15 +33,16 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
             f"checkpoint {checkpoint_id!r} is of run {manifest.run_id!r}, not of {run_id!r}: fork it instead"
         )
     snapshot = await opening.read(blueprint, binding, manifest)
-    claim = await store.claim(run_id)
-    try:
-        record = await store.run(run_id)
-        assert record is not None, "a run that has a checkpoint is known"
-        assert record.head is not None, "a run that has a checkpoint has a head"
-        nonce = blueprint.clock.new_id()
-        await store.rewind(claim, expected_head=record.head, to=checkpoint_id, nonce=nonce)
-    finally:
-        await store.release(claim)
+    nonce = blueprint.clock.new_id()
+    async with PRESENCE.at(store.place, run_id):
+        claim = await store.claim(run_id)
+        try:
+            record = await store.run(run_id)
+            assert record is not None, "a run that has a checkpoint is known"
+            assert record.head is not None, "a run that has a checkpoint has a head"
+            await store.rewind(claim, expected_head=record.head, to=checkpoint_id, nonce=nonce)
+        finally:
+            await store.release(claim)
     origin = replace(opening.origin(record), nonce=nonce)
     return opening.Tenure(origin, snapshot, binding.values, binding, head=manifest, position=record.position)
 

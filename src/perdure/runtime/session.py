@@ -47,7 +47,6 @@ class Session:
         self._before = tenure
         self._drift = drift
         self._occupant = Occupant()
-        self._later: Snapshot | None = None
         self._message = call.message
         self._intake: Intake | None = None
         self.tenure: Tenure | None = None
@@ -72,7 +71,7 @@ class Session:
             self.tenure,
             is_turn=self._is_turn,
             live_kwargs=self._live_kwargs(self.tenure),
-            later=self._later,
+            later=await opening.later(self.tenure) if call.responses else None,
         )
         await opening.begin(self.tenure)
         await self._settle(self.tenure)
@@ -119,10 +118,9 @@ class Session:
     async def _stored(self, binding: Binding) -> Tenure:
         call, blueprint = self._call, self._blueprint
         if call.checkpoint_id is not None:
-            tenure, self._later = await opening.by_checkpoint(
+            return await opening.by_checkpoint(
                 blueprint, binding, self._arrive, call.checkpoint_id, takeover=call.takeover
             )
-            return tenure
         if call.run_id is not None:
             return await self._named(binding, call.run_id)
         own = self._before

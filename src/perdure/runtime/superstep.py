@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.record import request_event
 from perdure.events import WorkflowEvent
 from perdure.graph.context import WorkflowContext
 from perdure.graph.executor import handler_of, response_handler_of, wiring
-from perdure.runtime.activation import ActivationRecorder
-from perdure.runtime.instances import has_hooks, saved_state
+from perdure.kernel.snapshot import Snapshot
+from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
+from perdure.runtime.instances import has_hooks, load, saved_state
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
     from perdure.graph.executor import Executor
-    from perdure.kernel.effects import Activation, Effects
-    from perdure.runtime.activation import Pending, Surroundings
+    from perdure.kernel.effects import Activation, Done
+    from perdure.runtime.activation import Surroundings
     from perdure.runtime.instances import Drift
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an activation did, before its messages are routed."""
-
-    effects: Effects
-    pending: tuple[Pending, ...]
-    recorder: ActivationRecorder
 
 
 class Telling:
@@ -65,19 +58,24 @@ class Telling:
 
 
 class Superstep:
-    """Runs the activations of a plan. After `events()` has ended, `outcomes` holds what each did, in plan order."""
+    """Runs the activations of a plan that the journal does not hold, and notes each as it finishes.
+
+    After `events()` has ended, `outcomes` holds what each did, in plan order.
+    """
 
     def __init__(self, activations: Sequence[Activation], around: Surroundings, telling: Telling, drift: Drift) -> None:
         self._activations = activations
         self._around = around
         self._telling = telling
         self._drift = drift
-        self._found: dict[str, Outcome] = {}
+        self._found: dict[str, Done] = {}
         limit = around.graph.rules.max_concurrency
+        # Of a single activation the commit itself is the record.
+        self._notes = len(activations) > 1
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[Done, ...]:
         """What the activations did, in plan order."""
         return tuple(self._found[activation.key] for activation in self._activations)
 
@@ -96,6 +94,7 @@ class Superstep:
         finally:
             failed = [task for task in tasks if _has_failed(task)]
             await _stop(tasks)
+            await self._around.journal.settle()
         for event in self._telling.told():
             yield event
         if failed:
@@ -113,35 +112,79 @@ class Superstep:
                 yield self._lane(executor, activations)
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        for activation in activations:
-            await self._activate(executor, activation, asks_state=True)
+        left = await self._taken_over(executor, activations)
+        for activation in left:
+            done = await self._kept(executor, await self._slotted(executor, activation))
+            self._finish(done)
 
     async def _parallel_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        """Several activations of one executor at once; its state is asked for when all are done."""
-        queue = deque(activations)
+        """Several activations of one executor at once; its state is asked for when all are done.
+
+        Until then nobody can say which of them it holds: with hooks, they are noted only together.
+        """
+        queue = deque(await self._taken_over(executor, activations))
+        notes_each = not has_hooks(executor)
 
         async def work() -> None:
             while queue:
-                await self._activate(executor, queue.popleft(), asks_state=False)
+                self._finish(await self._slotted(executor, queue.popleft()), is_noted=notes_each)
 
         workers = [asyncio.ensure_future(work()) for _ in range(wiring(executor).max_concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
             await _stop(workers)
-        await self._keep(executor, self._found[activations[-1].key])
+        last = activations[-1].key
+        self._found[last] = await self._kept(executor, self._found[last])
+        if not notes_each:
+            for activation in activations:
+                self._finish(self._found[activation.key])
 
-    async def _activate(self, executor: Executor, activation: Activation, *, asks_state: bool) -> None:
-        if self._slots is not None:
-            async with self._slots:
-                outcome = await self._called(executor, activation)
-        else:
-            outcome = await self._called(executor, activation)
-        self._found[activation.key] = outcome
-        if asks_state:
-            await self._keep(executor, outcome)
+    async def _taken_over(self, executor: Executor, activations: Sequence[Activation]) -> list[Activation]:
+        """Take over what an earlier life has finished, and the state that the executor had then; what is left to do."""
+        left: list[Activation] = []
+        states: dict[str, object] = {}
+        children: dict[str, Snapshot] = {}
+        for activation in activations:
+            done = self._around.journal.done(activation)
+            if done is None:
+                left.append(activation)
+                continue
+            self._found[activation.key] = done
+            self._around.take_in(done)
+            self._retell(executor, done)
+            if done.effects.executor_state is not None:
+                states[executor.id] = done.effects.executor_state
+            if done.effects.child is not None:
+                children[executor.id] = done.effects.child
+        if states or children:
+            reached = Snapshot(executors=states, children=children)
+            await load(self._around.graph, reached, self._around.values, only=[executor.id])
+        return left
 
-    async def _called(self, executor: Executor, activation: Activation) -> Outcome:
+    def _retell(self, executor: Executor, done: Done) -> None:
+        """Tell what a finished activation gave: the life that ran it has told it, but not committed it."""
+        tell, values = self._telling.tell, self._around.values
+        tell(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
+        for output in done.effects.outputs:
+            data = values.give(output.data)
+            tell(WorkflowEvent(output.kind, data, executor_id=executor.id, origin=FRAMEWORK))
+        for request in done.effects.requests:
+            tell(request_event(request, values))
+
+    async def _slotted(self, executor: Executor, activation: Activation) -> Done:
+        if self._slots is None:
+            return await self._called(executor, activation)
+        async with self._slots:
+            return await self._called(executor, activation)
+
+    def _finish(self, done: Done, *, is_noted: bool = True) -> None:
+        self._found[done.effects.activation.key] = done
+        self._around.take_in(done)
+        if is_noted and self._notes and self._around.is_checkpointed:
+            self._around.journal.keep(done)
+
+    async def _called(self, executor: Executor, activation: Activation) -> Done:
         recorder = ActivationRecorder(activation, executor, self._around)
         before = self._drift.look(executor) if self._around.is_checkpointed else None
         self._telling.tell(recorder.invoked())
@@ -149,7 +192,7 @@ class Superstep:
             outcome = _handler(recorder)()
             if inspect.isawaitable(outcome):
                 await outcome
-            effects, pending = recorder.finish()
+            done = recorder.finish()
         except Exception as error:
             self._telling.tell(recorder.failed(error))
             raise
@@ -157,13 +200,14 @@ class Superstep:
         warning = None if before is None else self._drift.noticed(executor, before)
         if warning is not None:
             self._telling.tell(WorkflowEvent.warning(warning))
-        return Outcome(effects, pending, recorder)
+        return done
 
-    async def _keep(self, executor: Executor, outcome: Outcome) -> None:
-        if self._around.is_checkpointed and has_hooks(executor):
-            state = await saved_state(executor, self._around.values)
-            effects = replace(outcome.effects, executor_state=state)
-            self._found[outcome.effects.activation.key] = replace(outcome, effects=effects)
+    async def _kept(self, executor: Executor, done: Done) -> Done:
+        """The same, with the state that the executor has now."""
+        if not self._around.is_checkpointed or not has_hooks(executor):
+            return done
+        state = await saved_state(executor, self._around.values)
+        return replace(done, effects=replace(done.effects, executor_state=state))
 
 
 def _handler(recorder: ActivationRecorder) -> Callable[[], Any]:

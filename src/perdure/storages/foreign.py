@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
-    from perdure.records import Commit, NewRun
+    from perdure.records import Commit, JournalRecord, NewRun
     from perdure.storages.protocol import CheckpointStorage
 
 ENVELOPE = "perdure"
@@ -111,6 +111,16 @@ class ForeignStore:
         raise WorkflowCheckpointException(
             "a storage of your own with the six methods can't move a run back; use fork, or a shipped storage"
         )
+
+    async def record(
+        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+    ) -> None:
+        """There is no journal here: a superstep that was interrupted is done again."""
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """Nothing was recorded."""
+        del run_id
+        return ()
 
     async def run(self, run_id: str) -> RunRecord | None:
         """What the checkpoints of the workflow, or this process, know of a run."""

@@ -1,6 +1,6 @@
 """Parts in files of their own, by their hashes; and which parts of a checkpoint go there.
 
-A part that is kept here has all that it refers to here, too.
+A part of a checkpoint that is kept here has all that it refers to here, too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from perdure.errors import WorkflowCheckpointException
+from perdure.errors import PartDamagedError
 from perdure.records import Part
 from perdure.stores.document import fits_inline
 
@@ -120,10 +120,7 @@ def _decoded(path: Path, part_hash: str, data: bytes) -> Part:
         fields = json.loads(head)
         return Part(part_hash, body, tuple(fields["refs"]), fields["kind"])
     except (ValueError, KeyError, TypeError) as error:
-        raise WorkflowCheckpointException(
-            f"the part in {str(path)!r} is damaged: its first line is not what was written; "
-            "restore the storage from a copy"
-        ) from error
+        raise PartDamagedError(f"the part in {str(path)!r} has another first line than was written") from error
 
 
 def _is_hash(value: str) -> bool:

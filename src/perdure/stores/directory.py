@@ -18,12 +18,15 @@ from perdure.errors import (
 from perdure.records import Claim, FullHistory
 from perdure.stores import retention as keep
 from perdure.stores import rules
+from perdure.stores.backend import PendingCommit, PendingRecords
 from perdure.stores.besides import Besides, closure, placed
 from perdure.stores.counter import Counter
 from perdure.stores.document import Document
 from perdure.stores.documents import Documents
 from perdure.stores.ids import require_inside
 from perdure.stores.owners import Owners
+from perdure.stores.runjournal import Stay, split
+from perdure.stores.runjournals import RunJournals
 from perdure.stores.runlog import RunLine
 from perdure.stores.runlogs import ForkIndex, RunLogs, WorkflowIndex
 
@@ -32,9 +35,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.records import Commit, Manifest, NewRun, Part, Retention, RunRecord
-    from perdure.stores.backend import PendingCommit
+    from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part, Retention, RunRecord
+    from perdure.stores.backend import Pending
     from perdure.stores.disk import Disk
+    from perdure.stores.runjournal import JournalLine, RunJournal
     from perdure.stores.runlog import RunLog
 
 _FORMAT = 1
@@ -52,7 +56,7 @@ class FileBackend:
         own = directory / ".perdure"
         aside = own / "aside"
         with self._errors():
-            for name in ("aside", "parts", "runs", "workflows", "forks"):
+            for name in ("aside", "parts", "runs", "journal", "workflows", "forks"):
                 disk.make_directory(own / name)
             _require_format(disk, own / "format")
         self._lock_path = own / "lock"
@@ -61,6 +65,7 @@ class FileBackend:
         self._documents = Documents(disk, directory, aside=aside / "checkpoint")
         self._besides = Besides(disk, own / "parts", aside=aside / "part")
         self._logs = RunLogs(disk, own / "runs", self._documents)
+        self._journals = RunJournals(disk, own / "journal")
         self._workflows = WorkflowIndex(disk, own / "workflows", self._logs)
         self._forks = ForkIndex(disk, own / "forks", self._logs)
         self._counter = Counter(disk, own / "counter", self._highest_number)
@@ -79,6 +84,8 @@ class FileBackend:
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
             )
+            if state.is_new:
+                self._drop(self._journals.of(run_id))
             owner, token = self._owners.enter(), self._counter.take()
             self._begin(log, rules.claimed(state, owner=owner, token=token), line)
         return Claim(run_id, token, owner)
@@ -101,20 +108,48 @@ class FileBackend:
             if line.state.is_known:
                 log.append(replace(line, change="release", state=rules.released(line.state), subject=None), sync=False)
             else:
+                self._drop(self._journals.of(claim.run_id))
                 self._logs.erase(log)
 
-    def commit(self, pending: Sequence[PendingCommit]) -> None:
+    def write(self, pending: Sequence[Pending]) -> None:
+        records: dict[str, list[PendingRecords]] = {}
         for each in pending:
-            try:
-                with self._lock():
-                    self._write(each.claim, each.commit)
-            except OSError as error:
-                each.error = CheckpointWriteError(run_id=each.claim.run_id, reason=error.strerror or str(error))
-                each.error.__cause__ = error
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
-                each.error = error
+            match each:
+                case PendingRecords():
+                    records.setdefault(each.claim.run_id, []).append(each)
+                case PendingCommit():
+                    self._record(records.pop(each.claim.run_id, []))
+                    with _noted(each), self._lock():
+                        self._commit(each.claim, each.commit)
+        for waiting in records.values():
+            self._record(waiting)
 
-    def _write(self, claim: Claim, commit: Commit) -> None:
+    def _record(self, waiting: Sequence[PendingRecords]) -> None:
+        """Append what is recorded of one run: a line each, all in one write."""
+        ready: list[JournalLine] = []
+        with _noted(*waiting), self._lock():
+            for each in waiting:
+                with _noted(each):
+                    ready.append(self._journal_line(each.claim, each.head, each.records))
+            if ready:
+                journal = self._journals.of(waiting[0].claim.run_id)
+                journal.append(ready, sync=any(each.is_durable for each in waiting))
+
+    def _journal_line(self, claim: Claim, head: str | None, records: Sequence[JournalRecord]) -> JournalLine:
+        """The line to be written. Its large parts are, when this returns."""
+        line = self._logs.of(claim.run_id).current()
+        state = rules.require_claim(line.state if line else None, claim, expected_head=head)
+        rules.require_head(state, head)
+        journal_line, beside = split(Stay.of(state.record), records)
+        self._besides.add(beside)
+        return journal_line
+
+    def _drop(self, journal: RunJournal) -> None:
+        abandoned = journal.drop()
+        if abandoned:
+            self._counter.add_pruned(abandoned)
+
+    def _commit(self, claim: Claim, commit: Commit) -> None:
         checkpoint_id = commit.manifest.checkpoint_id
         require_inside("checkpoint id", checkpoint_id)
         log = self._logs.of(claim.run_id)
@@ -125,6 +160,9 @@ class FileBackend:
         if self._documents.exists(checkpoint_id):
             raise rules.exists_already(checkpoint_id)
         document, beside = self._prepared(commit)
+        journal = self._journals.of(claim.run_id)
+        # One of a deleted checkpoint, whose id could be the one that is committed now.
+        journal.drop_if_void(Stay.of(state.record))
         self._besides.add(beside.values())
         after = RunLine("commit", rules.committed(state, commit), document.entry, subject=checkpoint_id)
         log.append(after, sync=True)
@@ -134,6 +172,7 @@ class FileBackend:
         self._documents.put(document)
         # The commit has happened; what can't be forgotten now is forgotten after the next one.
         with contextlib.suppress(OSError, WorkflowCheckpointException):
+            self._drop(journal)
             self._prune(log, head=checkpoint_id)
             self._remove_finished(besides=log)
 
@@ -160,12 +199,21 @@ class FileBackend:
                 raise CheckpointNotFoundError(to)
             state = rules.moved(state, head=to, settled=document.settled, nonce=nonce)
             log.append(RunLine("rewind", state, line.newest if line else None, subject=to), sync=True)
+            # The head has moved, and the journal is void also if it can't be removed.
+            with contextlib.suppress(OSError):
+                self._drop(self._journals.of(claim.run_id))
 
     def run(self, run_id: str) -> RunRecord | None:
         require_inside("run id", run_id)
         with self._errors(), self._lock():
             line = self._logs.of(run_id).current()
         return line.state.record if line and line.state.is_known else None
+
+    def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        require_inside("run id", run_id)
+        with self._errors(), self._lock():
+            line = self._logs.of(run_id).current()
+            return self._journals.of(run_id).records(Stay.of(line.state.record)) if line else ()
 
     def manifest(self, checkpoint_id: str) -> Manifest:
         require_inside("checkpoint id", checkpoint_id)
@@ -197,16 +245,17 @@ class FileBackend:
             return self.manifest(newest.checkpoint_id) if newest else None
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        has_looked = False
+        in_journals: Mapping[str, Part] | None = None
 
         def find(part_hash: str) -> Part | None:
-            nonlocal has_looked
-            part = self._documents.part(part_hash) or self._besides.find(part_hash)
-            if part is None and not has_looked:
-                has_looked = True
+            nonlocal in_journals
+            known = self._documents.part(part_hash) or self._journals.part(part_hash) or self._besides.find(part_hash)
+            if known:
+                return known
+            if in_journals is None:
                 self._documents.look_for_parts()
-                part = self._documents.part(part_hash)
-            return part
+                in_journals = self._journals.all_parts()
+            return self._documents.part(part_hash) or in_journals.get(part_hash)
 
         with self._errors():
             return {part_hash: part.data for part_hash, part in closure(roots, find).items()}
@@ -216,6 +265,8 @@ class FileBackend:
         with self._errors(), self._lock():
             if not self._documents.exists(checkpoint_id):
                 return False
+            for fork in self._forks.resting_on(checkpoint_id):
+                self._drop(self._journals.of(fork))
             log = self._log_with(checkpoint_id)
             line = log.current() if log else None
             if log and line:
@@ -228,9 +279,15 @@ class FileBackend:
 
     def _delete_of(self, log: RunLog, line: RunLine, checkpoint_id: str) -> None:
         after = log.without(line, checkpoint_id)
+        is_head = line.state.record.head == checkpoint_id
+        if is_head:
+            # A journal of the head to be, dropped when the run left it, must not be back after a power cut.
+            self._journals.sync()
         log.append(replace(line, change="deletion announced", subject=checkpoint_id), sync=True)
         self._documents.remove(checkpoint_id)
         self._documents.sync()
+        if is_head:
+            self._drop(self._journals.named(log.path.name))
         if after:
             log.append(after, sync=False)
         else:
@@ -255,11 +312,19 @@ class FileBackend:
             return self._besides.sweep(self._roots())
 
     def _roots(self) -> set[str]:
-        """What the files of checkpoints refer to."""
+        """What the files of checkpoints and journals refer to. A journal that is void is removed."""
         roots: set[str] = set()
         for document in self._documents.all():
             roots.update(document.manifest.toc.values())
             roots.update(itertools.chain.from_iterable(part.refs for part in document.parts.values()))
+        for name in self._journals.names():
+            line, journal = self._logs.named(name).current(), self._journals.named(name)
+            if line is None:
+                journal.drop()
+                continue
+            stay = Stay.of(line.state.record)
+            journal.drop_if_void(stay)
+            roots |= journal.roots(stay)
         return roots
 
     def is_collection_due(self) -> bool:
@@ -296,7 +361,7 @@ class FileBackend:
         removed = pruned = 0
         for log in self._some_logs():
             if removed < keep.REMOVED_RUNS_PER_COMMIT_MAX and log is not besides and self._is_finished(log, cutoff):
-                pruned += self._logs.remove(log)
+                pruned += self._logs.remove(log) + self._journals.named(log.path.name).drop()
                 removed += 1
         if pruned:
             self._counter.add_pruned(pruned)
@@ -340,6 +405,21 @@ class FileBackend:
             raise WorkflowCheckpointException(
                 f"the directory {str(self._directory)!r} can't be used: {error}; see to it and try again"
             ) from error
+
+
+@contextlib.contextmanager
+def _noted(*pending: Pending) -> Generator[None]:
+    """An error belongs to those who wait for what failed, not to the others."""
+    try:
+        yield
+    except OSError as error:
+        for each in pending:
+            failure = CheckpointWriteError(run_id=each.claim.run_id, reason=error.strerror or str(error))
+            failure.__cause__ = error
+            each.error = each.error or failure
+    except Exception as error:  # noqa: BLE001 - see above
+        for each in pending:
+            each.error = each.error or error
 
 
 def _require_format(disk: Disk, path: Path) -> None:

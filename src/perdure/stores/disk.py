@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT_SECONDS = 30.0
 _LOCK_RETRY_SECONDS_MAX = 0.02
 
+# Not every system has the one that spares the file's times.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
@@ -74,10 +77,11 @@ class Disk:
         """Make these bytes the end of a file, from the offset on."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.pwrite(descriptor, data, offset)
-            os.ftruncate(descriptor, offset + len(data))
+            end = _write_all(descriptor, data, offset)
+            if os.fstat(descriptor).st_size > end:
+                os.ftruncate(descriptor, end)
             if sync:
-                os.fsync(descriptor)
+                _sync_data(descriptor)
         finally:
             os.close(descriptor)
 
@@ -112,6 +116,16 @@ class Disk:
             # Explicitly: a child that was forked meanwhile has the descriptor too and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> int:
+    """Write to the last byte, or raise; where that is."""
+    left = memoryview(data)
+    while left:
+        # When space runs out, the first write ends early without a word.
+        written = os.pwrite(descriptor, left, offset)
+        left, offset = left[written:], offset + written
+    return offset
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -3,6 +3,7 @@
 <checkpoint id>.json     a checkpoint with its small parts
 .perdure/parts/          parts that are too large for that
 .perdure/runs/           a log for each run
+.perdure/journal/        for a run what it has finished since its newest checkpoint
 .perdure/workflows/      for each workflow which runs were committed to last
 .perdure/forks/          for a checkpoint which forks rest on it
 .perdure/owners/         a lock file for each process that claims runs

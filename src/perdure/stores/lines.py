@@ -1,7 +1,8 @@
 """Files that grow by lines, each with a checksum. A line that was not written to its end does not count.
 
 A line is its checksum, a space, a JSON value and a newline. After a crash the file may end in a piece of a line,
-which is cut off by the next one; a whole line with a wrong checksum is damage.
+which is cut off by the next one; a whole line with a wrong checksum is damage, and so is one that has something else
+in the place of its newline.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def forward(disk: Disk, path: Path, *, start: int = 0) -> tuple[list[Any], int]:
         data = disk.read(path, start=start)
     except FileNotFoundError:
         return [], start
-    whole, newline, _ = data.rpartition(b"\n")
+    whole, newline, piece = data.rpartition(b"\n")
+    _require_torn(path, piece)
     values = [_decoded(path, line) for line in whole.split(b"\n")] if newline else []
     return values, start + len(whole) + len(newline)
 
@@ -73,14 +75,17 @@ def only(disk: Disk, path: Path) -> Any | None:
 def _sound_end(disk: Disk, path: Path) -> int:
     """Where the last whole line ends."""
     stamp = disk.stamp(path)
-    end = stamp.size if stamp else 0
+    size = end = stamp.size if stamp else 0
     while end > 0:
         start = max(0, end - _BLOCK_SIZE)
         newline = disk.read(path, start=start, end=end).rfind(b"\n")
         if newline >= 0:
-            return start + newline + 1
+            end = start + newline + 1
+            break
         end = start
-    return 0
+    if end < size:
+        _require_torn(path, disk.read(path, start=end))
+    return end
 
 
 def _checksum(text: bytes) -> bytes:
@@ -88,9 +93,22 @@ def _checksum(text: bytes) -> bytes:
 
 
 def _decoded(path: Path, line: bytes) -> Any:
-    checksum, _, text = line.partition(b" ")
-    if checksum != _checksum(text):
-        raise WorkflowCheckpointException(
-            f"{str(path)!r} is damaged: a line of it is not what was written; restore the storage from a copy"
-        )
-    return json.loads(text.decode("utf-8", "surrogatepass"))
+    if not _is_sound(line):
+        raise _damaged(path)
+    return json.loads(line[CHECKSUM_LENGTH + 1 :].decode("utf-8", "surrogatepass"))
+
+
+def _require_torn(path: Path, piece: bytes) -> None:
+    """Refuse an end of the file that is no beginning of a line, since the whole line stands there."""
+    if _is_sound(piece[:-1]):
+        raise _damaged(path)
+
+
+def _is_sound(line: bytes) -> bool:
+    return line[: CHECKSUM_LENGTH + 1] == _checksum(line[CHECKSUM_LENGTH + 1 :]) + b" "
+
+
+def _damaged(path: Path) -> WorkflowCheckpointException:
+    return WorkflowCheckpointException(
+        f"{str(path)!r} is damaged: a line of it is not what was written; restore the storage from a copy"
+    )

@@ -13,15 +13,15 @@ from perdure.errors import CheckpointDamagedError, CheckpointNotFoundError
 from perdure.records import Claim, FullHistory, Retention
 from perdure.stores import retention as keep
 from perdure.stores import rules
-from perdure.stores.backend import BackedStore
+from perdure.stores.backend import BackedStore, PendingCommit, PendingRecords
 from perdure.stores.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Commit, Manifest, NewRun, Part, RunRecord
-    from perdure.stores.backend import PendingCommit
+    from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part, RunRecord
+    from perdure.stores.backend import Pending
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ class MemoryBackend:
         self._checkpoints: dict[str, _Kept] = {}
         self._of_run: dict[str, dict[str, _Kept]] = {}
         self._of_workflow: dict[str, dict[str, _Kept]] = {}
+        self._journals: dict[str, dict[str, JournalRecord]] = {}
         self._parts: dict[str, Part] = {}
         self._pruned = 0
 
@@ -83,6 +84,8 @@ class MemoryBackend:
         state = rules.claimable(
             self._runs.get(run_id), run_id, create=create, takeover=takeover, is_replaceable=lambda _: True
         )
+        if state.is_new:
+            self._drop_journal(run_id)
         owner, token = this_process(), next(self._tokens)
         self._runs[run_id] = rules.claimed(state, owner=owner, token=token)
         return Claim(run_id, token, owner)
@@ -94,16 +97,31 @@ class MemoryBackend:
         if state.is_known:
             self._runs[claim.run_id] = rules.released(state)
         else:
-            del self._runs[claim.run_id]
+            self._remove_run(claim.run_id)
 
-    def commit(self, pending: Sequence[PendingCommit]) -> None:
+    def write(self, pending: Sequence[Pending]) -> None:
         for each in pending:
             try:
-                self._write(each.claim, each.commit)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
+                match each:
+                    case PendingCommit():
+                        self._commit(each.claim, each.commit)
+                    case PendingRecords():
+                        self._record(each.claim, each.head, each.records)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this write, not to the others
                 each.error = error
 
-    def _write(self, claim: Claim, commit: Commit) -> None:
+    def _record(self, claim: Claim, head: str | None, records: Sequence[JournalRecord]) -> None:
+        state = rules.require_claim(self._runs.get(claim.run_id), claim, expected_head=head)
+        rules.require_head(state, head)
+        journal = self._journals.setdefault(claim.run_id, {})
+        for record in records:
+            for part in record.parts:
+                self._parts.setdefault(part.hash, part)
+            replaced = journal.get(record.key)
+            self._pruned += replaced is not None and bool(replaced.refs)
+            journal[record.key] = replace(record, parts=())
+
+    def _commit(self, claim: Claim, commit: Commit) -> None:
         state = rules.require_claim(self._runs.get(claim.run_id), claim, expected_head=commit.expected_head)
         rules.require_head(state, commit.expected_head)
         rules.require_next(state, commit)
@@ -113,6 +131,7 @@ class MemoryBackend:
             self._parts.setdefault(part.hash, part)
         self._keep(commit)
         self._runs[claim.run_id] = rules.committed(state, commit)
+        self._drop_journal(claim.run_id)
         self._prune(claim.run_id)
         self._remove_finished(besides=claim.run_id)
 
@@ -138,10 +157,14 @@ class MemoryBackend:
         if kept is None:
             raise CheckpointNotFoundError(to)
         self._runs[claim.run_id] = rules.moved(state, head=to, settled=kept.entry.settled, nonce=nonce)
+        self._drop_journal(claim.run_id)
 
     def run(self, run_id: str) -> RunRecord | None:
         state = self._runs.get(run_id)
         return state.record if state and state.is_known else None
+
+    def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        return tuple(self._journals.get(run_id, {}).values())
 
     def manifest(self, checkpoint_id: str) -> Manifest:
         kept = self._checkpoints.get(checkpoint_id)
@@ -182,19 +205,22 @@ class MemoryBackend:
         if kept is None:
             return False
         run_id = kept.manifest.run_id
+        for follower in [name for name, state in self._runs.items() if state.record.head == checkpoint_id]:
+            self._drop_journal(follower)
         self._forget(kept)
         remaining = self._of_run.get(run_id)
         if not remaining:
-            del self._runs[run_id]
+            self._remove_run(run_id)
         elif self._runs[run_id].record.head == checkpoint_id:
             newest = next(reversed(remaining.values())).entry
             self._runs[run_id] = rules.moved(self._runs[run_id], head=newest.checkpoint_id, settled=newest.settled)
         return True
 
     def collect(self) -> int:
-        needed = {
-            part.hash for kept in self._checkpoints.values() for part in self._closure(kept.manifest.toc.values())
-        }
+        of_checkpoints = (kept.manifest.toc.values() for kept in self._checkpoints.values())
+        of_journals = (record.refs for journal in self._journals.values() for record in journal.values())
+        roots = itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_journals))
+        needed = {part.hash for part in self._closure(roots)}
         unneeded = self._parts.keys() - needed
         for part in unneeded:
             del self._parts[part]
@@ -235,7 +261,14 @@ class MemoryBackend:
         for run_id in doomed[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
             for kept in list(self._of_run[run_id].values()):
                 self._forget(kept)
-            del self._runs[run_id]
+            self._remove_run(run_id)
+
+    def _remove_run(self, run_id: str) -> None:
+        del self._runs[run_id]
+        self._drop_journal(run_id)
+
+    def _drop_journal(self, run_id: str) -> None:
+        self._pruned += sum(bool(record.refs) for record in self._journals.pop(run_id, {}).values())
 
     def _rested_on(self) -> set[str]:
         return {rests_on for state in self._runs.values() if (rests_on := state.rests_on) is not None}

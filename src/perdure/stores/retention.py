@@ -20,7 +20,8 @@ REMOVED_RUNS_PER_COMMIT_MAX = 10
 """Finished runs that one commit removes at most."""
 
 PRUNED_BEFORE_COLLECTION_MIN = 200
-"""So many forgotten checkpoints, and no fewer than are left, make a collection of parts worth its while."""
+"""So many forgotten checkpoints and journal records, and no fewer than there are checkpoints left, make a collection of
+parts worth its while."""
 
 
 @dataclass(frozen=True, slots=True)

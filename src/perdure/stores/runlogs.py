@@ -164,11 +164,16 @@ class ForkIndex:
         path = self._path(checkpoint_id)
         if self._disk.stamp(path) is None:
             return False
-        notes, _ = lines.forward(self._disk, path)
-        if any(_rests_on(self._logs.of(note["run_id"]).current(), checkpoint_id) for note in notes):
+        if self.resting_on(checkpoint_id):
             return True
         self._disk.remove(path)
         return False
+
+    def resting_on(self, checkpoint_id: str) -> list[str]:
+        """The forks that have nothing of their own yet and need the checkpoint."""
+        notes, _ = lines.forward(self._disk, self._path(checkpoint_id))
+        forks = dict.fromkeys(str(note["run_id"]) for note in notes)
+        return [run_id for run_id in forks if _rests_on(self._logs.of(run_id).current(), checkpoint_id)]
 
     def is_any_rested_on(self, entries: Iterable[Entry]) -> bool:
         """Whether a fork needs one of these checkpoints."""

@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
-from perdure.errors import (
-    CheckpointDamagedError,
-    CheckpointNotFoundError,
-    CheckpointWriteError,
-    WorkflowCheckpointException,
-)
-from perdure.records import Claim, Manifest, Owner, Retention, RunRecord
+from perdure.errors import CheckpointNotFoundError, CheckpointWriteError, WorkflowCheckpointException
+from perdure.records import Claim, Retention
 from perdure.stores import retention as keep
-from perdure.stores import rules
-from perdure.stores.backend import BackedStore
+from perdure.stores import rows, rules
+from perdure.stores.backend import BackedStore, PendingCommit, PendingRecords
 from perdure.stores.database import Database, database_errors
 from perdure.stores.owners import Owners
 from perdure.stores.worker import Worker
@@ -28,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Commit, NewRun
-    from perdure.stores.backend import PendingCommit
+    from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part, RunRecord
+    from perdure.stores.backend import Pending
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50
 _SWEPT_PER_TRANSACTION_MAX = 10_000
@@ -69,6 +64,8 @@ class SqliteBackend:
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
             )
+            if state.is_new:
+                self._drop_journal(run_id)
             self._database.execute("count", name="token", by=1)
             token = self._database.number("counted", name="token")
             owner = self._owners.enter()
@@ -83,11 +80,11 @@ class SqliteBackend:
             if state.is_known:
                 self._put(rules.released(state))
             else:
-                self._database.execute("drop_run", run_id=claim.run_id)
+                self._drop_run(claim.run_id)
 
-    def commit(self, pending: Sequence[PendingCommit]) -> None:
+    def write(self, pending: Sequence[Pending]) -> None:
         try:
-            with self._database.transaction():
+            with self._database.transaction(durable=any(each.is_durable for each in pending)):
                 for each in pending:
                     self._try(each)
         except sqlite3.Error as error:
@@ -96,28 +93,61 @@ class SqliteBackend:
                 failure.__cause__ = error
                 each.error = each.error or failure
 
-    def _try(self, pending: PendingCommit) -> None:
+    def _try(self, pending: Pending) -> None:
         try:
             with self._database.savepoint():
-                self._write(pending.claim, pending.commit)
+                match pending:
+                    case PendingCommit():
+                        self._commit(pending.claim, pending.commit)
+                    case PendingRecords():
+                        self._record(pending.claim, pending.head, pending.records)
         except sqlite3.Error:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this commit, not to the others
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this write, not to the others
             pending.error = error
 
-    def _write(self, claim: Claim, commit: Commit) -> None:
+    def _record(self, claim: Claim, head: str | None, records: Sequence[JournalRecord]) -> None:
+        state = rules.require_claim(self._state(claim.run_id), claim, expected_head=head)
+        rules.require_head(state, head)
+        for record in records:
+            self._put_parts(record.parts)
+            row: dict[str, object] = {"run_id": claim.run_id, "key": json.dumps(record.key)}
+            if self._database.execute("has_record_with_parts", **row).fetchone():
+                self._count_pruned(1)
+            checksum = record.checksum(run_id=claim.run_id, head=head)
+            refs = json.dumps(record.refs)
+            self._database.execute("put_record", **row, head=head, checksum=checksum, refs=refs, data=record.data)
+
+    def _put_parts(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            refs = json.dumps(part.refs)
+            self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
+
+    def _drop_journal(self, run_id: str) -> None:
+        self._count_pruned(self._database.number("count_records_with_parts", run_id=run_id))
+        self._database.execute("drop_journal", run_id=run_id)
+
+    def _drop_run(self, run_id: str) -> None:
+        self._drop_journal(run_id)
+        self._database.execute("drop_run", run_id=run_id)
+
+    def _count_pruned(self, number: int) -> None:
+        if number:
+            self._database.execute("count", name="pruned", by=number)
+
+    def _commit(self, claim: Claim, commit: Commit) -> None:
         state = rules.require_claim(self._state(claim.run_id), claim, expected_head=commit.expected_head)
         rules.require_head(state, commit.expected_head)
         rules.require_next(state, commit)
         checkpoint_id = commit.manifest.checkpoint_id
         if self._database.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone():
             raise rules.exists_already(checkpoint_id)
-        for part in commit.parts:
-            refs = json.dumps(part.refs)
-            self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
+        self._put_parts(commit.parts)
         self._put_checkpoint(commit)
         self._put(rules.committed(state, commit))
-        self._forget_old(claim.run_id, head=checkpoint_id)
+        self._drop_journal(claim.run_id)
+        self._count_pruned(self._prune(claim.run_id, head=checkpoint_id))
+        self._count_pruned(self._remove_finished(besides=claim.run_id))
 
     def _put_checkpoint(self, commit: Commit) -> None:
         manifest = commit.manifest
@@ -137,11 +167,6 @@ class SqliteBackend:
             toc=json.dumps(dict(manifest.toc), separators=(",", ":")),
         )
 
-    def _forget_old(self, run_id: str, *, head: str) -> None:
-        pruned = self._prune(run_id, head=head) + self._remove_finished(besides=run_id)
-        if pruned:
-            self._database.execute("count", name="pruned", by=pruned)
-
     def _prune(self, run_id: str, *, head: str) -> int:
         newest = keep.kept_newest(self._retention)
         cutoff = keep.checkpoint_cutoff(self._retention, self._clock.now())
@@ -156,15 +181,15 @@ class SqliteBackend:
         cutoff = keep.finished_cutoff(self._retention, self._clock.now())
         if cutoff is None:
             return 0
-        rows = self._database.execute(
+        finished = self._database.execute(
             "finished_runs", besides=besides, cutoff=cutoff, limit=_EXAMINED_RUNS_PER_COMMIT_MAX
         ).fetchall()
-        owners = [(row["run_id"], _state(row).record.owner) for row in rows]
+        owners = [(row["run_id"], rows.run_state(row).record.owner) for row in finished]
         free = [run_id for run_id, owner in owners if owner is None or self._owners.is_dead(owner)]
         pruned = 0
         for run_id in free[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
             pruned += self._database.number("count_checkpoints_of_run", run_id=run_id)
-            self._database.execute("drop_run", run_id=run_id)
+            self._drop_run(run_id)
         return pruned
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
@@ -175,66 +200,76 @@ class SqliteBackend:
             if row is None or row["run_id"] != claim.run_id:
                 raise CheckpointNotFoundError(to)
             self._put(rules.moved(state, head=to, settled=bool(row["settled"]), nonce=nonce))
+            self._drop_journal(claim.run_id)
 
     def run(self, run_id: str) -> RunRecord | None:
         with database_errors(self._path):
             state = self._state(run_id)
         return state.record if state and state.is_known else None
 
+    def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        with database_errors(self._path):
+            found = self._database.execute("journal", run_id=run_id).fetchall()
+        # Each is looked at, also if it is not of this head: that may be just what is damaged of it.
+        records = [(row["head"] == row["run_head"], rows.journal_record(row)) for row in found]
+        return [record for is_of_head, record in records if is_of_head]
+
     def manifest(self, checkpoint_id: str) -> Manifest:
         with database_errors(self._path):
             row = self._database.execute("checkpoint", checkpoint_id=checkpoint_id).fetchone()
         if row is None:
             raise CheckpointNotFoundError(checkpoint_id)
-        return _manifest(row)
+        return rows.manifest(row)
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
         with database_errors(self._path):
             if run_id is not None:
-                rows = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
+                found = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
             elif workflow_name is not None:
-                rows = self._database.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
+                found = self._database.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
             else:
-                rows = self._database.execute("checkpoints").fetchall()
-        return [_manifest(row) for row in rows if workflow_name in {None, row["workflow_name"]}]
+                found = self._database.execute("checkpoints").fetchall()
+        return [rows.manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
 
     def ids(self, *, workflow_name: str | None) -> Sequence[str]:
         with database_errors(self._path):
             if workflow_name is None:
-                rows = self._database.execute("ids").fetchall()
+                found = self._database.execute("ids").fetchall()
             else:
-                rows = self._database.execute("ids_of_workflow", workflow_name=workflow_name).fetchall()
-        return [row["checkpoint_id"] for row in rows]
+                found = self._database.execute("ids_of_workflow", workflow_name=workflow_name).fetchall()
+        return [row["checkpoint_id"] for row in found]
 
     def latest(self, *, workflow_name: str) -> Manifest | None:
         with database_errors(self._path):
             row = self._database.execute("latest_of_workflow", workflow_name=workflow_name).fetchone()
-        return _manifest(row) if row else None
+        return rows.manifest(row) if row else None
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         with database_errors(self._path):
-            rows = self._database.execute("parts", roots=json.dumps(list(roots))).fetchall()
-        return {row["hash"]: row["data"] for row in rows}
+            found = self._database.execute("parts", roots=json.dumps(list(roots))).fetchall()
+        return {row["hash"]: row["data"] for row in found}
 
     def delete(self, checkpoint_id: str) -> bool:
         with database_errors(self._path), self._database.transaction():
             row = self._database.execute("checkpoint", checkpoint_id=checkpoint_id).fetchone()
             if row is None:
                 return False
+            self._database.execute("drop_journals_of_forks", checkpoint_id=checkpoint_id)
             self._database.execute("drop_checkpoint", checkpoint_id=checkpoint_id)
-            self._database.execute("count", name="pruned", by=1)
+            self._count_pruned(1)
             self._move_head_from(checkpoint_id, run_id=row["run_id"])
         return True
 
     def _move_head_from(self, checkpoint_id: str, *, run_id: str) -> None:
         newest = self._database.execute("newest_of_run", run_id=run_id).fetchone()
         if newest is None:
-            self._database.execute("drop_run", run_id=run_id)
+            self._drop_run(run_id)
             return
         state = self._state(run_id)
         assert state is not None, f"checkpoints of {run_id!r} without their run"
         if state.record.head == checkpoint_id:
             self._put(rules.moved(state, head=newest["checkpoint_id"], settled=bool(newest["settled"])))
+            self._drop_journal(run_id)
 
     def collect(self) -> int:
         removed = 0
@@ -259,7 +294,7 @@ class SqliteBackend:
 
     def _state(self, run_id: str) -> rules.RunState | None:
         row = self._database.execute("run", run_id=run_id).fetchone()
-        return _state(row) if row else None
+        return rows.run_state(row) if row else None
 
     def _put(self, state: rules.RunState) -> None:
         record = state.record
@@ -282,45 +317,3 @@ class SqliteBackend:
             owner_boot=owner.boot if owner else None,
             owner_pid=owner.pid if owner else None,
         )
-
-
-def _state(row: sqlite3.Row) -> rules.RunState:
-    owner = None
-    if row["owner_id"] is not None:
-        owner = Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
-    record = RunRecord(
-        run_id=row["run_id"],
-        workflow_name=row["workflow_name"],
-        created_at=row["created_at"],
-        nonce=row["nonce"],
-        input_digest=row["input_digest"],
-        parent_checkpoint_id=row["parent_checkpoint_id"],
-        head=row["head"],
-        position=row["position"],
-        settled=bool(row["settled"]),
-        owner=owner,
-    )
-    return rules.RunState(record, token=row["token"], moment=row["moment"])
-
-
-def _manifest(row: sqlite3.Row) -> Manifest:
-    """The checkpoint, if it is what was written."""
-    checkpoint_id = str(row["checkpoint_id"])
-    try:
-        manifest = Manifest(
-            checkpoint_id=checkpoint_id,
-            run_id=row["run_id"],
-            workflow_name=row["workflow_name"],
-            position=row["position"],
-            previous_id=row["previous_id"],
-            timestamp=row["timestamp"],
-            iteration_count=row["iteration_count"],
-            header=row["header"],
-            toc=json.loads(row["toc"]),
-        )
-        checksum = manifest.checksum()
-    except (ValueError, TypeError) as error:
-        raise CheckpointDamagedError(checkpoint_id, f"its record can't be read ({error})") from error
-    if checksum != row["checksum"]:
-        raise CheckpointDamagedError(checkpoint_id, "its checksum does not match")
-    return manifest

@@ -19,8 +19,8 @@ from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
 from perdure.runtime.answers import accepted
 from perdure.runtime.driver import Driver
-from perdure.runtime.instances import Drift
-from perdure.runtime.ledger import NoLedger
+from perdure.runtime.instances import Drift, load
+from perdure.runtime.journal import ChildLedger
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
@@ -169,11 +169,15 @@ class WorkflowExecutor(Executor):
 
     async def _advance(self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot) -> None:
         around = activation.around
+        journal = around.journal.under(f"{activation.activation.key}/")
+        reached = journal.child()
+        if reached is not None:
+            await load(self.workflow.graph, reached, around.values)
         driver = Driver(
             graph=self.workflow.graph,
-            snapshot=begun,
+            snapshot=reached or begun,
             values=around.values,
-            ledger=NoLedger(),
+            ledger=ChildLedger(journal),
             scope_id=f"{around.scope_id}/{activation.activation.key}",
             is_checkpointed=around.is_checkpointed,
             streaming=around.streaming,
@@ -183,7 +187,7 @@ class WorkflowExecutor(Executor):
         async with aclosing(driver.supersteps()) as events:
             async for event in events:
                 self._pass_on(activation, event)
-        activation.child = around.children[self.id] = driver.snapshot
+        activation.child = driver.snapshot
         await self._hand_out(activation, before, begun, driver.snapshot)
 
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:

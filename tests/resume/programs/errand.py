@@ -1,4 +1,4 @@
-"""A program with its own types that starts a run, or goes on with one. It prints what happened as JSON."""
+"""A program with its own types that starts a run, or goes on with one. It writes what happened as JSON."""
 
 from __future__ import annotations
 
@@ -107,13 +107,14 @@ async def hold(workflow: Workflow) -> None:
     """Run until the first checkpoint, and stay there until the input ends."""
     async for event in workflow.run("post", run_id="errand", stream=True):
         if event.type == "checkpoint":
-            print("held", flush=True)
+            sys.stdout.write("held\n")
+            sys.stdout.flush()
             sys.stdin.read()
             break
 
 
 async def answer(workflow: Workflow) -> None:
-    """Find the newest checkpoint, answer what is asked there, and print the outcome."""
+    """Find the newest checkpoint, answer what is asked there, and write the outcome."""
     storage = workflow.checkpoint_storage
     assert storage is not None
     head = await storage.get_latest(workflow_name=workflow.name)
@@ -123,10 +124,8 @@ async def answer(workflow: Workflow) -> None:
         head = await storage.get_latest(workflow_name=workflow.name)
         assert head is not None
     (request_id,) = head.pending_request_info_events
-    result = await build(*sys.argv[2:]).run(
-        checkpoint_id=head.checkpoint_id, responses={request_id: True}
-    )
-    print(json.dumps({"outputs": result.get_outputs(), "run_id": head.run_id, "hash": workflow.graph_signature_hash}))
+    result = await build(*sys.argv[2:]).run(checkpoint_id=head.checkpoint_id, responses={request_id: True})
+    sys.stdout.write(json.dumps({"outputs": result.get_outputs(), "run_id": head.run_id}))
 
 
 def main() -> None:

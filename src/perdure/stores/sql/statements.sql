@@ -20,7 +20,7 @@ ON CONFLICT (run_id) DO UPDATE SET
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid;
 
 -- name: drop_run
--- Its checkpoints go with it.
+-- Its checkpoints and its journal go with it.
 DELETE FROM runs WHERE run_id = :run_id;
 
 -- name: count_checkpoints_of_run
@@ -45,6 +45,32 @@ INSERT INTO checkpoints (
 ) VALUES (
     :checkpoint_id, :run_id, :workflow_name, :position, :previous_id, :timestamp, :moment, :iteration_count, :settled,
     :checksum, :header, :toc
+);
+
+-- name: put_record
+INSERT INTO journal (run_id, key, head, checksum, refs, data)
+VALUES (:run_id, :key, :head, :checksum, :refs, :data)
+ON CONFLICT (run_id, key) DO UPDATE SET
+    head = excluded.head, checksum = excluded.checksum, refs = excluded.refs, data = excluded.data;
+
+-- name: has_record_with_parts
+SELECT 1 FROM journal WHERE run_id = :run_id AND key = :key AND refs <> '[]';
+
+-- name: journal
+-- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since.
+SELECT journal.*, runs.head AS run_head FROM journal JOIN runs ON runs.run_id = journal.run_id
+WHERE journal.run_id = :run_id ORDER BY journal.ordinal;
+
+-- name: count_records_with_parts
+SELECT count(*) FROM journal WHERE run_id = :run_id AND refs <> '[]';
+
+-- name: drop_journal
+DELETE FROM journal WHERE run_id = :run_id;
+
+-- name: drop_journals_of_forks
+-- Those of the forks that have nothing but this checkpoint.
+DELETE FROM journal WHERE run_id IN (
+    SELECT run_id FROM runs WHERE position = -1 AND parent_checkpoint_id = :checkpoint_id
 );
 
 -- name: is_checkpoint
@@ -128,10 +154,12 @@ WITH RECURSIVE wanted (hash) AS (
 SELECT parts.hash, parts.data FROM wanted JOIN parts ON parts.hash = wanted.hash;
 
 -- name: sweep
--- Remove some of the parts that no checkpoint refers to, directly or not.
+-- Remove some of the parts that no checkpoint and no journal refers to, directly or not.
 DELETE FROM parts WHERE hash IN (
     WITH RECURSIVE needed (hash) AS (
         SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root
+        UNION
+        SELECT root.value FROM journal, json_each(journal.refs) AS root
         UNION
         SELECT ref.value FROM needed JOIN parts ON parts.hash = needed.hash, json_each(parts.refs) AS ref
     )
