@@ -39,6 +39,18 @@ class Program:
             case {"do": "commit on and on", "run": run_id}:
                 while True:
                     say(await self.runs[run_id].commit({"a": text_part("x"), "b": raw_part(os.urandom(6000))}))
+            case {"do": "release", "run": run_id}:
+                await self.runs[run_id].release()
+            case {"do": "ids"}:
+                return list(await self.store.ids())
+            case {"do": "fill the disk", "run": run_id}:
+                return await self.commit_without_space(run_id)
+            case _:
+                return await self.do_with_journal(command)
+        return None
+
+    async def do_with_journal(self, command: dict[str, Any]) -> object:
+        match command:
             case {"do": "note", "run": run_id, "keys": keys, "durable": durable}:
                 for key in keys:
                     parts = (text_part(f"small {key}"), raw_part(f"large {key}".encode() * 900))
@@ -51,12 +63,6 @@ class Program:
                     number += 1
             case {"do": "journal", "run": run_id}:
                 return await self.journal(run_id)
-            case {"do": "release", "run": run_id}:
-                await self.runs[run_id].release()
-            case {"do": "ids"}:
-                return list(await self.store.ids())
-            case {"do": "fill the disk", "run": run_id}:
-                return await self.commit_without_space(run_id)
             case {"do": "fill the disk with a note", "run": run_id}:
                 return await self.note_without_space(run_id)
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepLast, LatestOnly, Retention
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
-from perdure.testing.stores import ODD_IDS, ManualClock, RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import ODD_IDS, ManualClock, RunDriver, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +28,13 @@ class CountingDisk(Disk):
         self.reads = 0
         self.listings = 0
         self.written = 0
+        self.syncs: list[str] = []
+        self.changes: list[str] = []
 
     def reset(self) -> None:
         self.reads = self.listings = self.written = 0
+        self.syncs.clear()
+        self.changes.clear()
 
     @override
     def read(self, path: Path, *, start: int = 0, end: int | None = None) -> bytes:
@@ -44,12 +49,22 @@ class CountingDisk(Disk):
     @override
     def write_new(self, path: Path, data: bytes) -> None:
         self.written += len(data)
+        self.syncs.append(path.name)
+        self.changes.append(path.name)
         super().write_new(path, data)
 
     @override
     def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
         self.written += len(data)
+        self.changes.append(path.name)
+        if sync:
+            self.syncs.append(path.name)
         super().write_at(path, offset, data, sync=sync)
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        self.syncs.append(f"{path.name}/")
+        super().sync_directory(path)
 
 
 def files_in(directory: Path) -> set[str]:
@@ -309,3 +324,177 @@ async def test_a_run_that_begins_again_under_its_old_id_has_a_history_of_its_own
         assert await store.run("r") is None
     await store.close()
     await witness.close()
+
+
+def journal_path(directory: Path) -> Path:
+    return directory / ".perdure" / "journal" / "r.log"
+
+
+async def test_a_record_costs_one_write_and_one_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    run = await start(store)
+    await run.commit()
+    disk.reset()
+    await run.note(finished("a", "x"), durable=False)
+    await run.note(finished("b", "x"), durable=False)
+    assert (disk.changes, disk.syncs) == (["r.log"] * 2, [])
+    disk.reset()
+    await run.note(finished("c", "x", text_part("small")))
+    assert (disk.changes, disk.syncs) == (["r.log"], ["r.log", "journal/"])
+    disk.reset()
+    await run.note(finished("d", "x"), finished("e", "x"))
+    await run.note(finished("f", "x"))
+    assert (disk.changes, disk.syncs) == (["r.log"] * 2, ["r.log"] * 2)
+    assert disk.written < 500
+    await store.close()
+
+
+async def test_records_that_come_at_once_share_a_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a"))
+    disk.reset()
+    await asyncio.gather(*(run.note(finished(f"{number}", "x")) for number in range(100)))
+    assert len(disk.syncs) < 50
+    assert len(await run.noted()) == 101
+    await store.close()
+
+
+async def test_what_a_commit_of_a_run_without_a_journal_does_is_not_more(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    run = await start(store)
+    await run.commit()
+    costs: list[tuple[int, int]] = []
+    for notes in (0, 1):
+        for _ in range(notes):
+            await run.note(finished("a", "x"))
+        disk.reset()
+        await run.commit()
+        costs.append((len(disk.changes), len(disk.syncs)))
+    assert costs[0] == costs[1]
+    await store.close()
+
+
+async def test_a_journal_is_gone_after_the_commit_and_readable_before(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a", '{"answer":"für dich"}', text_part("small"), raw_part(b"\0" * 10_000)))
+    line = json.loads(journal_path(tmp_path).read_text("utf-8").partition(" ")[2])
+    assert line["head"] == "r@0"
+    assert line["records"][0]["text"] == '{"answer":"für dich"}'
+    assert [part["text"] for part in line["parts"]] == ['"small"']
+    await run.commit()
+    assert not journal_path(tmp_path).exists()
+    await store.close()
+
+
+async def test_a_journal_that_a_crash_left_behind_is_void(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a", "old"))
+    leftover = journal_path(tmp_path).read_bytes()
+    await run.commit()
+    journal_path(tmp_path).write_bytes(leftover)
+    assert await run.noted() == []
+    await run.note(finished("b", "new"))
+    assert await run.noted() == ["b=new"]
+    await store.close()
+    assert await run.noted() == ["b=new"]
+    await run.commit()
+    journal_path(tmp_path).write_bytes(leftover)
+    await run.rewind("r@0", nonce="renewed")
+    journal_path(tmp_path).write_bytes(leftover)
+    assert await run.noted() == [], "the head is the same again, but the records are of another life of it"
+    await store.collect()
+    assert not journal_path(tmp_path).exists()
+    await store.close()
+
+
+async def test_a_journal_of_a_deleted_checkpoint_is_not_one_of_its_namesake(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.commit(checkpoint_id="mine")
+    await run.note(finished("a", "old"))
+    leftover = journal_path(tmp_path).read_bytes()
+    await store.delete("mine")
+    journal_path(tmp_path).write_bytes(leftover)
+    run.head = "r@0"
+    await run.commit(checkpoint_id="mine")
+    assert await run.noted() == []
+    await store.close()
+
+
+async def test_a_line_of_a_journal_that_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a", "whole"))
+    whole = journal_path(tmp_path).read_bytes()
+    await run.note(finished("b", "torn"), finished("c", "torn"))
+    data = journal_path(tmp_path).read_bytes()
+    for size in range(len(whole), len(data)):
+        journal_path(tmp_path).write_bytes(data[:size])
+        assert await run.noted() == ["a=whole"]
+    await run.note(finished("d", "next"))
+    assert await run.noted() == ["a=whole", "d=next"]
+    await store.close()
+    assert await run.noted() == ["a=whole", "d=next"]
+    await store.close()
+
+
+async def test_any_changed_byte_of_a_journal_is_an_error_that_names_the_head(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.note(finished("a", "one", text_part("small")))
+    await run.note(finished("b", "two"))
+    data = journal_path(tmp_path).read_bytes()
+    for place in range(len(data)):
+        journal_path(tmp_path).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
+            await store.journal("r")
+    with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
+        await run.note(finished("c"))
+    with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
+        await store.collect()
+    await run.rewind("r@0", nonce="renewed")
+    assert await run.noted() == []
+    await store.close()
+
+
+async def test_a_journal_is_shortened_when_records_were_replaced(quick_path: Path) -> None:
+    store, witness = FileStore(quick_path), FileStore(quick_path)
+    run = await start(store)
+    await run.commit()
+    leaf = text_part("leaf")
+    tree = text_part("tree", leaf)
+    await run.note(finished("first", "kept", tree, leaf))
+    for step in range(2000):
+        await run.note(finished("state", f"{step}", text_part(f"{step} " * 200)), durable=False)
+    assert journal_path(quick_path).stat().st_size < 600_000
+    for reader in (store, witness):
+        journal = await reader.journal("r")
+        assert [(record.key, record.data) for record in journal] == [("first", b"kept"), ("state", b"1999")]
+        parts = await reader.parts([*journal[0].refs, *journal[1].refs])
+        assert parts.keys() == {tree.hash, leaf.hash, text_part("1999 " * 200).hash}
+    await store.close()
+    await witness.close()
+
+
+async def test_small_parts_of_a_journal_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    part = text_part("small")
+    await run.note(finished("a", "", part))
+    await store.close()
+    stranger = FileStore(tmp_path)
+    assert stranger.read_parts([part.hash]) == {part.hash: part.data}
+    await stranger.close()

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from perdure.errors import ClaimLostError, RunNotFoundError, StaleHeadError
-from perdure.records import FullHistory, JournalRecord, KeepLast, Retention
+from perdure.records import FullHistory, JournalRecord, KeepLast, Part, Retention
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
@@ -30,7 +30,7 @@ from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, te
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.records import Claim, Part
+    from perdure.records import Claim
     from perdure.stores.port import Store
 
 T = TypeVar("T")
