@@ -349,3 +349,41 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
         assert left == [], f"after failure {failing} in operation {number}"
         await reopened.close()
     assert failing > 50
+
+
+class DiskUpToALink(Disk):
+    """Crashes after a checkpoint has appeared, and does nothing from then on."""
+
+    def __init__(self) -> None:
+        self.has_crashed = False
+
+    @override
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self.has_crashed = True
+        raise Crash
+
+    @override
+    def remove(self, path: Path) -> None:
+        if self.has_crashed:
+            raise Crash
+        super().remove(path)
+
+
+async def test_a_journal_of_a_deleted_checkpoint_is_not_one_of_its_namesake(quick_path: Path) -> None:
+    store, clock = FileStore(quick_path), ManualClock()
+    run = await RunDriver.start(store, clock, "r")
+    await run.commit()
+    await run.commit(checkpoint_id="mine")
+    await run.note(JournalRecord("a", b"of the first"))
+    path = quick_path / ".perdure" / "journal" / "r.log"
+    leftover = path.read_bytes()
+    await store.delete("mine")
+    path.write_bytes(leftover)
+    run.store, run.head = FileStore(quick_path, disk=DiskUpToALink()), "r@0"
+    with pytest.raises(Crash):
+        await run.commit(checkpoint_id="mine")
+    assert (await store.manifest("mine")).position == 2
+    assert list(await store.journal("r")) == []
+    await run.store.close()
+    await store.close()

@@ -416,21 +416,6 @@ async def test_a_journal_that_a_crash_left_behind_is_void(tmp_path: Path) -> Non
     await store.close()
 
 
-async def test_a_journal_of_a_deleted_checkpoint_is_not_one_of_its_namesake(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    run = await start(store)
-    await run.commit()
-    await run.commit(checkpoint_id="mine")
-    await run.note(finished("a", "old"))
-    leftover = journal_path(tmp_path).read_bytes()
-    await store.delete("mine")
-    journal_path(tmp_path).write_bytes(leftover)
-    run.head = "r@0"
-    await run.commit(checkpoint_id="mine")
-    assert await run.noted() == []
-    await store.close()
-
-
 async def test_a_line_of_a_journal_that_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import deque
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from perdure.errors import (
     CheckpointWriteError,
     WorkflowCheckpointException,
 )
-from perdure.records import Claim, FullHistory
+from perdure.records import Claim
 from perdure.stores import retention as keep
 from perdure.stores import rules
 from perdure.stores.backend import PendingCommit, PendingRecords
@@ -23,6 +22,7 @@ from perdure.stores.besides import Besides, closure, placed
 from perdure.stores.counter import Counter
 from perdure.stores.document import Document
 from perdure.stores.documents import Documents
+from perdure.stores.forgetting import Forgetting
 from perdure.stores.ids import require_inside
 from perdure.stores.owners import Owners
 from perdure.stores.runjournal import Stay, split
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from perdure.stores.runlog import RunLog
 
 _FORMAT = 1
-_EXAMINED_RUNS_PER_COMMIT_MAX = 20
 
 
 class FileBackend:
@@ -50,8 +49,6 @@ class FileBackend:
 
     def __init__(self, directory: Path, *, retention: Retention, clock: Clock, disk: Disk) -> None:
         self._directory = directory
-        self._retention = retention
-        self._clock = clock
         self._disk = disk
         own = directory / ".perdure"
         aside = own / "aside"
@@ -69,7 +66,15 @@ class FileBackend:
         self._workflows = WorkflowIndex(disk, own / "workflows", self._logs)
         self._forks = ForkIndex(disk, own / "forks", self._logs)
         self._counter = Counter(disk, own / "counter", self._highest_number)
-        self._unexamined: deque[str] = deque()
+        self._forgetting = Forgetting(
+            retention=retention,
+            clock=clock,
+            documents=self._documents,
+            logs=self._logs,
+            journals=self._journals,
+            forks=self._forks,
+            owners=self._owners,
+        )
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
         require_inside("run id", run_id)
@@ -145,9 +150,11 @@ class FileBackend:
         return journal_line
 
     def _drop(self, journal: RunJournal) -> None:
-        abandoned = journal.drop()
-        if abandoned:
-            self._counter.add_pruned(abandoned)
+        self._count_pruned(journal.drop())
+
+    def _count_pruned(self, number: int) -> None:
+        if number:
+            self._counter.add_pruned(number)
 
     def _commit(self, claim: Claim, commit: Commit) -> None:
         checkpoint_id = commit.manifest.checkpoint_id
@@ -173,8 +180,8 @@ class FileBackend:
         # The commit has happened; what can't be forgotten now is forgotten after the next one.
         with contextlib.suppress(OSError, WorkflowCheckpointException):
             self._drop(journal)
-            self._prune(log, head=checkpoint_id)
-            self._remove_finished(besides=log)
+            self._count_pruned(self._forgetting.prune(log, head=checkpoint_id))
+            self._count_pruned(self._forgetting.remove_finished(besides=log))
 
     def _prepared(self, commit: Commit) -> tuple[Document, Mapping[str, Part]]:
         """The file to be written, and the parts to be written beside it."""
@@ -274,7 +281,7 @@ class FileBackend:
             else:
                 self._documents.remove(checkpoint_id)
                 self._documents.sync()
-            self._counter.add_pruned(1)
+            self._count_pruned(1)
         return True
 
     def _delete_of(self, log: RunLog, line: RunLine, checkpoint_id: str) -> None:
@@ -336,55 +343,6 @@ class FileBackend:
 
     def close(self) -> None:
         """Nothing is held between two operations."""
-
-    def _prune(self, log: RunLog, *, head: str) -> None:
-        if isinstance(self._retention.checkpoints, FullHistory):
-            return
-        # Before anything is removed: what was removed earlier lasts by now, and its lines are not needed.
-        log.shorten()
-        prunable = keep.prunable(self._retention, log.entries(), self._clock.now())
-        spared = (entry for entry in prunable if entry.checkpoint_id != head)
-        doomed = (entry for entry in spared if not self._forks.is_rested_on(entry.checkpoint_id))
-        pruned = 0
-        for entry in itertools.islice(doomed, keep.PRUNED_PER_COMMIT_MAX):
-            if self._documents.holds(entry):
-                self._documents.remove(entry.checkpoint_id)
-                pruned += 1
-            log.forget(entry.checkpoint_id)
-        if pruned:
-            self._counter.add_pruned(pruned)
-
-    def _remove_finished(self, *, besides: RunLog) -> None:
-        cutoff = keep.finished_cutoff(self._retention, self._clock.now())
-        if cutoff is None:
-            return
-        removed = pruned = 0
-        for log in self._some_logs():
-            if removed < keep.REMOVED_RUNS_PER_COMMIT_MAX and log is not besides and self._is_finished(log, cutoff):
-                pruned += self._logs.remove(log) + self._journals.named(log.path.name).drop()
-                removed += 1
-        if pruned:
-            self._counter.add_pruned(pruned)
-
-    def _is_finished(self, log: RunLog, cutoff: float) -> bool:
-        line = log.current()
-        return (
-            line is not None
-            and line.state.record.settled
-            and (line.state.record.owner is None or self._owners.is_dead(line.state.record.owner))
-            and keep.is_older(line.state.moment, cutoff)
-            and not self._forks.is_any_rested_on(log.entries())
-        )
-
-    def _some_logs(self) -> Sequence[RunLog]:
-        """The next few logs of all, round and round."""
-        names: list[str] = []
-        if not self._unexamined:
-            self._logs.finish_removals()
-            self._unexamined.extend(self._logs.names())
-        while self._unexamined and len(names) < _EXAMINED_RUNS_PER_COMMIT_MAX:
-            names.append(self._unexamined.popleft())
-        return [self._logs.named(name) for name in names]
 
     def _highest_number(self) -> int:
         """The highest number in use anywhere, for when the counter is lost."""
