@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,75 +23,77 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from perdure import Executor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext, handler
+from perdure import Executor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext, executor, handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHAPTERS = ["the question", "what is known", "the method", "the findings", "what follows", "the summary"]
-KILL_WHILE_WRITING = 3
-SECONDS_PER_CHAPTER = 0.4
+SECONDS_BY_CHAPTER = {
+    "the question": 0.2,
+    "what is known": 0.3,
+    "the method": 0.4,
+    "the findings": 1.5,
+    "what follows": 1.6,
+    "the summary": 1.7,
+}
+WRITTEN_BEFORE_THE_KILL = 3
+TICKS_BEFORE_THE_KILL = 6
+TICK_SECONDS = 0.1
 
 
 @dataclass
-class Draft:
-    """The report so far, and what is left to write."""
+class Chapter:
+    """What a writer hands in."""
 
-    left: list[str]
-    written: list[str] = field(default_factory=list[str])
-
-
-class Planner(Executor):
-    """Decides on the chapters."""
-
-    @handler
-    async def plan(self, title: str, ctx: WorkflowContext[Draft]) -> None:
-        ctx.set_state("title", title)
-        await ctx.send_message(Draft(left=list(CHAPTERS)))
+    number: int
+    text: str
 
 
 class Writer(Executor):
-    """Writes one chapter in each superstep and sends the draft to itself, until nothing is left."""
+    """Writes one chapter. It takes its time, as a model would that is paid for every call."""
 
-    def __init__(self, tell: Callable[[str, str], None], seconds: float = 0.0) -> None:
-        super().__init__(id="writer")
-        self._tell = tell
+    def __init__(self, number: int, subject: str, seconds: float, tell: Callable[[str, str], None]) -> None:
+        super().__init__(id=f"writer-{number}")
+        self._number = number
+        self._subject = subject
         self._seconds = seconds
-        self._words = 0
+        self._tell = tell
 
     @handler
-    async def write(self, draft: Draft, ctx: WorkflowContext[Draft, str]) -> None:
-        chapter = draft.left.pop(0)
-        self._tell("begun", chapter)
-        await asyncio.sleep(self._seconds)  # stands for a model that thinks, and is paid for it
-        self._words += len(chapter.split())
-        draft.written.append(f"{len(draft.written) + 1}. On {chapter}")
-        self._tell("written", chapter)
-        if draft.left:
-            await ctx.send_message(draft)
-        else:
-            text = "\n".join([ctx.get_state("title"), *draft.written, f"({self._words} words of headings)"])
-            await ctx.yield_output(text)
-
-    async def on_checkpoint_save(self) -> dict[str, Any]:
-        return {"words": self._words}
-
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        self._words = state["words"]
+    async def write(self, title: str, ctx: WorkflowContext[Chapter]) -> None:
+        for _ in range(round(self._seconds / TICK_SECONDS)):
+            self._tell("writing", self._subject)
+            await asyncio.sleep(TICK_SECONDS)
+        self._tell("written", self._subject)
+        await ctx.send_message(Chapter(self._number, f"{self._number}. {title}: {self._subject}"))
 
 
-def build(writer: Writer) -> Workflow:
-    """The workflow: a planner, and a writer with an edge to itself."""
-    planner = Planner(id="planner")
-    return WorkflowBuilder(start_executor=planner, name="report").add_chain([planner, writer, writer]).build()
+@executor(id="editor")
+async def editor(topic: str, ctx: WorkflowContext[str]) -> None:
+    """Give every writer the title."""
+    await ctx.send_message(f"On {topic}")
+
+
+@executor(id="printer")
+async def printer(chapters: list[Chapter], ctx: WorkflowContext[Any, str]) -> None:
+    """Put the chapters together, once all are in."""
+    await ctx.yield_output("\n".join(chapter.text for chapter in chapters))
+
+
+def build(tell: Callable[[str, str], None], pace: float = 1.0) -> Workflow:
+    """The workflow: an editor, six writers side by side, a printer."""
+    writers = [
+        Writer(number, subject, seconds * pace, tell)
+        for number, (subject, seconds) in enumerate(SECONDS_BY_CHAPTER.items(), start=1)
+    ]
+    builder = WorkflowBuilder(name="report", start_executor=editor)
+    return builder.add_fan_out_edges(editor, writers).add_fan_in_edges(writers, printer).build()
 
 
 async def work(database: str) -> None:
     """What the worker process does, the first time and every time."""
-    workflow = build(Writer(tell, SECONDS_PER_CHAPTER))
-    result = await workflow.run(
-        "A report on lasting", run_id="report-1", checkpoint_storage=SqliteCheckpointStorage(database)
-    )
+    storage = SqliteCheckpointStorage(database)
+    result = await build(tell).run("lasting", run_id="report-1", checkpoint_storage=storage)
     tell("result", result.get_outputs()[0])
 
 
@@ -106,7 +108,7 @@ def silent(event: str, text: str) -> None:
 
 async def undisturbed() -> str:
     """The same workflow in one go, for comparison."""
-    return (await build(Writer(silent)).run("A report on lasting")).get_outputs()[0]
+    return (await build(silent, pace=0).run("lasting")).get_outputs()[0]
 
 
 def worker(database: Path) -> subprocess.Popen[str]:
@@ -123,12 +125,15 @@ def told_by(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
 
 
 def until_killed(database: Path) -> list[dict[str, Any]]:
-    """Start a worker and kill it while it writes a chapter; what it told."""
+    """Start a worker and kill it when some writers are done and the others still write; what it told."""
     told: list[dict[str, Any]] = []
+    ticks = 0
     with worker(database) as process:
         for entry in told_by(process):
             told.append(entry)
-            if sum(entry["event"] == "begun" for entry in told) == KILL_WHILE_WRITING:
+            if sum(each["event"] == "written" for each in told) >= WRITTEN_BEFORE_THE_KILL:
+                ticks += 1
+            if ticks > TICKS_BEFORE_THE_KILL:
                 process.send_signal(signal.SIGKILL)
                 break
     return told
@@ -143,7 +148,7 @@ def to_the_end(database: Path) -> list[dict[str, Any]]:
 def timeline(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Table:
     """Who wrote which chapter, as the processes themselves told it."""
     table = Table("chapter", f"process {first[0]['pid']}", f"process {second[0]['pid']}")
-    for chapter in CHAPTERS:
+    for chapter in SECONDS_BY_CHAPTER:
         cells: list[str] = []
         for told in (first, second):
             events = [entry["event"] for entry in told if entry["text"] == chapter]
@@ -157,15 +162,15 @@ def main() -> None:
     console = Console()
     console.print(
         Panel(
-            "A workflow writes a report, one chapter in each superstep.\n"
-            "After every superstep the run is checkpointed, in one SQLite file.",
+            "Six writers work side by side on a report: one superstep of a workflow.\n"
+            "What a writer has finished is noted at once, in one SQLite file.",
             title="perdure",
         )
     )
     with tempfile.TemporaryDirectory() as directory:
         database = Path(directory, "runs.db")
         first = until_killed(database)
-        console.print(f"[red]SIGKILL[/] to process {first[0]['pid']} in the middle of chapter {KILL_WHILE_WRITING}.")
+        console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}: three chapters are written, three are half-way.")
         second = to_the_end(database)
     console.print("Then the very same command again: a new process finds the run by its id and goes on at once.\n")
     console.print(timeline(first, second))
@@ -173,7 +178,7 @@ def main() -> None:
     if result != expected:
         sys.exit(f"the resumed run ended with another result:\n{result}\nexpected:\n{expected}")
     console.print(Panel(result, title="the result", subtitle="[green]the same as of a run that nobody disturbed[/]"))
-    console.print("No finished chapter was written again. The one in flight had no checkpoint yet, so it ran anew.")
+    console.print("No finished chapter was written again, though the superstep had no checkpoint yet.")
 
 
 if __name__ == "__main__":

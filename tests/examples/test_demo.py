@@ -13,10 +13,9 @@ def test_the_demo_kills_a_process_and_another_ends_the_run(tmp_path: Path) -> No
     command = [sys.executable, "-W", "error", str(DEMO)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.count("│") == 4]
+    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.count("│") == 4 and "chapter" not in line]
     written = {chapter.strip(): (first.strip(), second.strip()) for chapter, first, second in rows}
-    assert written["what is known"] == ("written", "")
-    assert written["the method"] == ("killed here", "written")
-    assert written["the summary"] == ("", "written")
+    assert [first for first, _ in written.values()] == ["written"] * 3 + ["killed here"] * 3
+    assert [second for _, second in written.values()] == [""] * 3 + ["written"] * 3
     assert "the same as of a run that nobody disturbed" in done.stdout
     assert list(tmp_path.iterdir()) == []
