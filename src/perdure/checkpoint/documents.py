@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+# Made once: json.dumps makes an encoder for each call that has options.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def dumps(value: object) -> bytes:
     """Plain data as the JSON text that all of our documents are made of."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def loads(text: bytes) -> Any:
