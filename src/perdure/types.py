@@ -1,20 +1,17 @@
-"""What it means for a value to be of a type, for one type to fit another, and how annotations are read."""
+"""What it means for a value to be of a type, and for one type to fit another."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 import types
 import typing
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import (
-    Callable,
     Collection,
     Container,
     Iterable,
-    Iterator,
     Mapping,
     MutableMapping,
     MutableSequence,
@@ -23,8 +20,8 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from types import CodeType, FrameType, NoneType
+from dataclasses import dataclass
+from types import NoneType
 from typing import (
     Annotated,
     Any,
@@ -47,6 +44,8 @@ from typing import (
 import typing_extensions
 from typing_extensions import ReadOnly, TypeAliasType
 
+from perdure.annotations import resolved
+
 _UNIONS: Final = (Union, types.UnionType)
 _WRAPPERS: Final = (Annotated, Required, NotRequired, ReadOnly, ClassVar, Final)
 # Where typing has a thing of its own, the backport need not be the same object.
@@ -60,7 +59,6 @@ _COLLECTIONS: Final[frozenset[object]] = frozenset(
     | {Sequence, MutableSequence, AbstractSet, MutableSet}
 )
 _ELEMENTS: Final[Mapping[object, tuple[object, ...]]] = {str: (str,), bytes: (int,)}
-_IDENTIFIER: Final = re.compile(r"\w+")
 
 
 def is_instance_of(data: object, target: object) -> bool:
@@ -160,13 +158,7 @@ def _is_alias(type_expression: object) -> TypeGuard[TypeAliasType]:
 def _alias_value(alias: TypeAliasType) -> object:
     """What an alias stands for. Before the `type` statement, a recursive one has to name itself in a string."""
     names = vars(sys.modules[alias.__module__]) if alias.__module__ in sys.modules else {}
-    return _resolved(alias.__value__, names, {})
-
-
-def _resolved(annotation: object, module_names: dict[str, object], local_names: Mapping[str, object]) -> object:
-    """A type with the strings in it replaced by what they name."""
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    return typing.get_type_hints(holder, module_names, local_names, include_extras=True)["it"]
+    return resolved(alias.__value__, names, {})
 
 
 def _is_class(type_expression: object) -> bool:
@@ -449,116 +441,3 @@ _cached_ranking = functools.lru_cache(maxsize=512)(_make_ranking)
 def _is_narrower(one: object, other: object) -> bool:
     rule = _Rule(any_fits=False)
     return _fits(one, other, rule) and not _fits(other, one, rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """The names that were visible where a function was defined, those of its module excepted."""
-
-    names: Mapping[str, object] = field(default_factory=dict[str, object])
-
-    def needed_by(self, func: Callable[..., Any], *texts: object) -> Namespace:
-        """Only the names that occur in the annotations of `func` or in `texts`.
-
-        What is kept for long should not keep alive everything that a function had in its hands.
-        """
-        annotations = [*inspect.get_annotations(_function_of(func)).values(), *texts]
-        used = {name for annotation in annotations for name in _IDENTIFIER.findall(_text(annotation))}
-        return Namespace({name: value for name, value in self.names.items() if name in used})
-
-
-def namespace_here(depth: int) -> Namespace:
-    """The local names at a line of code: `depth` 0 is the caller's line, 1 the line that called the caller.
-
-    They are copied, inner ones first, from the class bodies and functions in which the line stands.
-    """
-    scopes = [dict(frame.f_locals) for frame in _enclosing(sys._getframe(depth + 1))]  # pyright: ignore[reportPrivateUsage]
-    names: dict[str, object] = {}
-    for scope in reversed(scopes):
-        names.update(scope)
-    return Namespace(names)
-
-
-def _enclosing(frame: FrameType) -> Iterator[FrameType]:
-    """This frame and those of the scopes around it, as far as they are still running, up to the module."""
-    inner = frame
-    outer: FrameType | None = frame
-    while outer is not None:
-        if outer.f_globals is inner.f_globals:
-            if outer.f_locals is outer.f_globals:
-                return
-            if outer is inner or _is_defined_in(inner.f_code, outer.f_code):
-                inner = outer
-                yield outer
-        outer = outer.f_back
-
-
-def _is_defined_in(code: CodeType, outer: CodeType) -> bool:
-    nested = [constant for constant in outer.co_consts if isinstance(constant, CodeType)]
-    return any(constant is code or _is_defined_in(code, constant) for constant in nested)
-
-
-def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object]:
-    """The types of the parameters that are annotated, by name.
-
-    Names are looked up around the function first, then in its module as that is now.
-
-    Raises:
-        NameError: a name in an annotation is not defined.
-    """
-    annotations = inspect.get_annotations(_function_of(func))
-    return {
-        name: _evaluated(annotation, func, namespace, place=f"parameter {name!r} of ")
-        for name, annotation in annotations.items()
-        if name != "return"
-    }
-
-
-def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace) -> object:
-    """One type, perhaps given as a string, as it reads where `func` was defined.
-
-    Raises:
-        NameError: a name in it is not defined.
-    """
-    return _evaluated(annotation, func, namespace, place="")
-
-
-def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespace, *, place: str) -> object:
-    function = _function_of(func)
-    try:
-        return _resolved(annotation, getattr(function, "__globals__", {}), {**_closure_of(function), **namespace.names})
-    except (NameError, AttributeError) as error:
-        qualified = f"{function.__module__}.{function.__qualname__}"
-        raise NameError(
-            f"{error.name!r} in the annotation {_text(annotation)!r} of {place}{qualified!r} is not defined; "
-            "import it at run time (not only under TYPE_CHECKING), or define it before the function",
-            name=error.name,
-        ) from error
-
-
-def _function_of(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that carries the annotations, beneath partials, methods, decorators and callable objects."""
-    if isinstance(func, functools.partial):
-        return _function_of(cast("functools.partial[Any]", func).func)
-    if isinstance(func, types.MethodType):
-        return _function_of(func.__func__)
-    if isinstance(func, types.FunctionType):
-        return inspect.unwrap(func)
-    call = getattr(type(func), "__call__", None)  # noqa: B004
-    return call if isinstance(call, types.FunctionType) else func
-
-
-def _closure_of(function: Callable[..., Any]) -> dict[str, object]:
-    """The variables of enclosing functions that the function itself uses, and its own type parameters."""
-    code: CodeType | None = getattr(function, "__code__", None)
-    names: dict[str, object] = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
-    for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=True):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return names
-
-
-def _text(annotation: object) -> str:
-    return annotation if isinstance(annotation, str) else repr(annotation)

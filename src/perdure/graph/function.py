@@ -6,15 +6,16 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, overload
 
+from perdure.annotations import annotations_of, evaluate, namespace_here
 from perdure.graph.executor import Dispatch, Executor, Route, rewire
 from perdure.graph.handlers import HandlerTypes, context_types, split_types
-from perdure.types import annotations_of, contains_typevar, evaluate, namespace_here
+from perdure.types import contains_typevar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.annotations import Namespace
     from perdure.graph.context import WorkflowContext
-    from perdure.types import Namespace
 
 _WITH_CONTEXT = 2
 

@@ -6,14 +6,15 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, TypeVar, get_args, get_origin, overload
 
+from perdure.annotations import annotations_of, evaluate, namespace_here
 from perdure.graph.context import WorkflowContext
 from perdure.typenames import describe
-from perdure.types import annotations_of, contains_typevar, evaluate, namespace_here, split_union
+from perdure.types import contains_typevar, split_union
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.types import Namespace
+    from perdure.annotations import Namespace
 
 FuncT = TypeVar("FuncT", bound="Callable[..., Any]")
 

@@ -1,0 +1,150 @@
+"""A clock to set and a run to advance: what tests of stores work with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from perdure.clock import Clock
+    from perdure.records import Claim, RunRecord
+    from perdure.stores.port import Store
+
+
+class ManualClock:
+    """A clock that stands still until it is told to go on. Its ids are numbers."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2024, 1, 1, tzinfo=UTC)
+        self._ids = 0
+
+    def now(self) -> datetime:
+        """The time that it was set to."""
+        return self._now
+
+    def new_id(self) -> str:
+        """The next number."""
+        self._ids += 1
+        return f"id-{self._ids}"
+
+    def advance(self, by: timedelta) -> None:
+        """Let time pass."""
+        self._now += by
+
+
+class RunDriver:
+    """Advances one run in a store, as an engine would, and knows where it should be."""
+
+    def __init__(self, store: Store, clock: Clock, run_id: str, workflow_name: str) -> None:
+        self.store = store
+        self.clock = clock
+        self.run_id = run_id
+        self.workflow_name = workflow_name
+        self.claim: Claim | None = None
+        self.head: str | None = None
+        self.position = -1
+
+    @classmethod
+    async def start(
+        cls, store: Store, clock: Clock, run_id: str, *, workflow_name: str = "flow", parent: str | None = None
+    ) -> RunDriver:
+        """Claim a new run, a fork if there is a `parent`."""
+        driver = cls(store, clock, run_id, workflow_name)
+        driver.head = parent
+        driver.claim = await store.claim(run_id, create=new_run(run_id, workflow_name, parent=parent))
+        return driver
+
+    def next_commit(
+        self, values: Mapping[str, Part] | None = None, *, settled: bool = False, checkpoint_id: str | None = None
+    ) -> Commit:
+        """The commit that would follow; `values` by path, each with its part."""
+        contents = values or {}
+        manifest = Manifest(
+            checkpoint_id=checkpoint_id or f"{self.run_id}@{self.position + 1}",
+            run_id=self.run_id,
+            workflow_name=self.workflow_name,
+            position=self.position + 1,
+            previous_id=self.head,
+            timestamp=self.clock.now().isoformat(),
+            iteration_count=self.position + 1,
+            header=b'{"note":"f\xc3\xbcr dich","numbers":[1,2.5,null]}',
+            toc={path: part.hash for path, part in contents.items()},
+        )
+        return Commit(manifest, tuple(contents.values()), self.head, settled)
+
+    async def write(self, commit: Commit, *further: Part) -> str:
+        """Commit it, with further parts that its own refer to."""
+        assert self.claim is not None
+        await self.store.commit(self.claim, replace(commit, parts=(*commit.parts, *further)))
+        self.head = commit.manifest.checkpoint_id
+        self.position = commit.manifest.position
+        return self.head
+
+    async def commit(
+        self,
+        values: Mapping[str, Part] | None = None,
+        *further: Part,
+        settled: bool = False,
+        checkpoint_id: str | None = None,
+    ) -> str:
+        """Write the next commit; its id."""
+        return await self.write(self.next_commit(values, settled=settled, checkpoint_id=checkpoint_id), *further)
+
+    async def rewind(self, to: str, *, nonce: str = "another") -> None:
+        """Move the head back."""
+        assert self.claim is not None
+        assert self.head is not None
+        await self.store.rewind(self.claim, expected_head=self.head, to=to, nonce=nonce)
+        self.head = to
+
+    async def note(self, *records: JournalRecord, durable: bool = True) -> None:
+        """Record what the superstep in progress has finished."""
+        assert self.claim is not None
+        await self.store.record(self.claim, head=self.head, records=records, durable=durable)
+
+    async def noted(self) -> Sequence[str]:
+        """What the journal holds: of each record its key and its data."""
+        return [f"{record.key}={record.data.decode()}" for record in await self.store.journal(self.run_id)]
+
+    async def release(self) -> None:
+        """Give the run free."""
+        assert self.claim is not None
+        await self.store.release(self.claim)
+
+    async def record(self) -> RunRecord:
+        """The run as the store knows it."""
+        record = await self.store.run(self.run_id)
+        assert record is not None
+        return record
+
+
+def new_run(run_id: str, workflow_name: str = "flow", *, parent: str | None = None) -> NewRun:
+    """What a run begins as."""
+    return NewRun(
+        run_id=run_id,
+        workflow_name=workflow_name,
+        created_at="2024-01-01T00:00:00+00:00",
+        nonce=f"nonce of {run_id}",
+        input_digest="digest",
+        parent_checkpoint_id=parent,
+    )
+
+
+def text_part(text: str, *refs: Part) -> Part:
+    """A small part: a JSON string."""
+    return Part.of(f'"{text}"'.encode(), tuple(part.hash for part in refs))
+
+
+def raw_part(data: bytes, *refs: Part) -> Part:
+    """A part of any bytes."""
+    return Part.of(data, tuple(part.hash for part in refs), kind="raw")
+
+
+def finished(key: str, data: str = "", *parts: Part) -> JournalRecord:
+    """A record that comes with the parts that it refers to."""
+    return JournalRecord(key, data.encode(), tuple(part.hash for part in parts), parts)
