@@ -213,13 +213,11 @@ class RunError(WorkflowRunnerException):
 class RunBusyError(RunError):
     """Somebody who lives is advancing the run."""
 
-    def __init__(self, run_id: str, *, owner: str) -> None:
+    def __init__(self, run_id: str, *, owner: str, advice: str | None = None) -> None:
         self.run_id = run_id
         self.owner = owner
-        super().__init__(
-            f"run {run_id!r} is being advanced by {owner}; wait for it, or take it over with takeover=True "
-            "if you know that it is gone"
-        )
+        otherwise = "wait for it, or take it over with takeover=True if you know that it is gone"
+        super().__init__(f"run {run_id!r} is being advanced by {owner}; {advice or otherwise}")
 
 
 class RunExistsError(RunError, ValueError):
@@ -234,11 +232,23 @@ class RunExistsError(RunError, ValueError):
 
 
 class RunNotFoundError(RunError, ValueError):
-    """The store has no such run."""
+    """There is no such run in the storage, or no run at all that the call could mean."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str | None, *, has_storage: bool = True) -> None:
         self.run_id = run_id
-        super().__init__(f"there is no run {run_id!r} in this storage; give a message to start it")
+        if run_id is None:
+            message = (
+                "this workflow instance has no run to go on with; give a message to start one, "
+                "or the run_id or checkpoint_id of a stored one"
+            )
+        elif has_storage:
+            message = f"there is no run {run_id!r} in this storage; give a message to start it"
+        else:
+            message = (
+                f"there is no run {run_id!r} in this workflow instance, and no storage to look for it; give a message "
+                "to start it, or give checkpoint_storage here or to WorkflowBuilder to resume it"
+            )
+        super().__init__(message)
 
 
 class RunUnfinishedError(RunError, RuntimeError):
@@ -263,7 +273,8 @@ class ClaimLostError(RunError):
         self.run_id = run_id
         self.owner = owner
         super().__init__(
-            f"run {run_id!r} was taken over by {owner}; this process may no longer write to it, and wrote nothing"
+            f"run {run_id!r} was taken over by {owner}; this process may no longer write to it, "
+            "and nothing more was written"
         )
 
 

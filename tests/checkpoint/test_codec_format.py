@@ -108,3 +108,28 @@ def test_an_example_of_the_page_is_what_the_codec_writes_and_reads(source: str, 
 def test_the_page_has_an_example_of_every_tag() -> None:
     tags = set(re.findall(r'"~":"(\w+)"', PAGE.read_text("utf-8")))
     assert tags == set(Codec(Trust.of())._tags) | {"part", "object", "index"}  # pyright: ignore[reportPrivateUsage]
+
+
+UNORDERED: list[tuple[Any, Any]] = [
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ([{"a": {"x": 1, "y": 2}}], [{"a": {"y": 2, "x": 1}}]),
+    ({1: "a", (2, 3): "b"}, {(2, 3): "b", 1: "a"}),
+    ({str(n): "x" * 50 for n in range(2000)}, {str(n): "x" * 50 for n in reversed(range(2000))}),
+    ({"a": {"x": "x" * 9000, "y": 1}, "b": "y" * 9000}, {"b": "y" * 9000, "a": {"y": 1, "x": "x" * 9000}}),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), UNORDERED)
+def test_equal_dicts_have_the_same_bytes_if_mappings_are_sorted(one: Any, other: Any) -> None:
+    assert one == other
+    codec = Codec(Trust())
+    assert codec.encode(one, path="x").text != codec.encode(other, path="x").text
+    first, second = (codec.encode(value, path="x", sorts_mappings=True) for value in (one, other))
+    assert first == second
+    assert codec.decode(first.text, {part.hash: part.data for part in first.parts}, path="x") == one
+
+
+def test_the_order_of_an_ordered_dict_is_kept_if_mappings_are_sorted() -> None:
+    value = OrderedDict(b=1, a=2)
+    codec = Codec(Trust())
+    assert codec.encode(value, path="x", sorts_mappings=True) == codec.encode(value, path="x")

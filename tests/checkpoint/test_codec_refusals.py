@@ -274,7 +274,7 @@ def test_a_generic_that_decides_what_its_brackets_mean_is_refused() -> None:
 def test_400_levels_are_stored_and_one_more_is_refused() -> None:
     assert codec.decode(codec.encode(nested(400), path="x").text, _parts(nested(400)), path="x") == nested(400)
     error = refusal(nested(401))
-    assert error.path == "state['x']" + "[0]" * 400
+    assert error.path == "state['x']" + "[0]" * 10 + "…" + "[0]" * 10
 
 
 def _parts(value: object) -> dict[str, bytes]:

@@ -118,3 +118,13 @@ def test_the_validation_types_are_named_as_they_are_valued() -> None:
         *("GRAPH_CONNECTIVITY", "HANDLER_OUTPUT_ANNOTATION", "OUTPUT_VALIDATION"),
     }
     assert all(member.name == member.value for member in perdure.ValidationTypeEnum)
+
+
+def test_every_error_can_be_imported_from_the_module_that_the_reference_has_for_errors() -> None:
+    own = {name: value for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
+    public = {name: value for name, value in own.items() if isinstance(value, type)}
+    assert {name: getattr(exceptions, name) for name in exceptions.__all__} == public
+
+
+def test_a_lost_claim_is_not_said_to_have_written_nothing_at_all() -> None:
+    assert str(errors.ClaimLostError("r", owner="another")).endswith("nothing more was written")

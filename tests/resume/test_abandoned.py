@@ -154,3 +154,22 @@ async def test_a_run_left_in_one_event_loop_goes_on_in_the_next(storage: Storage
     run_id, stream = await asyncio.to_thread(in_a_loop, leave())
     assert await asyncio.to_thread(in_a_loop, go_on(run_id)) == [[1, 2, 3]]
     del stream
+
+
+def test_a_stream_that_outlives_its_event_loop_leaves_the_instance_usable(storage: Storage) -> None:
+    workflow = counting(storage)
+    kept: list[object] = []
+
+    async def part() -> None:
+        stream = workflow.run(1, stream=True)
+        kept.append(stream)
+        async for event in stream:
+            if event.type == "superstep_completed":
+                break
+
+    async def rest() -> list[object]:
+        return (await workflow.run(run_id=workflow.run_id)).get_outputs()
+
+    asyncio.run(part())
+    assert workflow.status is WorkflowRunState.CANCELLED
+    assert asyncio.run(rest()) == [[1, 2, 3]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from shapes import Breaking, Clerk, Tally, asking, breaking, counting, nested, types_of
@@ -11,9 +12,13 @@ from perdure import (
     AnswerTypeError,
     RunError,
     UnknownRequestError,
+    Workflow,
+    WorkflowBuilder,
     WorkflowCheckpointException,
+    WorkflowContext,
     WorkflowException,
     WorkflowRunState,
+    executor,
 )
 
 if TYPE_CHECKING:
@@ -205,7 +210,7 @@ async def test_an_answer_right_after_a_restore_is_taken(storage: Storage) -> Non
     (*_, newest) = await run.checkpoints()
     assert newest.previous_checkpoint_id == asked.checkpoint_id
     assert newest.messages["internal:clerk"][0].data == "blue"
-    assert (await run.result()).get_outputs() == ["hue: red", "hue: blue"]
+    assert (await run.result()).get_outputs() == ["hue: blue"], "the branch that was left has no say"
 
 
 async def test_a_message_right_after_a_restore_is_the_next_turn(storage: Storage) -> None:
@@ -301,3 +306,125 @@ async def test_without_a_storage_the_handle_reads_answers_and_sends() -> None:
     for action in (run.checkpoints(), run.restore("x"), run.fork("x")):
         with pytest.raises(WorkflowException, match="needs checkpoints"):
             await action
+
+
+async def test_a_handle_stays_with_its_run_when_the_instance_goes_on_with_another(storage: Storage) -> None:
+    workflow = asking(storage)
+    run = await workflow.start(["hue"], run_id="a")
+    await run.result()
+    await workflow.run(["size"], run_id="b")
+    assert run.run_id == "a"
+    assert list(run.requests) == ["about-hue"]
+    assert run.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
+    with pytest.raises(RunError, match=r"stands for run 'b' now.*start\(run_id='a'\)"):
+        await run.respond({"about-hue": "red"})
+    again = workflow.start(run_id="a")
+    await again.result()
+    await again.respond({"about-hue": "red"})
+    assert (await again.result()).get_outputs() == ["hue: red"]
+
+
+async def test_a_run_that_another_task_reads_can_be_cancelled_and_the_reader_learns_it(storage: Storage) -> None:
+    entered, closed = asyncio.Event(), asyncio.Event()
+
+    @executor(id="slow")
+    async def slow(number: int, ctx: WorkflowContext[Any, int]) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+        await ctx.yield_output(number)
+
+    run = await WorkflowBuilder(name="slow", start_executor=slow, checkpoint_storage=storage).build().start(1)
+    reader = asyncio.create_task(run.result())
+    await entered.wait()
+    await run.cancel()
+    assert closed.is_set()
+    result = await reader
+    assert result.get_final_state() is WorkflowRunState.CANCELLED
+    assert result.get_outputs() == []
+    assert run.status is WorkflowRunState.CANCELLED
+
+
+async def test_a_reader_of_a_run_that_is_put_back_gets_an_error(storage: Storage) -> None:
+    entered = asyncio.Event()
+    is_first = True
+
+    @executor(id="slow")
+    async def slow(number: int, ctx: WorkflowContext[Any, int]) -> None:
+        entered.set()
+        if is_first:
+            await asyncio.Event().wait()
+        await ctx.yield_output(number)
+
+    run = await WorkflowBuilder(name="slow", start_executor=slow, checkpoint_storage=storage).build().start(1)
+    reader = asyncio.create_task(run.result())
+    await entered.wait()
+    (first,) = await run.checkpoints()
+    await run.restore(first.checkpoint_id)
+    with pytest.raises(RunError, match="was put back"):
+        await reader
+    is_first = False
+    assert (await run.result()).get_outputs() == [1]
+
+
+async def test_two_tasks_do_not_read_one_handle(storage: Storage) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @executor(id="slow")
+    async def slow(number: int, ctx: WorkflowContext[Any, int]) -> None:
+        entered.set()
+        await go.wait()
+        await ctx.yield_output(number)
+
+    run = await WorkflowBuilder(name="slow", start_executor=slow, checkpoint_storage=storage).build().start(1)
+    reader = asyncio.create_task(run.result())
+    await entered.wait()
+    with pytest.raises(RunError, match="another task"):
+        await run.result()
+    go.set()
+    assert (await reader).get_outputs() == [1]
+
+
+async def test_the_result_of_a_run_that_goes_on_has_all_committed_outputs_of_the_turn(storage: Storage) -> None:
+    is_mended = False
+
+    @executor(id="loop")
+    async def loop(number: int, ctx: WorkflowContext[int, int]) -> None:
+        await ctx.yield_output(number)
+        if number == 2 and not is_mended:
+            raise OSError("not yet")
+        if number < 3:
+            await ctx.send_message(number + 1)
+
+    def build() -> Workflow:
+        return WorkflowBuilder(name="l", start_executor=loop, checkpoint_storage=storage).add_edge(loop, loop).build()
+
+    run = build().start(1, run_id="r")
+    for _ in range(2):
+        with pytest.raises(OSError, match="not yet"):
+            await run.result()
+    is_mended = True
+    assert (await build().start(run_id="r").result()).get_outputs() == [1, 2, 3]
+
+
+async def test_who_gives_the_first_input_again_is_told_all_outputs(storage: Storage) -> None:
+    is_mended = False
+
+    @executor(id="loop")
+    async def loop(number: int, ctx: WorkflowContext[int, int]) -> None:
+        if number == 2 and not is_mended:
+            raise OSError("not yet")
+        await ctx.yield_output(number)
+        if number < 3:
+            await ctx.send_message(number + 1)
+
+    def build() -> Workflow:
+        return WorkflowBuilder(name="l", start_executor=loop, checkpoint_storage=storage).add_edge(loop, loop).build()
+
+    with pytest.raises(OSError, match="not yet"):
+        await build().run(1, run_id="r")
+    is_mended = True
+    assert (await build().run(1, run_id="r")).get_outputs() == [1, 2, 3]
+    assert (await build().run(1, run_id="r")).get_outputs() == [1, 2, 3]

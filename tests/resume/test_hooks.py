@@ -9,6 +9,7 @@ from shapes import Clerk, nested
 from typing_extensions import override
 
 from perdure import (
+    EncodeError,
     Executor,
     WorkflowBuilder,
     WorkflowCheckpointException,
@@ -186,8 +187,26 @@ async def test_a_state_that_is_no_dict_is_refused_by_name(storage: Storage) -> N
             return [1]  # pyright: ignore[reportReturnType]
 
     workflow = WorkflowBuilder(start_executor=Wrong("w", []), name="wrong", checkpoint_storage=storage).build()
-    with pytest.raises(WorkflowCheckpointException, match="on_checkpoint_save of executor 'w' must return a dict"):
+    with pytest.raises(EncodeError, match="state of executor 'w' .* on_checkpoint_save returned a list; .* return a dict"):
         await workflow.run(1)
+
+
+async def test_a_state_that_is_no_dict_only_costs_the_checkpoint_if_the_workflow_is_told_to_warn(
+    storage: Storage,
+) -> None:
+    class Wrong(Watched):
+        @override
+        async def on_checkpoint_save(self) -> dict[str, Any]:
+            return [1]  # pyright: ignore[reportReturnType]
+
+    builder = WorkflowBuilder(
+        start_executor=Wrong("w", []), name="wrong", checkpoint_storage=storage, on_checkpoint_error="warn"
+    )
+    result = await builder.build().run(1)
+    assert result.get_outputs() == [1]
+    warnings = [event.data for event in result if event.type == "warning"]
+    assert warnings
+    assert all("on_checkpoint_save returned a list" in warning for warning in warnings)
 
 
 async def test_a_restore_that_raises_is_told_by_executor(storage: Storage) -> None:
@@ -263,3 +282,24 @@ async def test_a_change_inside_a_sub_workflow_is_noticed_too(storage: Storage) -
     assert len(told) == 1
     again = await workflow.run(1)
     assert not [event for event in again if event.type == "sub_workflow" and event.data.type == "warning"]
+
+
+class Offline:
+    """Has a length that can't be asked for."""
+
+    def __len__(self) -> int:
+        raise ConnectionError("not connected")
+
+
+async def test_an_attribute_whose_length_can_not_be_asked_for_fails_nothing(storage: Storage) -> None:
+    class Connected(Executor):
+        def __init__(self) -> None:
+            super().__init__("connected")
+            self.table = Offline()
+
+        @handler
+        async def tell(self, text: str, ctx: WorkflowContext[Never, str]) -> None:
+            await ctx.yield_output(text)
+
+    workflow = WorkflowBuilder(start_executor=Connected(), name="connected", checkpoint_storage=storage).build()
+    assert await warnings_of(workflow, "x") == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 from shapes import Breaking, Tally, asking, breaking, counting, types_of
@@ -17,6 +17,7 @@ from perdure import (
     WorkflowContext,
     WorkflowException,
     WorkflowRunState,
+    executor,
     handler,
 )
 
@@ -43,6 +44,44 @@ async def test_the_same_first_message_attaches_to_the_run(storage: Storage) -> N
     assert again.get_outputs() == [[1, 2, 3]]
     assert "executor_invoked" not in types_of(again)
     assert await storage.list_checkpoint_ids() == ids
+
+
+async def test_a_first_message_is_the_same_in_whatever_order_its_keys_are(storage: Storage) -> None:
+    def ordering() -> Workflow:
+        @executor(id="order")
+        async def order(lines: dict[str, Any], ctx: WorkflowContext[Never, int]) -> None:
+            await ctx.yield_output(len(lines))
+
+        return WorkflowBuilder(start_executor=order, name="ordering", checkpoint_storage=storage).build()
+
+    await ordering().run({"pen": 1, "ink": {"red": 1, "blue": 2}}, run_id="order-17")
+    again = await ordering().run({"ink": {"blue": 2, "red": 1}, "pen": 1}, run_id="order-17")
+    assert again.get_outputs() == [2]
+    assert "executor_invoked" not in types_of(again)
+    with pytest.raises(RunExistsError):
+        await ordering().run({"pen": 1, "ink": {"red": 2, "blue": 1}}, run_id="order-17")
+
+
+async def test_a_run_that_is_given_a_storage_later_is_known_there_by_its_first_message(storage: Storage) -> None:
+    workflow = counting(None)
+    await workflow.run(2, run_id="order-17")
+    await workflow.run(3, checkpoint_storage=storage)
+    assert workflow.run_id == "order-17"
+    again = await counting(storage).run(2, run_id="order-17")
+    assert again.get_outputs() == [[2, 3, 3]]
+    assert "executor_invoked" not in types_of(again)
+    with pytest.raises(RunExistsError):
+        await counting(storage).run(3, run_id="order-17")
+
+
+async def test_a_run_keeps_the_workflow_name_that_it_began_under(storage: Storage) -> None:
+    def named(name: str, node: Breaking) -> Workflow:
+        return WorkflowBuilder(start_executor=node, name=name, checkpoint_storage=storage).add_edge(node, node).build()
+
+    with pytest.raises(ArithmeticError):
+        await named("before", Breaking(at=2)).run(1, run_id="order-17")
+    await named("after", Breaking(at=0)).run(run_id="order-17")
+    assert {checkpoint.workflow_name for checkpoint in await storage.list_checkpoints()} == {"before"}
 
 
 async def test_attaching_to_an_unfinished_run_goes_on_with_it(storage: Storage) -> None:

@@ -298,3 +298,24 @@ async def test_the_public_fields_are_there_to_be_read(own: Dict) -> None:
 async def test_what_is_no_storage_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="list_checkpoint_ids"):
         await counting(object()).run(1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), LookupError("x"), FileNotFoundError("x")])
+async def test_a_load_that_finds_nothing_means_that_there_is_no_such_checkpoint(error: Exception) -> None:
+    class Empty(Dict):
+        async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+            raise error
+
+    with pytest.raises(CheckpointNotFoundError, match="'x@1'"):
+        await counting(Empty()).run(checkpoint_id="x@1")
+
+
+async def test_a_load_that_fails_is_told_with_its_reason() -> None:
+    class Unreachable(Dict):
+        async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+            raise ConnectionError("the database is away")
+
+    with pytest.raises(WorkflowCheckpointException, match="'x@1': ConnectionError: the database is away") as caught:
+        await counting(Unreachable()).run(checkpoint_id="x@1")
+    assert not isinstance(caught.value, CheckpointNotFoundError)
+    assert isinstance(caught.value.__cause__, ConnectionError)

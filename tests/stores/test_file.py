@@ -18,8 +18,6 @@ from perdure.testing.stores import ODD_IDS, ManualClock, RunDriver, finished, ne
 if TYPE_CHECKING:
     from pathlib import Path
 
-LEAVING_IDS = ("..", "../x", "/etc/passwd", "a/../../x", "..\\x", "a/b/../../../c")
-
 
 class CountingDisk(Disk):
     """Counts what is read and written."""

@@ -143,7 +143,7 @@ async def test_a_context_can_be_handed_to_helpers() -> None:
     assert (await WorkflowBuilder(start_executor=a).add_edge(a, b).build().run(1)).get_outputs() == [1]
 
 
-async def test_a_context_that_outlives_its_call_changes_nothing() -> None:
+async def test_a_context_that_outlives_its_call_refuses_and_changes_nothing() -> None:
     contexts: list[Context] = []
 
     async def keep(message: Any, ctx: Context) -> None:
@@ -151,8 +151,12 @@ async def test_a_context_that_outlives_its_call_changes_nothing() -> None:
         await ctx.send_message(message)
 
     async def late(message: Any, ctx: Context) -> None:
-        contexts[0].set_state("k", "late")
-        await contexts[0].send_message("late")
+        with pytest.raises(RuntimeError, match="'a' has returned"):
+            contexts[0].set_state("k", "late")
+        with pytest.raises(RuntimeError, match="'a' has returned"):
+            await contexts[0].send_message("late")
+        with pytest.raises(RuntimeError, match="'a' has returned"):
+            await contexts[0].yield_output("late")
         await ctx.yield_output((message, ctx.get_state("k")))
 
     a, b = node("a", keep), node("b", late)

@@ -240,6 +240,18 @@ async def test_an_unknown_run_is_refused(storage: MaybeStorage) -> None:
         await echo().run(run_id="r", checkpoint_storage=storage())
 
 
+async def test_an_unknown_run_is_not_said_to_be_missing_in_a_storage_that_there_is_not() -> None:
+    with pytest.raises(RunNotFoundError, match="no storage to look for it; .* checkpoint_storage") as caught:
+        await echo().run(run_id="r")
+    assert "in this storage" not in str(caught.value)
+
+
+@live_and_checkpointed
+async def test_a_call_without_a_message_on_a_fresh_instance_is_told_what_to_give(storage: MaybeStorage) -> None:
+    with pytest.raises(RunNotFoundError, match="no run to go on with; give a message"):
+        await echo().run(responses={}, checkpoint_storage=storage())
+
+
 @live_and_checkpointed
 async def test_after_a_failure_a_fresh_message_is_refused_without_a_word_and_the_run_goes_on_by_its_id(
     storage: MaybeStorage,

@@ -88,9 +88,12 @@ class Codec:
             "pickle": pickle_tag(allowed=allow_pickle),
         }
 
-    def encode(self, value: object, *, path: str) -> Encoded:
-        """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back."""
-        writer = Writer(self._kinds, self._kind_of, self._trust)
+    def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
+        """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back.
+
+        With `sorts_mappings` dicts that are equal have the same bytes, whatever the order of their keys.
+        """
+        writer = Writer(self._kinds, self._kind_of, self._trust, sorts_mappings=sorts_mappings)
         try:
             text = writer.whole(value)
         except Refusal as refusal:

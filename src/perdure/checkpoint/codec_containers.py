@@ -101,11 +101,14 @@ def _write_mapping(writer: Writer, value: dict[Any, Any]) -> str:
         run.texts.append(child(element, key_step, key))
         run.ends.append(len(refs))
     writer.leave(value)
+    entry = "{}:{}" if is_object else "[{},{}]"
+    run.texts = [entry.format(key, element) for key, element in zip(keys, run.texts, strict=True)]
+    # The order of an OrderedDict is part of its value.
+    if writer.sorts_mappings and type(value) is not OrderedDict:
+        run = _sorted_run(writer, run)
     if is_object:
-        run.texts = [f"{key}:{element}" for key, element in zip(keys, run.texts, strict=True)]
         chunks = writer.chunks(run, "{}")
         return f'{{"~":"object","chunks":[{chunks}]}}' if chunks else "{" + ",".join(run.texts) + "}"
-    run.texts = [f"[{key},{element}]" for key, element in zip(keys, run.texts, strict=True)]
     return tagged_sequence(writer, head, run)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_STEPS_AT_EACH_END = 10
+
 
 class Fault(Exception):
     """Something about one place in a value."""
@@ -16,8 +18,11 @@ class Fault(Exception):
         self._steps.append(step)
 
     def path(self, root: str) -> str:
-        """The place, seen from the outermost value."""
-        return root + "".join(reversed(self._steps))
+        """The place, seen from the outermost value. The middle of a long way is left out."""
+        steps = self._steps[::-1]
+        if len(steps) > 2 * _STEPS_AT_EACH_END:
+            steps[_STEPS_AT_EACH_END:-_STEPS_AT_EACH_END] = ["…"]
+        return root + "".join(steps)
 
 
 class Refusal(Fault):

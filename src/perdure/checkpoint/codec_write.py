@@ -57,14 +57,32 @@ class Run:
 class Writer:
     """Writes one value. `refs` are the parts that the text written so far refers to."""
 
-    __slots__ = ("_active", "_kind_of", "_kinds", "_length_max", "immutable", "parts", "refs", "trust")
+    __slots__ = (
+        "_active",
+        "_kind_of",
+        "_kinds",
+        "_length_max",
+        "immutable",
+        "parts",
+        "refs",
+        "sorts_mappings",
+        "trust",
+    )
 
-    def __init__(self, kinds: dict[type, Write], kind_of: Callable[[object], Write], trust: Trust) -> None:
+    def __init__(
+        self,
+        kinds: dict[type, Write],
+        kind_of: Callable[[object], Write],
+        trust: Trust,
+        *,
+        sorts_mappings: bool = False,
+    ) -> None:
         self._kinds = kinds
         self._kind_of = kind_of
         self._active: set[int] = set()
         self._length_max = TEXT_LENGTH_MAX
         self.trust = trust
+        self.sorts_mappings = sorts_mappings
         self.parts: dict[str, Part] = {}
         self.refs: list[str] = []
         self.immutable = True

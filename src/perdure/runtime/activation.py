@@ -75,7 +75,15 @@ class ActivationRecorder:
         self._own: dict[StateKey, Any] = {}
         self._erased: set[StateKey] = set()
         self._updates: dict[StateKey, list[object | None]] = {}
+        self._is_over = False
         self.message: Any = self._message()
+
+    def _require_running(self) -> None:
+        if self._is_over:
+            raise RuntimeError(
+                f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
+                "would be lost; await every task that uses the context inside of the handler"
+            )
 
     def _message(self) -> Any:
         delivery, give = self.activation.delivery, self.around.values.give
@@ -118,10 +126,12 @@ class ActivationRecorder:
 
     def send(self, message: Any, target_id: str | None) -> None:
         """Queue a message for the next superstep."""
+        self._require_running()
         self._sent.append((message, target_id))
 
     def output(self, value: Any) -> None:
         """Tell an output, as the builder designated this executor."""
+        self._require_running()
         self._yielded.append(value)
         kind = self.around.graph.designation.kind_of(self.executor.id)
         if kind is not None:
@@ -134,6 +144,7 @@ class ActivationRecorder:
 
     def tell(self, event: WorkflowEvent[Any]) -> None:
         """Tell an event of the executor's own; the engine's own kinds are not for users to tell."""
+        self._require_running()
         if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:
             event = WorkflowEvent.warning(
                 f"executor {self.executor.id!r} tried to tell a {event.type!r} event, which only the engine tells; "
@@ -143,6 +154,7 @@ class ActivationRecorder:
 
     def request(self, data: Any, response_type: Any, request_id: str | None) -> None:
         """Open a request."""
+        self._require_running()
         chosen = request_id or self._derived_id(len(self._requests))
         if chosen in self.around.snapshot.requests or chosen in self.around.opened:
             raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
@@ -183,6 +195,7 @@ class ActivationRecorder:
 
     def write(self, scope: str, key: str, value: Any) -> None:
         """Stage a value; of a key with a reducer, an update that is merged when the superstep ends."""
+        self._require_running()
         place = (scope, key)
         reducer = self._reducer(place)
         if reducer is not None:
@@ -207,6 +220,7 @@ class ActivationRecorder:
 
     def erase(self, scope: str, key: str) -> None:
         """Stage the removal of a value. Raises KeyError."""
+        self._require_running()
         place = (scope, key)
         self.read(scope, key)
         self._own.pop(place, None)
@@ -238,6 +252,7 @@ class ActivationRecorder:
 
     def failed(self, error: BaseException) -> WorkflowEvent[Any]:
         """The event after a call that raised."""
+        self._is_over = True
         details = WorkflowErrorDetails.from_exception(error, executor_id=self.executor.id)
         return WorkflowEvent(
             "executor_failed", details, executor_id=self.executor.id, details=details, origin=FRAMEWORK
@@ -245,6 +260,7 @@ class ActivationRecorder:
 
     def finish(self) -> Done:
         """Fix all values as they are now. The messages are still to be routed."""
+        self._is_over = True
         fix, name = self.around.values.fix, self.executor.id
         writes = tuple(self._writes())
         effects = Effects(

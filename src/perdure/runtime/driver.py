@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from perdure.graph.edges import FanOutEdgeGroup
 from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import FanIn, conflicts, fold, plan
 from perdure.runtime.activation import FRAMEWORK, Surroundings
+from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
@@ -58,7 +58,7 @@ class Driver:
                     f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
                     "since its last input, and messages are left; raise max_iterations if it is meant to run on"
                 )
-            async with aclosing(self._superstep(journal)) as events:
+            async with Closing(self._superstep(journal)) as events:
                 async for event in events:
                     yield event
 
@@ -71,7 +71,7 @@ class Driver:
         superstep = Superstep(activations, self._surroundings(telling, journal), telling, self.drift)
         is_kept = False
         try:
-            async with aclosing(superstep.events()) as events:
+            async with Closing(superstep.events()) as events:
                 async for event in events:
                     yield event
             after = await self._folded(superstep.outcomes, telling)

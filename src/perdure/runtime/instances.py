@@ -37,9 +37,8 @@ async def saved_state(executor: Executor, values: Values) -> Kept:
         refusal.__cause__ = error
         return values.refuse(refusal)
     if not isinstance(state, dict):
-        raise WorkflowCheckpointException(
-            f"on_checkpoint_save of executor {executor.id!r} must return a dict, it returned a {type(state).__name__}"
-        )
+        reason = f"its on_checkpoint_save returned a {type(state).__name__}"
+        return values.refuse(EncodeError(path=path, reason=reason, remedy="let the hook return a dict"))
     return values.fix(state, path)  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -107,11 +106,7 @@ class Drift:
         """What can be compared cheaply: which object each attribute is, and how long."""
         if has_hooks(executor) or executor.child_graph() is not None:
             return {}
-        return {
-            name: (id(value), len(value) if isinstance(value, Sized) else None)
-            for name, value in vars(executor).items()
-            if name != "_perdure"
-        }
+        return {name: (id(value), _length(value)) for name, value in vars(executor).items() if name != "_perdure"}
 
     def noticed(self, executor: Executor, before: Mapping[str, tuple[int, int | None]]) -> str | None:
         """The warning about the first attribute that is not as before; once for each executor."""
@@ -126,4 +121,11 @@ class Drift:
                     "on_checkpoint_restore: a resumed run would not have the change; add the two hooks, or keep the "
                     "value with ctx.set_state"
                 )
+        return None
+
+
+def _length(value: object) -> int | None:
+    try:
+        return len(value) if isinstance(value, Sized) else None
+    except Exception:  # noqa: BLE001 - a user's __len__ that fails only makes us notice less
         return None

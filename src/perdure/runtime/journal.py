@@ -145,8 +145,14 @@ class RunJournal:
 
     async def settle(self) -> None:
         """Wait until all that was noted is written, however often that is interrupted."""
+        interruption: asyncio.CancelledError | None = None
         while self._writes:
-            await asyncio.wait(self._writes)
+            try:
+                await asyncio.wait(self._writes)
+            except asyncio.CancelledError as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
 
 
 class _JournalPart:

@@ -59,7 +59,6 @@ class StoreLedger:
         claim: Claim,
         codec: Codec,
         clock: Clock,
-        workflow_name: str,
         graph: Mapping[str, Any],
         signature_hash: str,
         version: int,
@@ -72,7 +71,6 @@ class StoreLedger:
         self._writer = Writer(codec, graph)
         self._journal = RunJournal(store, claim, codec)
         self._has_committed = False
-        self._workflow_name = workflow_name
         self._signature_hash = signature_hash
         self._version = version
         self._origin = origin
@@ -89,7 +87,6 @@ class StoreLedger:
             claim=tenure.claim,
             codec=binding.codec,
             clock=blueprint.clock,
-            workflow_name=blueprint.graph.name,
             graph=blueprint.document,
             signature_hash=blueprint.signature_hash,
             version=blueprint.graph.rules.version,
@@ -139,7 +136,8 @@ class StoreLedger:
         return Identity(
             checkpoint_id=f"{self.run_id}@{position}",
             run_id=self.run_id,
-            workflow_name=self._workflow_name,
+            # A run keeps the name that it began under, whatever the workflow that goes on with it is called.
+            workflow_name=self._origin.workflow_name,
             position=position,
             previous_id=self.head.checkpoint_id if self.head else None,
             timestamp=self._timestamp(),

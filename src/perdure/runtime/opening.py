@@ -12,6 +12,7 @@ from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
 from perdure.errors import IncompatibleGraphError, RunNotFoundError
 from perdure.kernel.snapshot import Snapshot
 from perdure.records import NewRun
+from perdure.runtime.call import ABSENT
 from perdure.runtime.routing import accepts
 from perdure.runtime.saved import snapshot_of_fields
 
@@ -36,7 +37,8 @@ class Tenure:
     head: Manifest | None = None
     position: int = -1
     run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    first_input: object = None
+    first_input: object = ABSENT
+    """The message that began a run without a storage, where only this instance knows it."""
     is_new: bool = False
     """Nothing has been committed yet, and the executors' first states have to be asked for."""
     is_unborn: bool = False

@@ -78,6 +78,15 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
+def _advice(other: Occupant, run_id: str) -> str:
+    if other.run_id == run_id:
+        return "let one task read it to the end, or close its stream"
+    return (
+        f"run {run_id!r} needs the same executors: read the other to its end first, or build a workflow with executors "
+        "of its own for runs that go on side by side"
+    )
+
+
 class IdentityMap(Generic[ValueT]):
     """Values by object, the object itself and not what it equals; an entry goes when its object goes."""
 
@@ -114,7 +123,9 @@ class Presence:
         while others := self._others(occupant, nodes, (place, run_id)):
             for other in others:
                 if not other.is_abandoned:
-                    raise RunBusyError(other.run_id, owner="another task of this process")
+                    raise RunBusyError(
+                        other.run_id, owner="another task of this process", advice=_advice(other, run_id)
+                    )
                 await other.evict()
                 self.leave(other)
         occupant.enter(run_id, nodes, (place, run_id))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from perdure.records import digest
 from perdure.runtime import intake, opening
 from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.call import ABSENT, Call
+from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
 from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger
@@ -155,9 +155,11 @@ class Session:
         """The instance's run goes on in a storage that does not know it."""
         taken = await binding.store.run(own.run_id) is not None
         run_id = self._blueprint.clock.new_id() if taken else own.run_id
-        tenure = await opening.start(self._blueprint, binding, self._arrive, run_id=run_id, input_digest=None)
+        tenure = await opening.start(
+            self._blueprint, binding, self._arrive, run_id=run_id, input_digest=_first_digest(binding, own)
+        )
         moved = rekept(own.snapshot, own.values, binding.values)
-        return replace(tenure, snapshot=moved, run_kwargs=own.run_kwargs, is_new=False)
+        return replace(tenure, snapshot=moved, run_kwargs=own.run_kwargs, first_input=own.first_input, is_new=False)
 
     async def _continued(self, binding: Binding, own: Tenure) -> Tenure:
         """The next turn of the instance's own run, or its answers."""
@@ -183,7 +185,7 @@ class Session:
     def _digest(self, binding: Binding) -> str | None:
         """What tells one first message from another; None for one that can't be stored."""
         try:
-            return digest(binding.codec.encode(self._call.message, path="the first message").text)
+            return _digest_of(binding, self._call.message)
         except EncodeError:
             if self._blueprint.graph.rules.on_checkpoint_error == "stop":
                 raise
@@ -227,7 +229,7 @@ class Session:
             drift=self._drift,
         )
         try:
-            async with aclosing(driver.supersteps()) as events:
+            async with Closing(driver.supersteps()) as events:
                 async for event in events:
                     self._follow(tenure, driver, ledger)
                     yield event
@@ -257,12 +259,13 @@ class Session:
                 yield event
         if not self._call.names_a_run:
             return
+        is_attached = self._call.has_message and not self._is_turn
+        if is_attached or tenure.snapshot.is_settled:
+            # Who gives the first input again stands at the beginning: all that was committed since is news.
+            for event in output_events(tenure):
+                yield event
         for request in tenure.snapshot.requests.values():
             yield request_event(request, tenure.values)
-        if tenure.snapshot.is_settled:
-            for output in tenure.snapshot.outputs:
-                data = tenure.values.give(output.data)
-                yield WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)
 
     async def _committed(
         self, tenure: Tenure, ledger: Ledger, snapshot: Snapshot, kind: str
@@ -297,6 +300,14 @@ class Session:
             PRESENCE.leave(self._occupant)
 
 
+def output_events(tenure: Tenure) -> list[WorkflowEvent[Any]]:
+    """The outputs of the turn that are committed, as they are told."""
+    return [
+        WorkflowEvent(output.kind, tenure.values.give(output.data), executor_id=output.executor_id, origin=FRAMEWORK)
+        for output in tenure.snapshot.outputs
+    ]
+
+
 def final_state(snapshot: Snapshot) -> WorkflowRunState:
     """Where a run that is idle stands."""
     return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if snapshot.requests else WorkflowRunState.IDLE
@@ -305,7 +316,21 @@ def final_state(snapshot: Snapshot) -> WorkflowRunState:
 def _nothing_to_do(call: Call) -> Exception:
     if call.responses:
         return UnknownRequestError(next(iter(call.responses)), pending=())
-    return RunNotFoundError(call.run_id or "")
+    return RunNotFoundError(call.run_id, has_storage=call.storage is not None)
+
+
+def _digest_of(binding: Binding, message: object) -> str:
+    return digest(binding.codec.encode(message, path="the first message", sorts_mappings=True).text)
+
+
+def _first_digest(binding: Binding, own: Tenure) -> str | None:
+    """What tells the first message of a run that moves into a storage; None if that is not known or can't be stored."""
+    if own.origin.input_digest is not None or own.first_input is ABSENT:
+        return own.origin.input_digest
+    try:
+        return _digest_of(binding, own.first_input)
+    except EncodeError:
+        return None
 
 
 def _remember_pristine(blueprint: Blueprint, tenure: Tenure) -> None:

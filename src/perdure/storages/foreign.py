@@ -149,8 +149,13 @@ class ForeignStore:
             checkpoint = await self._storage.load(checkpoint_id)
         except WorkflowCheckpointException:
             raise
-        except Exception as error:
+        except (LookupError, FileNotFoundError) as error:
             raise CheckpointNotFoundError(checkpoint_id) from error
+        except Exception as error:
+            raise WorkflowCheckpointException(
+                f"the storage could not load checkpoint {checkpoint_id!r}: {type(error).__name__}: {error}; "
+                "try again when the cause is mended"
+            ) from error
         return self._manifest(checkpoint)
 
     def _manifest(self, checkpoint: WorkflowCheckpoint) -> Manifest:

@@ -23,7 +23,6 @@ from perdure.stores.counter import Counter
 from perdure.stores.document import Document
 from perdure.stores.documents import Documents
 from perdure.stores.forgetting import Forgetting
-from perdure.stores.ids import require_inside
 from perdure.stores.owners import Owners
 from perdure.stores.runjournal import Stay, split
 from perdure.stores.runjournals import RunJournals
@@ -77,7 +76,6 @@ class FileBackend:
         )
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
-        require_inside("run id", run_id)
         with self._errors(), self._lock():
             self._logs.finish_removals(run_id)
             log = self._logs.of(run_id)
@@ -158,7 +156,6 @@ class FileBackend:
 
     def _commit(self, claim: Claim, commit: Commit) -> None:
         checkpoint_id = commit.manifest.checkpoint_id
-        require_inside("checkpoint id", checkpoint_id)
         log = self._logs.of(claim.run_id)
         line = log.current()
         state = rules.require_claim(line.state if line else None, claim, expected_head=commit.expected_head)
@@ -195,7 +192,6 @@ class FileBackend:
         return Document(manifest, commit.settled, self._counter.take(), inline), beside
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
-        require_inside("checkpoint id", to)
         with self._errors(), self._lock():
             log = self._logs.of(claim.run_id)
             line = log.current()
@@ -211,19 +207,16 @@ class FileBackend:
                 self._drop(self._journals.of(claim.run_id))
 
     def run(self, run_id: str) -> RunRecord | None:
-        require_inside("run id", run_id)
         with self._errors(), self._lock():
             line = self._logs.of(run_id).current()
         return line.state.record if line and line.state.is_known else None
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        require_inside("run id", run_id)
         with self._errors(), self._lock():
             line = self._logs.of(run_id).current()
             return self._journals.of(run_id).records(Stay.of(line.state.record)) if line else ()
 
     def manifest(self, checkpoint_id: str) -> Manifest:
-        require_inside("checkpoint id", checkpoint_id)
         with self._errors():
             document = self._documents.find(checkpoint_id)
         if document is None:
@@ -237,7 +230,6 @@ class FileBackend:
         return [each.manifest for each in sorted(chosen, key=lambda each: each.sequence)]
 
     def _documents_of(self, run_id: str) -> Iterable[Document]:
-        require_inside("run id", run_id)
         for entry in self._logs.of(run_id).entries():
             document = self._documents.find(entry.checkpoint_id)
             if document and document.sequence == entry.sequence:
@@ -268,7 +260,6 @@ class FileBackend:
             return {part_hash: part.data for part_hash, part in closure(roots, find).items()}
 
     def delete(self, checkpoint_id: str) -> bool:
-        require_inside("checkpoint id", checkpoint_id)
         with self._errors(), self._lock():
             if not self._documents.exists(checkpoint_id):
                 return False

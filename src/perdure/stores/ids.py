@@ -38,15 +38,16 @@ def _require(kind: str, value: str, length_max: int) -> None:
         )
     if not value.isprintable() and any(unicodedata.category(character) in _UNPRINTABLE for character in value):
         raise WorkflowCheckpointException(f"the {kind} {value!r} has control characters in it; leave them out")
-
-
-def require_inside(kind: str, value: str) -> None:
-    """Refuse an id that, read as a path, leads out of the directory that it would be kept in."""
-    path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
-    if path != "/inside" and not path.startswith("/inside/"):
+    if _leads_out(value):
         raise WorkflowCheckpointException(
-            f"the {kind} {value!r} leads out of the storage's directory; choose one that is not a path"
+            f"the {kind} {value!r}, read as a path, leads out of a storage's directory; choose one that is not a path"
         )
+
+
+def _leads_out(value: str) -> bool:
+    """Whether an id is a way out of the directory that it would be kept in. Refused by stores without one, too."""
+    path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
+    return path != "/inside" and not path.startswith("/inside/")
 
 
 def file_name(value: str) -> str:

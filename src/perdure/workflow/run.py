@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio import CancelledError
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
 from perdure.errors import RunError, WorkflowException
+from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.runtime import rewinding
 from perdure.runtime.answers import accepted
 from perdure.runtime.call import Call
+from perdure.runtime.session import final_state, output_events
 from perdure.streams import ResponseStream
 from perdure.workflow.edit import Edit, edited
 from perdure.workflow.result import WorkflowRunResult
@@ -18,11 +22,40 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
 
     from perdure.checkpoint.record import WorkflowCheckpoint
-    from perdure.events import WorkflowEvent, WorkflowRunState
     from perdure.kernel.snapshot import Snapshot
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
     from perdure.workflow.workflow import Workflow
+
+
+_OUTPUTS = frozenset({"output", "intermediate"})
+_TOLD_BEFORE_OPENING = 2
+
+
+class _Reading:
+    """A pull in progress, which another task may interrupt."""
+
+    def __init__(self) -> None:
+        self.has_ended = asyncio.Event()
+        self._task = asyncio.current_task()
+        self._is_interrupted = False
+        self._error: Exception | None = None
+
+    async def interrupt(self, error: Exception | None) -> None:
+        """End the pull and wait for that. A task that interrupts itself is not pulling."""
+        assert self._task is not None, "a pull is made by a task"
+        self._is_interrupted, self._error = True, error
+        self._task.cancel()
+        await self.has_ended.wait()
+
+    def interrupted(self, ahead: deque[WorkflowEvent[Any]]) -> bool:
+        """In the task that was interrupted: what it learns of it. If it was cancelled by others, that stands."""
+        if not self._is_interrupted or self._task is None or self._task.uncancel() > 0:
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+        ahead.append(WorkflowEvent("status", state=WorkflowRunState.CANCELLED, origin=WorkflowEventSource.FRAMEWORK))
+        return False
 
 
 class Run:
@@ -38,6 +71,11 @@ class Run:
         self._stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | None = None
         self._ahead: deque[WorkflowEvent[Any]] = deque()
         self._told: list[WorkflowEvent[Any]] = []
+        self._outputs: dict[int, list[WorkflowEvent[Any]]] = {}
+        self._mine: Tenure | None = None
+        self._reading: _Reading | None = None
+        self._pulled = 0
+        self._failure: Exception | None = None
         self._is_cancelled = False
 
     @property
@@ -48,7 +86,9 @@ class Run:
     @property
     def status(self) -> WorkflowRunState:
         """Where the run stands."""
-        return self._workflow.status
+        if self._is_cancelled:
+            return WorkflowRunState.CANCELLED
+        return self._workflow.status if self._is_current else final_state(self._tenure().snapshot)
 
     @property
     def requests(self) -> dict[str, WorkflowEvent[Any]]:
@@ -69,40 +109,74 @@ class Run:
         return ResponseStream(self._events(), finalizer=WorkflowRunResult.of)
 
     async def result(self) -> WorkflowRunResult:
-        """Advance the run until it is idle. All events that this handle was told, earlier ones included."""
+        """Advance the run until it is idle. What this handle was told, and the outputs that are committed.
+
+        If the run has failed, its error is raised, each time.
+        """
         async for _ in self.events():
             pass
-        return WorkflowRunResult.of(self._told)
+        if self._failure is not None:
+            raise self._failure
+        told = [event for event in self._told if event.type not in _OUTPUTS]
+        return WorkflowRunResult.of([*told, *(event for turn in self._outputs.values() for event in turn)])
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
-        while not self._is_cancelled:
+        while True:
             while self._ahead:
                 event = self._ahead.popleft()
                 self._told.append(event)
                 yield event
-            if self._stream is None and not self._next():
+            if self._is_cancelled or (self._stream is None and not self._next()):
                 return
             await self._pull()
 
     def _next(self) -> bool:
         if not self._calls:
             return False
+        self._require_current()
+        self._failure = None
+        self._pulled = 0
         self._stream = self._workflow.stream(self._calls.popleft())
         return True
 
     async def _pull(self) -> bool:
-        """Take one event of the stream; False at its end."""
-        assert self._stream is not None, "there is a stream to pull"
+        """Take one event of the stream; False at its end. One task does it at a time, and others may interrupt it."""
+        stream = self._stream
+        assert stream is not None, "there is a stream to pull"
+        if self._reading is not None:
+            raise RunError("the run is being read by another task: let one task read it")
+        self._reading = reading = _Reading()
         try:
-            event = await anext(self._stream)
+            event = await anext(stream)
+            self._pulled += 1
         except StopAsyncIteration:
-            self._stream = None
+            self._end()
             return False
-        except BaseException:
-            self._stream = None
+        except CancelledError:
+            self._end()
+            return reading.interrupted(self._ahead)
+        except Exception as error:
+            self._end()
+            self._failure = error
             raise
+        finally:
+            self._follow()
+            self._reading = None
+            reading.has_ended.set()
         self._ahead.append(event)
         return True
+
+    def _follow(self) -> None:
+        """Keep what the instance holds of this run, once the stream has found it: before, it may hold another."""
+        if self._pulled > _TOLD_BEFORE_OPENING:
+            self._mine = self._workflow.tenure
+
+    def _end(self) -> None:
+        """The stream has ended: the outputs of the turn are those that are committed."""
+        self._stream = None
+        self._follow()
+        if self._mine is not None:
+            self._outputs[self._mine.snapshot.turn] = output_events(self._mine)
 
     async def _until_durable(self) -> None:
         """Read ahead until what came from outside is committed; without a storage, until it is taken in."""
@@ -134,6 +208,7 @@ class Run:
 
     async def _give(self, call: Call) -> None:
         self._require_live()
+        self._require_current()
         if self._stream is None and self._tenure().snapshot.is_idle:
             # Put back to where it was idle, and given something before anybody read on: there is nothing to go on with.
             self._calls = deque(waiting for waiting in self._calls if waiting.brings_something)
@@ -142,28 +217,38 @@ class Run:
             await self._until_durable()
 
     async def cancel(self) -> None:
-        """Stop the run where it was last committed. `workflow.run(run_id=...)` goes on from there."""
+        """Stop the run where it was last committed. `workflow.run(run_id=...)` goes on from there.
+
+        A task that is reading is told a `status` event with CANCELLED, and its reading ends.
+        """
         self._is_cancelled = True
         self._calls.clear()
-        await self._close()
-        self._workflow.note_cancelled()
+        await self._close(None)
+        if self._mine is not None:
+            self._workflow.note_cancelled(self._mine.run_id)
 
-    async def _close(self) -> None:
+    async def _close(self, error: Exception | None) -> None:
+        """End the stream. A task that is just pulling it gets the error, or learns that the run was cancelled."""
+        if self._reading is not None:
+            await self._reading.interrupt(error)
+        self._ahead = deque(event for event in self._ahead if error is None and event.state is not None)
         stream, self._stream = self._stream, None
-        self._ahead.clear()
         if stream is not None:
             await stream.aclose()
 
     async def restore(self, checkpoint_id: str) -> None:
         """Put this very run back to one of its checkpoints. Later ones stay readable; the next follows this one."""
         binding = self._binding()
-        await self._close()
-        self._calls.clear()
-        self._is_cancelled = False
+        self._require_current()
+        await self._close(RunError(f"run {self.run_id!r} was put back to {checkpoint_id!r} while it was being read"))
         tenure = await rewinding.rewind(
             self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id
         )
-        self._workflow.tenure = tenure
+        self._workflow.tenure = self._mine = tenure
+        self._told.clear()
+        self._outputs.clear()
+        self._is_cancelled, self._failure = False, None
+        self._calls.clear()
         self._calls.append(Call(run_id=tenure.run_id, storage=self._storage))
 
     async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> Run:
@@ -187,9 +272,21 @@ class Run:
         return await self._binding().checkpoints(self.run_id)
 
     def _tenure(self) -> Tenure:
-        if self._workflow.tenure is None:
+        if self._mine is None:
             raise RunError("the run has not begun: await the handle, or read its events first")
-        return self._workflow.tenure
+        return self._mine
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the workflow instance stands for this run."""
+        return self._mine is None or self._workflow.run_id == self._mine.run_id
+
+    def _require_current(self) -> None:
+        if not self._is_current:
+            raise RunError(
+                f"the workflow stands for run {self._workflow.run_id!r} now, and this is a handle of run "
+                f"{self.run_id!r}: take a new one with workflow.start(run_id={self.run_id!r})"
+            )
 
     def _binding(self) -> Binding:
         if self._storage is None:

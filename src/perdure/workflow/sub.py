@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from perdure.kernel.snapshot import Snapshot
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
 from perdure.runtime.answers import accepted
+from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.journal import ChildLedger
@@ -184,7 +184,7 @@ class WorkflowExecutor(Executor):
             run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
             drift=self._drift,
         )
-        async with aclosing(driver.supersteps()) as events:
+        async with Closing(driver.supersteps()) as events:
             async for event in events:
                 self._pass_on(activation, event)
         activation.child = driver.snapshot

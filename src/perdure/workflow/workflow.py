@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import weakref
 from asyncio import CancelledError
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -16,6 +15,7 @@ from perdure.graph.messages import WorkflowMessage
 from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.blueprint import Blueprint
 from perdure.runtime.call import ABSENT, Call
+from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift
 from perdure.runtime.opening import is_unfinished
 from perdure.runtime.routing import accepts
@@ -229,7 +229,7 @@ class Workflow:
                 await self._require_idle()
             yield WorkflowEvent("started", origin=FRAMEWORK)
             yield self._now(session, WorkflowRunState.IN_PROGRESS)
-            async with aclosing(self._advanced(session)) as events:
+            async with Closing(self._advanced(session)) as events:
                 async for event in events:
                     has_begun = has_begun or event.type == "superstep_started"
                     yield event
@@ -255,7 +255,7 @@ class Workflow:
         try:
             await session.open()
             self.tenure = session.tenure
-            async with aclosing(session.events()) as events:
+            async with Closing(session.events()) as events:
                 async for event in events:
                     yield event
                     if event.type == "request_info" and not is_pending_told:
@@ -286,7 +286,11 @@ class Workflow:
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Run:
-        """A live handle on a run: a new one for a message, or one that goes on. `await` it to have it durable."""
+        """A live handle on a run. `await` it to have it durable.
+
+        A message is the next turn of this instance's run, its first if it has none; with `run_id` it starts or finds
+        that run. Without one, the run of the `run_id` or of the `checkpoint_id` goes on.
+        """
         call = Call(
             message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
             checkpoint_id=checkpoint_id,
@@ -303,9 +307,10 @@ class Workflow:
         """Another instance of the same definition, which stands for no run yet."""
         return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
 
-    def note_cancelled(self) -> None:
-        """The run was cancelled through its handle."""
-        self._status = WorkflowRunState.CANCELLED
+    def note_cancelled(self, run_id: str) -> None:
+        """A run was cancelled through its handle, perhaps the one that this instance stands for."""
+        if self.run_id == run_id:
+            self._status = WorkflowRunState.CANCELLED
 
     def run_stream(
         self, message: Any = ABSENT, **options: Any

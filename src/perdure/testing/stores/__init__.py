@@ -12,7 +12,7 @@ from perdure.testing.stores.commits import CommitConformance
 from perdure.testing.stores.driver import ManualClock, RunDriver, finished, new_run, raw_part, text_part
 from perdure.testing.stores.forgetting import ForgettingConformance
 from perdure.testing.stores.forks import ForkConformance
-from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS, IdConformance
+from perdure.testing.stores.ids import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConformance
 from perdure.testing.stores.journals import JournalConformance
 from perdure.testing.stores.lives import LifeConformance
 from perdure.testing.stores.reading import ReadingConformance
