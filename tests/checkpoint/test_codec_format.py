@@ -122,14 +122,14 @@ UNORDERED: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("one", "other"), UNORDERED)
 def test_equal_dicts_have_the_same_bytes_if_mappings_are_sorted(one: Any, other: Any) -> None:
     assert one == other
-    codec = Codec(Trust())
+    codec = Codec(Trust.of())
     assert codec.encode(one, path="x").text != codec.encode(other, path="x").text
     first, second = (codec.encode(value, path="x", sorts_mappings=True) for value in (one, other))
-    assert first == second
+    assert first.text == second.text
     assert codec.decode(first.text, {part.hash: part.data for part in first.parts}, path="x") == one
 
 
 def test_the_order_of_an_ordered_dict_is_kept_if_mappings_are_sorted() -> None:
-    value = OrderedDict(b=1, a=2)
-    codec = Codec(Trust())
+    value = OrderedDict[str, int](b=1, a=2)
+    codec = Codec(Trust.of())
     assert codec.encode(value, path="x", sorts_mappings=True) == codec.encode(value, path="x")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure import errors, exceptions
 
 OFFERED = {
     "DEFAULT_MAX_ITERATIONS INTERNAL_SOURCE_ID Workflow WorkflowBuilder WorkflowRunResult WorkflowViz ResponseStream",

@@ -187,7 +187,7 @@ async def test_a_state_that_is_no_dict_is_refused_by_name(storage: Storage) -> N
             return [1]  # pyright: ignore[reportReturnType]
 
     workflow = WorkflowBuilder(start_executor=Wrong("w", []), name="wrong", checkpoint_storage=storage).build()
-    with pytest.raises(EncodeError, match="state of executor 'w' .* on_checkpoint_save returned a list; .* return a dict"):
+    with pytest.raises(EncodeError, match=r"state of executor 'w' .* on_checkpoint_save returned a list; .* a dict"):
         await workflow.run(1)
 
 

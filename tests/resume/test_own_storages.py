@@ -304,6 +304,7 @@ async def test_what_is_no_storage_is_refused_by_name() -> None:
 async def test_a_load_that_finds_nothing_means_that_there_is_no_such_checkpoint(error: Exception) -> None:
     class Empty(Dict):
         async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+            del checkpoint_id
             raise error
 
     with pytest.raises(CheckpointNotFoundError, match="'x@1'"):
@@ -313,6 +314,7 @@ async def test_a_load_that_finds_nothing_means_that_there_is_no_such_checkpoint(
 async def test_a_load_that_fails_is_told_with_its_reason() -> None:
     class Unreachable(Dict):
         async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+            del checkpoint_id
             raise ConnectionError("the database is away")
 
     with pytest.raises(WorkflowCheckpointException, match="'x@1': ConnectionError: the database is away") as caught:

@@ -13,7 +13,7 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepLast, LatestOnly, Retention
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
-from perdure.testing.stores import ODD_IDS, ManualClock, RunDriver, finished, new_run, raw_part, text_part
+from perdure.testing.stores import LEAVING_IDS, ODD_IDS, ManualClock, RunDriver, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path

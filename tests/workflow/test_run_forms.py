@@ -241,7 +241,7 @@ async def test_an_unknown_run_is_refused(storage: MaybeStorage) -> None:
 
 
 async def test_an_unknown_run_is_not_said_to_be_missing_in_a_storage_that_there_is_not() -> None:
-    with pytest.raises(RunNotFoundError, match="no storage to look for it; .* checkpoint_storage") as caught:
+    with pytest.raises(RunNotFoundError, match=r"no storage to look for it; .* checkpoint_storage") as caught:
         await echo().run(run_id="r")
     assert "in this storage" not in str(caught.value)
 

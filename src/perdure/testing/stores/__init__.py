@@ -19,6 +19,7 @@ from perdure.testing.stores.reading import ReadingConformance
 from perdure.testing.stores.retention import RetentionConformance
 
 __all__ = [
+    "LEAVING_IDS",
     "ODD_IDS",
     "REFUSED_IDS",
     "ManualClock",
