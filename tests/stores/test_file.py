@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepLast, LatestOnly, Retention
-from perdure.stores.disk import Disk
+from perdure.stores.disk import Disk, Stamp
 from perdure.stores.file import FileStore
 from perdure.testing.stores import LEAVING_IDS, ODD_IDS, ManualClock, RunDriver, finished, new_run, raw_part, text_part
 
@@ -305,6 +306,33 @@ async def test_a_directory_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkflowCheckpointException, match="upgrade perdure"):
         await store.ids()
     await store.close()
+
+
+class NewToAll(CountingDisk):
+    """Two that open the directory find it new at the same moment."""
+
+    both: ClassVar = threading.Barrier(2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_looked = False
+
+    @override
+    def stamp(self, path: Path) -> Stamp | None:
+        found = super().stamp(path)
+        if path.name == "format" and not self.has_looked:
+            self.has_looked = True
+            self.both.wait(timeout=30)
+        return found
+
+
+async def test_of_those_that_find_a_directory_new_one_lays_it_out(tmp_path: Path) -> None:
+    disks = NewToAll(), NewToAll()
+    stores = [FileStore(tmp_path, disk=disk) for disk in disks]
+    assert await asyncio.gather(*(store.ids() for store in stores)) == [[], []]
+    assert sorted(disk.changes.count("format") for disk in disks) == [0, 1]
+    for store in stores:
+        await store.close()
 
 
 async def test_a_run_that_begins_again_under_its_old_id_has_a_history_of_its_own(quick_path: Path) -> None:

@@ -120,10 +120,12 @@ def _lenient_text(text: bytes) -> str:
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
+    # Both from one moment: another process may be laying out the new file.
+    connection.execute("BEGIN")
     application_id = _pragma(connection, "PRAGMA application_id")
-    if application_id == APPLICATION_ID:
-        return
-    if application_id != 0 or _pragma(connection, "SELECT count(*) FROM sqlite_master") != 0:
+    tables = _pragma(connection, "SELECT count(*) FROM sqlite_master")
+    connection.execute("COMMIT")
+    if application_id != APPLICATION_ID and (application_id != 0 or tables != 0):
         raise WorkflowCheckpointException(
             f"{str(path)!r} is a database of another program; choose another file for the storage"
         )

@@ -54,7 +54,7 @@ class FileBackend:
         with self._errors():
             for name in ("aside", "parts", "runs", "journal", "workflows", "forks"):
                 disk.make_directory(own / name)
-            _require_format(disk, own / "format")
+            _require_format(disk, own / "format", lock=own / "lock")
         self._lock_path = own / "lock"
         self._aside = aside
         self._owners = Owners(own / "owners")
@@ -371,15 +371,23 @@ def _noted(*pending: Pending) -> Generator[None]:
             each.error = each.error or error
 
 
-def _require_format(disk: Disk, path: Path) -> None:
+def _require_format(disk: Disk, path: Path, *, lock: Path) -> None:
     """Refuse a directory that a later perdure has laid out otherwise; say so in a new one."""
-    stamp = disk.stamp(path)
-    if stamp is None or stamp.size == 0:
-        disk.write_new(path, b"%d\n" % _FORMAT)
-        return
+    if not _is_written(disk, path):
+        with disk.lock(lock):
+            # Of several processes that find the directory new, one writes.
+            if not _is_written(disk, path):
+                disk.write_new(path, b"%d\n" % _FORMAT)
+                return
     written = disk.read(path).strip().decode("ascii", "replace")
     if written != str(_FORMAT):
         raise WorkflowCheckpointException(
             f"the directory {str(path.parent.parent)!r} has format {written}, this perdure knows {_FORMAT}; "
             "upgrade perdure to open it"
         )
+
+
+def _is_written(disk: Disk, path: Path) -> bool:
+    stamp = disk.stamp(path)
+    # A crash can leave it empty.
+    return stamp is not None and stamp.size > 0
