@@ -8,12 +8,17 @@ from perdure.errors import (
     AgentFrameworkException,
     AlreadyAnsweredError,
     AnswerTypeError,
+    ApprovalMismatchError,
+    BudgetExceededError,
     CheckpointDamagedError,
     CheckpointNotFoundError,
     CheckpointWriteError,
     ClaimLostError,
+    CommandWaitsError,
     EdgeDuplicationError,
     EncodeError,
+    EventsForgottenError,
+    ExecutorTimeoutError,
     GraphConnectivityError,
     IncompatibleGraphError,
     IncompatibleTypeError,
@@ -25,8 +30,13 @@ from perdure.errors import (
     RunExistsError,
     RunNotFoundError,
     RunUnfinishedError,
+    StaleCommandError,
     StaleHeadError,
     StateConflictError,
+    StepError,
+    StepMismatchError,
+    StepTimeoutError,
+    StepUnsettledError,
     TypeCompatibilityError,
     UndeliveredError,
     UnknownRequestError,
@@ -65,9 +75,11 @@ from perdure.graph.executor import Executor
 from perdure.graph.function import FunctionExecutor, executor
 from perdure.graph.handlers import handler, response_handler
 from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
+from perdure.graph.policy import FailedMessage, Retry
 from perdure.graph.validation import validate_workflow_graph
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
 from perdure.secrets import Secret
+from perdure.storages.desk import PendingRequest
 from perdure.storages.protocol import CheckpointID, CheckpointStorage
 from perdure.storages.shipped import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
 from perdure.streams import ResponseStream
@@ -85,6 +97,8 @@ __all__ = [
     "AgentFrameworkException",
     "AlreadyAnsweredError",
     "AnswerTypeError",
+    "ApprovalMismatchError",
+    "BudgetExceededError",
     "Case",
     "CheckpointDamagedError",
     "CheckpointID",
@@ -94,6 +108,7 @@ __all__ = [
     "CheckpointWriteError",
     "ClaimLostError",
     "Clock",
+    "CommandWaitsError",
     "CompatibilityReport",
     "Default",
     "Edge",
@@ -101,7 +116,10 @@ __all__ = [
     "EdgeDuplicationError",
     "Edit",
     "EncodeError",
+    "EventsForgottenError",
     "Executor",
+    "ExecutorTimeoutError",
+    "FailedMessage",
     "FanInEdgeGroup",
     "FanOutEdgeGroup",
     "FileCheckpointStorage",
@@ -118,9 +136,11 @@ __all__ = [
     "Migration",
     "MissingRunKwargsError",
     "PartDamagedError",
+    "PendingRequest",
     "RequestError",
     "ResponseStream",
     "Retention",
+    "Retry",
     "Run",
     "RunBusyError",
     "RunError",
@@ -130,9 +150,14 @@ __all__ = [
     "Secret",
     "SingleEdgeGroup",
     "SqliteCheckpointStorage",
+    "StaleCommandError",
     "StaleHeadError",
     "State",
     "StateConflictError",
+    "StepError",
+    "StepMismatchError",
+    "StepTimeoutError",
+    "StepUnsettledError",
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
     "SwitchCaseEdgeGroup",

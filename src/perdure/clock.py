@@ -1,7 +1,8 @@
-"""Time and ids, handed in. Nothing else in the package reads a clock or draws a random number."""
+"""Time and ids, handed in. Nothing else in the package reads a clock, waits for one, or draws a random number."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import UTC, datetime
 from typing import Protocol
@@ -18,6 +19,10 @@ class Clock(Protocol):
         """An id that nobody has used."""
         ...
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long."""
+        ...
+
 
 class SystemClock:
     """The machine's clock and random ids."""
@@ -29,3 +34,7 @@ class SystemClock:
     def new_id(self) -> str:
         """A random id of 32 hex digits."""
         return uuid.uuid4().hex
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long by the event loop's clock."""
+        await asyncio.sleep(seconds)

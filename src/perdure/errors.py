@@ -6,6 +6,12 @@ AgentFrameworkException
     │   ├── WorkflowConvergenceException      max_iterations reached with messages left
     │   ├── UndeliveredError                  a message found no taker, and the workflow is strict about it
     │   ├── StateConflictError                two executors wrote one key, and the workflow is strict about it
+    │   ├── ExecutorTimeoutError              a handler took longer than its executor allows (a TimeoutError)
+    │   ├── BudgetExceededError               the run has spent more than it may
+    │   ├── StepError
+    │   │   ├── StepMismatchError             a step was recorded with other arguments
+    │   │   ├── StepTimeoutError              a step took longer than it may (a TimeoutError)
+    │   │   └── StepUnsettledError            a crash interrupted a step, and nobody can say whether it was done
     │   ├── WorkflowCheckpointException
     │   │   ├── CheckpointNotFoundError       no such checkpoint
     │   │   ├── CheckpointDamagedError        stored bytes are not what was written
@@ -15,7 +21,9 @@ AgentFrameworkException
     │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
     │   │   ├── IncompatibleTypeError         a stored object does not fit its class
     │   │   ├── IncompatibleGraphError        the graph changed in a way that the checkpoint can't follow
-    │   │   └── StaleHeadError                another process advanced the run
+    │   │   ├── StaleHeadError                another process advanced the run
+    │   │   ├── StaleCommandError             a command expects something of the run that is not so any more
+    │   │   └── CommandWaitsError             a commit would do the work of a command that waits
     │   └── RunError
     │       ├── RunBusyError                  somebody else is advancing the run
     │       ├── RunExistsError                the run id is taken by a run with another first input
@@ -23,10 +31,12 @@ AgentFrameworkException
     │       ├── RunUnfinishedError            a fresh message for a run that has work left (a RuntimeError)
     │       ├── ClaimLostError                the claim was replaced while we held it
     │       ├── MissingRunKwargsError         run kwargs that were not stored have to be given again
+    │       ├── EventsForgottenError          the retention has removed the events that were asked for
     │       └── RequestError                  (a ValueError and a RuntimeError)
     │           ├── UnknownRequestError       no such request
     │           ├── AlreadyAnsweredError      the request has been answered
-    │           └── AnswerTypeError           the answer is not of the type that was asked for
+    │           ├── AnswerTypeError           the answer is not of the type that was asked for
+    │           └── ApprovalMismatchError     what was approved is not what is about to be done
     └── WorkflowValidationError
         ├── EdgeDuplicationError
         ├── TypeCompatibilityError
@@ -97,6 +107,65 @@ class StateConflictError(WorkflowRunnerException):
             f"state key {key!r} was written by {names} in the same superstep; "
             f"declare a reducer for it (WorkflowBuilder(reducers={{{key!r}: ...}})) or let one executor own it"
         )
+
+
+class ExecutorTimeoutError(WorkflowRunnerException, TimeoutError):
+    """A handler took longer than its executor allows."""
+
+    def __init__(self, executor_id: str, *, seconds: float) -> None:
+        self.executor_id = executor_id
+        self.seconds = seconds
+        super().__init__(f"executor {executor_id!r} did not finish within {seconds:g} seconds")
+
+
+class BudgetExceededError(WorkflowRunnerException):
+    """The run has spent more of something than it may. It stands at its last checkpoint."""
+
+    def __init__(self, run_id: str, *, name: str, spent: float, limit: float) -> None:
+        self.run_id = run_id
+        self.name = name
+        self.spent = spent
+        self.limit = limit
+        super().__init__(
+            f"run {run_id!r} has spent {spent:g} {name} of {limit:g}; go on with "
+            f"run(run_id={run_id!r}, budget=...) and a larger budget"
+        )
+
+
+class StepError(WorkflowRunnerException):
+    """Anything that goes wrong with a step, beside what the step itself raises."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+class StepMismatchError(StepError):
+    """A step was recorded with other arguments than it is called with now."""
+
+    def __init__(self, name: str, *, executor_id: str) -> None:
+        self.executor_id = executor_id
+        super().__init__(
+            name,
+            f"step {name!r} of executor {executor_id!r} was recorded with other arguments: its calls have changed "
+            "their order or their inputs since; give each call its own key=...",
+        )
+
+
+class StepTimeoutError(StepError, TimeoutError):
+    """A step took longer than it may."""
+
+    def __init__(self, name: str, *, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(name, f"step {name!r} did not finish within {seconds:g} seconds")
+
+
+class StepUnsettledError(StepError):
+    """A crash interrupted a step, and nobody can say whether it was done."""
+
+    def __init__(self, name: str, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(name, f"step {name!r} was interrupted, and it is not known whether it was done: {reason}")
 
 
 class WorkflowCheckpointException(WorkflowRunnerException):
@@ -206,6 +275,24 @@ class StaleHeadError(WorkflowCheckpointException):
         )
 
 
+class StaleCommandError(WorkflowCheckpointException):
+    """A command for a run whose head is not what the command expects."""
+
+    def __init__(self, run_id: str, *, path: str) -> None:
+        self.run_id = run_id
+        self.path = path
+        super().__init__(f"run {run_id!r} has gone on, {path!r} is not what it was; look at the run again")
+
+
+class CommandWaitsError(WorkflowCheckpointException):
+    """A commit would do the work of a command that waits in the inbox."""
+
+    def __init__(self, run_id: str, *, command_id: str) -> None:
+        self.run_id = run_id
+        self.command_id = command_id
+        super().__init__(f"the command {command_id!r} waits in the inbox of run {run_id!r}; take it in first")
+
+
 class RunError(WorkflowRunnerException):
     """A call that the run refuses: about who it is, who may advance it, or what it has to be given."""
 
@@ -290,6 +377,19 @@ class MissingRunKwargsError(RunError, ValueError):
         )
 
 
+class EventsForgottenError(RunError, ValueError):
+    """Events that the retention has removed."""
+
+    def __init__(self, run_id: str, *, asked: int, first: int) -> None:
+        self.run_id = run_id
+        self.asked = asked
+        self.first = first
+        super().__init__(
+            f"event {asked} of run {run_id!r} is not kept any more; the first that is kept is {first}: "
+            f"read with from_seq={first}, or keep more with Retention(events=...)"
+        )
+
+
 class RequestError(RunError, ValueError, RuntimeError):
     """An answer that can't be accepted. Nothing was changed."""
 
@@ -310,12 +410,24 @@ class UnknownRequestError(RequestError):
 class AlreadyAnsweredError(RequestError):
     """The request was answered before."""
 
-    def __init__(self, request_id: str, *, run_id: str, answered_at: datetime | str) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        *,
+        run_id: str,
+        answered_at: datetime | str,
+        by: str | None = None,
+        what: str | None = None,
+    ) -> None:
         self.run_id = run_id
         self.answered_at = answered_at
+        self.by = by
+        self.what = what
+        who = f" by {by}" if by else ""
+        how = f" with {what}" if what else ""
         super().__init__(
             request_id,
-            f"request {request_id!r} of run {run_id!r} was answered at {answered_at}; "
+            f"request {request_id!r} of run {run_id!r} was answered{who} at {answered_at}{how}; "
             f"go on with run(run_id={run_id!r}), or ask again in a fork of the checkpoint",
         )
 
@@ -327,6 +439,20 @@ class AnswerTypeError(RequestError):
         self.expected = expected
         self.got = got
         super().__init__(request_id, f"request {request_id!r} asks for {expected}, the answer is {got}")
+
+
+class ApprovalMismatchError(RequestError):
+    """What was approved is not what is about to be done."""
+
+    def __init__(self, request_id: str, *, approved: str | None, now: str) -> None:
+        self.approved = approved
+        self.now = now
+        shown = f"approved was {approved}" if approved else "the request did not say what would be approved"
+        super().__init__(
+            request_id,
+            f"the approval of request {request_id!r} does not cover this: {shown}, this is {now}; ask again with what "
+            "is to be done now",
+        )
 
 
 class ValidationTypeEnum(Enum):

@@ -27,10 +27,14 @@ WorkflowEventType: TypeAlias = Literal[
     "executor_completed",
     "executor_failed",
     "executor_bypassed",
+    "executor_suspended",
     "output",
     "intermediate",
     "data",
     "request_info",
+    "answered",
+    "woken",
+    "cancelled",
     "undelivered",
     "sub_workflow",
     "warning",
@@ -49,6 +53,7 @@ class WorkflowRunState(str, Enum):
     IN_PROGRESS_PENDING_REQUESTS = "IN_PROGRESS_PENDING_REQUESTS"
     IDLE = "IDLE"
     IDLE_WITH_PENDING_REQUESTS = "IDLE_WITH_PENDING_REQUESTS"
+    SLEEPING = "SLEEPING"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
@@ -101,10 +106,23 @@ class UndeliveredMessage:
     reason: str
 
 
-class WorkflowEvent(Generic[DataT]):
-    """One fact. `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event.
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """What a committed event has in place of a value that this program can't have: why, and the JSON that is stored.
 
-    `path` names the sub-workflows that the event came through, outermost first; it is empty for the run's own events.
+    `json` is the tree as the checkpoint format writes it, None if the value was not kept at all.
+    """
+
+    reason: str
+    json: Any = None
+
+
+class WorkflowEvent(Generic[DataT]):
+    """One fact.
+
+    `seq`, `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event.
+    `seq` is the number that the commit gave it, 1 for the first of a run; None while it is told live. `path` names the
+    sub-workflows that the event came through, outermost first; it is empty for the run's own events.
     """
 
     __slots__ = (
@@ -118,6 +136,7 @@ class WorkflowEvent(Generic[DataT]):
         "iteration",
         "origin",
         "path",
+        "seq",
         "state",
         "type",
     )
@@ -137,6 +156,7 @@ class WorkflowEvent(Generic[DataT]):
         response_type: Any = None,
         iteration: int | None = None,
         path: tuple[str, ...] = (),
+        seq: int | None = None,
     ) -> None:
         self.type: str = type
         self.data: DataT = data  # pyright: ignore[reportAttributeAccessIssue] - None where an event has no data
@@ -146,6 +166,7 @@ class WorkflowEvent(Generic[DataT]):
         self.executor_id = executor_id
         self.iteration = iteration
         self.path = path
+        self.seq = seq
         self._request_id = request_id
         self._source_executor_id = source_executor_id
         self._request_type = request_type
@@ -182,6 +203,7 @@ class WorkflowEvent(Generic[DataT]):
     def __repr__(self) -> str:
         shown = [f"type={self.type!r}"]
         for name, value in (
+            ("seq", self.seq),
             ("state", self.state.value if self.state else None),
             ("executor_id", self.executor_id),
             ("iteration", self.iteration),

@@ -1,7 +1,6 @@
-"""The records that pass between the engine and a store: parts, manifests, commits, claims, the journal.
+"""The records that pass between the engine and a store: parts, manifests, commits, claims, journal, inbox, events.
 
-A store sees ids, names and hashes. `Part.data`, `Manifest.header` and `JournalRecord.data` are bytes that it keeps and
-never reads.
+A store sees ids, names and hashes. `Manifest.header` and every `data` are bytes that it keeps and never reads.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 PartKind: TypeAlias = Literal["json", "raw"]
+
+RunStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
+"""What a run's head leaves to do: work, an answer, the passing of time, nothing; or it was told to stop."""
 
 _DIGEST_SIZE = 20
 
@@ -98,6 +100,12 @@ class RunRecord:
     settled: bool
     """Nothing is left to do and no request is pending, as of the head."""
     owner: Owner | None
+    status: RunStatus = "running"
+    """As of the head; of a fork before its first commit always "running"."""
+    wake_at: str | None = None
+    """When the first of its timers is due, in UTC as ISO 8601."""
+    events: int = 0
+    """How many events of this run were ever committed: the number of the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,85 @@ class Commit:
     """Every part that the checkpoint needs and its predecessor might not have."""
     expected_head: str | None
     settled: bool
+    status: RunStatus = "running"
+    wake_at: str | None = None
+    consumed: tuple[str, ...] = ()
+    """The ids of the commands that this checkpoint has taken in; they leave the inbox."""
+    taken: tuple[str, ...] = ()
+    """Ids under which no command may wait unless it is consumed here: this checkpoint has done their work."""
+    events: NewEvents | None = None
+    """What the commit tells; the store gives the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """The events of one commit, as one piece."""
+
+    count: int
+    data: bytes = field(repr=False)
+    refs: tuple[str, ...] = ()
+    """The parts that `data` refers to directly."""
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+    """Parts to be written with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """The events of one commit as a store has them. They are numbered from `first` on; the first of a run is 1."""
+
+    run_id: str
+    checkpoint_id: str
+    """The commit that told them. The checkpoint itself may be forgotten by now."""
+    first: int
+    count: int
+    data: bytes = field(repr=False)
+    refs: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The number of the last one."""
+        return self.first + self.count - 1
+
+    def checksum(self) -> str:
+        """A hash over all of it, kept beside it and compared on reading."""
+        identity = [self.run_id, self.checkpoint_id, self.first, self.count, list(self.refs)]
+        return digest(_json(identity) + b"\n" + self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something from outside that waits in a run's inbox: an answer, a message, the wish to cancel."""
+
+    id: str
+    """Of two commands of one id in an inbox the first stands."""
+    kind: str
+    data: bytes = field(repr=False)
+    refs: tuple[str, ...] = ()
+    """The parts that `data` refers to directly."""
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+    """Parts to be written with it; empty on reading."""
+    expects: tuple[str, str] | None = None
+    """A path and a hash: what the run's head must have there when this is posted. A rewind drops such commands."""
+    number: int = 0
+    """Given by the store, growing in each inbox."""
+
+    def checksum(self, *, run_id: str) -> str:
+        """A hash over all of it, kept beside it and compared on reading."""
+        identity = [run_id, self.id, self.kind, self.number, list(self.refs), self.expects]
+        return digest(_json(identity) + b"\n" + self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a run is known: its newest commit, its newest event and its newest command."""
+
+    head: str | None = None
+    events: int = 0
+    commands: int = 0
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +274,10 @@ class KeepFor:
 class Retention:
     """What a store may forget. A run's newest checkpoint and what a fork rests on always stay.
 
-    `checkpoints` is about the older checkpoints of a run, `finished_runs` about whole runs that have settled.
+    `checkpoints` is about the older checkpoints of a run, `events` about what its older commits told (`KeepLast` counts
+    commits here), `finished_runs` about whole runs that have settled.
     """
 
     checkpoints: LatestOnly | FullHistory | KeepLast | KeepFor = field(default_factory=FullHistory)
     finished_runs: FullHistory | KeepFor = field(default_factory=FullHistory)
+    events: FullHistory | KeepLast | KeepFor = field(default_factory=FullHistory)

@@ -126,6 +126,6 @@ def test_error_details_describe_an_exception() -> None:
 def test_run_states_are_strings_named_as_they_are_valued() -> None:
     assert {state.name for state in WorkflowRunState} == {
         *("STARTED", "IN_PROGRESS", "IN_PROGRESS_PENDING_REQUESTS", "IDLE"),
-        *("IDLE_WITH_PENDING_REQUESTS", "FAILED", "CANCELLED"),
+        *("IDLE_WITH_PENDING_REQUESTS", "SLEEPING", "FAILED", "CANCELLED"),
     }
     assert all(isinstance(state, str) and state.name == state.value for state in WorkflowRunState)

@@ -21,6 +21,7 @@ from perdure.kernel.superstep import plan
 from perdure.kernel.trail import Trail
 from perdure.runtime.driver import Driver
 from perdure.runtime.ledger import NoLedger
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +94,13 @@ async def superstep(
     """One superstep of a graph: the snapshot after it, and what it told."""
     graph = Graph(name="small", start_id="a", executors=executors, groups=groups, rules=rules or Rules())
     driver = Driver(
-        graph=graph, snapshot=before, values=VALUES, ledger=NoLedger(), scope_id="run", is_checkpointed=False
+        graph=graph,
+        snapshot=before,
+        values=VALUES,
+        ledger=NoLedger(),
+        scope_id="run",
+        is_checkpointed=False,
+        clock=ManualClock(),
     )
     told: list[WorkflowEvent[Any]] = []
     async with aclosing(driver.supersteps()) as events:

@@ -156,10 +156,10 @@ class FullStore(MemoryStore):
     is_full = False
 
     @override
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, claim: Claim, commit: Commit) -> int:
         if self.is_full:
             raise OSError(28, "No space left on device")
-        await super().commit(claim, commit)
+        return await super().commit(claim, commit)
 
 
 class FullStorage(InMemoryCheckpointStorage):

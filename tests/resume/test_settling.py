@@ -40,7 +40,7 @@ async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupte
     store, codec = SlowStore(), Codec(Trust.of())
     claim = await store.claim("r", create=new_run("r"))
     journal = RunJournal(store, claim, codec)
-    journal.write("done", lambda: codec.encode(1, path="x"))
+    journal.note("done", lambda: codec.encode(1, path="x"))
     waiting = asyncio.ensure_future(journal.settle())
     for _ in range(3):
         await asyncio.sleep(0)

@@ -1,8 +1,10 @@
-"""A process that does to a store what it is told: a JSON command per line in, a JSON answer per line out."""
+"""A process that does to a store what it is told: a JSON order per line in, a JSON answer per line out."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import itertools
 import json
 import os
 import resource
@@ -12,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowException
+from perdure.records import Mark
 from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
-from perdure.testing.stores import RunDriver, finished, new_run, raw_part, text_part
+from perdure.testing.stores import RunDriver, command, events, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from perdure.records import Command
     from perdure.stores.port import Store
 
 
@@ -27,10 +31,10 @@ class Program:
         self.store: Store = SqliteStore(path) if kind == "sqlite" else FileStore(path)
         self.runs: dict[str, RunDriver] = {}
 
-    async def do(self, command: dict[str, Any]) -> object:
-        match command:
+    async def do(self, order: dict[str, Any]) -> object:
+        match order:
             case {"do": "claim", "run": run_id}:
-                await self.claim(run_id, takeover=command.get("takeover", False))
+                await self.claim(run_id, takeover=order.get("takeover", False))
             case {"do": "commit", "run": run_id, "times": times}:
                 for number in range(times):
                     await self.runs[run_id].commit(
@@ -46,11 +50,11 @@ class Program:
             case {"do": "fill the disk", "run": run_id}:
                 return await self.commit_without_space(run_id)
             case _:
-                return await self.do_with_journal(command)
+                return await self.do_with_journal(order)
         return None
 
-    async def do_with_journal(self, command: dict[str, Any]) -> object:
-        match command:
+    async def do_with_journal(self, order: dict[str, Any]) -> object:
+        match order:
             case {"do": "note", "run": run_id, "keys": keys, "durable": durable}:
                 for key in keys:
                     parts = (text_part(f"small {key}"), raw_part(f"large {key}".encode() * 900))
@@ -66,8 +70,34 @@ class Program:
             case {"do": "fill the disk with a note", "run": run_id}:
                 return await self.note_without_space(run_id)
             case _:
-                raise AssertionError(command)
+                return await self.do_with_inbox(order)
         return None
+
+    async def do_with_inbox(self, order: dict[str, Any]) -> object:
+        match order:
+            case {"do": "post", "run": run_id, "id": command_id, "data": data}:
+                posted = await self.post(run_id, command_id, data)
+                return [posted.number, posted.data.decode()]
+            case {"do": "post on and on", "run": run_id}:
+                for number in itertools.count():
+                    await self.post(run_id, f"{os.getpid()} {number}", "x" * (number % 9000))
+                    say(f"{os.getpid()} {number}")
+            case {"do": "consume on and on", "run": run_id}:
+                while True:
+                    ids = tuple(each.id for each in await self.store.inbox(run_id))
+                    await self.runs[run_id].commit(consumed=ids, events=events(*ids))
+                    for each in ids:
+                        say(each)
+            case {"do": "watch", "run": run_id}:
+                seen = await self.store.watch(run_id, seen=Mark("nowhere"))
+                say("watching")
+                return dataclasses.asdict(await self.store.watch(run_id, seen=seen))
+            case _:
+                raise AssertionError(order)
+        return None
+
+    async def post(self, run_id: str, command_id: str, data: str) -> Command:
+        return await self.store.post(run_id, command(command_id, data, raw_part(data.encode() * 900)))
 
     async def claim(self, run_id: str, *, takeover: bool) -> None:
         run = self.runs[run_id] = RunDriver(self.store, SystemClock(), run_id, "flow")
@@ -117,22 +147,22 @@ def say(value: object) -> None:
     sys.stdout.flush()
 
 
-def answer(program: Program, command: dict[str, Any]) -> object:
-    if command["do"] == "fork":
-        return in_a_fork(program, command["then"])
+def answer(program: Program, order: dict[str, Any]) -> object:
+    if order["do"] == "fork":
+        return in_a_fork(program, order["then"])
     try:
-        # An event loop for each command: the store has to outlive it.
-        return {"ok": asyncio.run(program.do(command))}
+        # An event loop for each order: the store has to outlive it.
+        return {"ok": asyncio.run(program.do(order))}
     except WorkflowException as error:
         return {"error": type(error).__name__, "message": str(error)}
 
 
-def in_a_fork(program: Program, commands: list[dict[str, Any]]) -> object:
+def in_a_fork(program: Program, orders: list[dict[str, Any]]) -> object:
     """The answers of a forked child, which has inherited the store."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        answers = [answer(program, command) for command in commands]
+        answers = [answer(program, order) for order in orders]
         os.write(writer, json.dumps(answers).encode())
         os._exit(0)
     os.close(writer)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import errno
 import itertools
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Commit, JournalRecord, KeepFor, LatestOnly, Retention
+from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, RunStatus
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
-    from pathlib import Path
 
     from perdure.records import Part
     from perdure.stores.port import Store
@@ -96,52 +96,119 @@ class FailingDisk(Disk):
             super().sync_directory(path)
 
 
+Held: TypeAlias = "list[tuple[str, bytes, dict[str, bytes]]]"
+"""What a journal, an inbox or a list of events holds: names, data, and the parts that these refer to."""
+
+
 @dataclass(frozen=True)
 class View:
     """All that a reader can see."""
 
     runs: dict[str, tuple[object, ...] | None]
-    journals: dict[str, list[tuple[str, bytes, dict[str, bytes]]]]
+    journals: dict[str, Held]
+    inboxes: dict[str, Held]
+    told: dict[str, Held]
     latest: str | None
     contents: list[tuple[str, dict[str, bytes]]]
 
 
 async def view(store: Store) -> View:
-    runs: dict[str, tuple[object, ...] | None] = {}
-    for run_id in "rsf":
+    runs: dict[str, tuple[object, ...] | None] = dict.fromkeys("rsf")
+    for run_id in runs:
         record = await store.run(run_id)
-        runs[run_id] = record and (record.head, record.position, record.settled, record.nonce)
-    journals = {run_id: await journal(store, run_id) for run_id in "rsf"}
+        runs[run_id] = record and (
+            record.head,
+            record.position,
+            record.settled,
+            record.nonce,
+            record.status,
+            record.wake_at,
+            record.events,
+        )
+    assert {record.run_id for record in await store.runs()} == {run_id for run_id, record in runs.items() if record}
     contents: list[tuple[str, dict[str, bytes]]] = []
     for manifest in await store.manifests():
         parts = await store.parts(manifest.toc.values())
         contents.append((manifest.checkpoint_id, {path: parts[part] for path, part in manifest.toc.items()}))
     latest = await store.latest(workflow_name="flow")
-    return View(runs, journals, latest.checkpoint_id if latest else None, contents)
+    return View(
+        runs=runs,
+        journals={run_id: await journal(store, run_id) for run_id in runs},
+        inboxes={run_id: await inbox(store, run_id) for run_id in runs},
+        told={run_id: await told(store, run_id) for run_id in runs},
+        latest=latest.checkpoint_id if latest else None,
+        contents=contents,
+    )
 
 
-async def journal(store: Store, run_id: str) -> list[tuple[str, bytes, dict[str, bytes]]]:
-    found: list[tuple[str, bytes, dict[str, bytes]]] = []
-    for record in await store.journal(run_id):
-        parts = await store.parts(record.refs)
-        found.append((record.key, record.data, {part: parts[part] for part in record.refs}))
-    return found
+async def journal(store: Store, run_id: str) -> Held:
+    records = await store.journal(run_id)
+    return [(record.key, record.data, await all_of(store, record.refs)) for record in records]
 
 
-def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
+async def inbox(store: Store, run_id: str) -> Held:
+    commands = await store.inbox(run_id)
+    return [
+        (f"{command.id} {command.expects}", command.data, await all_of(store, command.refs)) for command in commands
+    ]
+
+
+async def told(store: Store, run_id: str) -> Held:
+    batches = await store.events(run_id)
+    return [
+        (f"{batch.first}+{batch.count} {batch.checkpoint_id}", batch.data, await all_of(store, batch.refs))
+        for batch in batches
+    ]
+
+
+async def all_of(store: Store, refs: Sequence[str]) -> dict[str, bytes]:
+    parts = await store.parts(refs)
+    return {part: parts[part] for part in refs}
+
+
+def advance(
+    run_id: str,
+    *,
+    settled: bool = False,
+    status: RunStatus = "running",
+    wake_at: str | None = None,
+    consumed: tuple[str, ...] = (),
+    events: NewEvents | None = None,
+    **values: Part,
+) -> Operation:
     async def operation(store: Store, clock: ManualClock) -> None:
         run = RunDriver(store, clock, run_id, "flow")
         run.claim = await store.claim(run_id, create=new_run(run_id))
         record = await store.run(run_id)
         run.head, run.position = (record.head, record.position) if record else (None, -1)
-        commit = run.next_commit(values, settled=settled)
+        commit = run.next_commit(
+            values, settled=settled, status=status, wake_at=wake_at, consumed=consumed, events=events
+        )
         # As an engine does: only what the head does not have.
         known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
-        parts = tuple(part for part in commit.parts if part.hash not in known)
-        await run.write(Commit(commit.manifest, parts, commit.expected_head, commit.settled))
+        await run.write(replace(commit, parts=tuple(part for part in commit.parts if part.hash not in known)))
         await run.release()
 
     return operation
+
+
+def post(run_id: str, command_id: str, *, expects: Part | None = None) -> Operation:
+    """Post a command with a small part and a large one, which may expect a part at "a"."""
+
+    async def operation(store: Store, clock: ManualClock) -> None:
+        del clock
+        parts = (text_part(f"of {command_id}"), raw_part(LARGE + command_id.encode()))
+        refs = tuple(part.hash for part in parts)
+        expected = ("a", expects.hash) if expects else None
+        await store.post(run_id, Command(command_id, "message", b"data", refs, parts, expected))
+
+    return operation
+
+
+def telling(*texts: str) -> NewEvents:
+    """Events with a small part and a large one."""
+    parts = (text_part(f"told {texts}"), raw_part(LARGE + texts[0].encode()))
+    return NewEvents(len(texts), " ".join(texts).encode(), tuple(part.hash for part in parts), parts)
 
 
 def note(run_id: str, *keys: str, durable: bool = True) -> Operation:
@@ -229,6 +296,33 @@ HISTORY: Sequence[Operation] = (
     advance("s", a=text_part("s0 again")),
 )
 
+ASKED = text_part("asked")
+INBOX_HISTORY: Sequence[Operation] = (
+    advance(
+        "r", a=text_part("r0"), status="sleeping", wake_at="2024-01-02T00:00:00+00:00", events=telling("r0", "too")
+    ),
+    post("r", "one"),
+    post("r", "two"),
+    advance("r", a=ASKED, status="waiting", consumed=("one",), events=telling("r1")),
+    post("r", "answer", expects=ASKED),
+    post("r", "answer", expects=ASKED),
+    rewind("r", "r@0"),
+    advance("r", a=ASKED, consumed=("two",), events=telling("r2", "more")),
+    post("r", "another answer", expects=ASKED),
+    post("r", "three"),
+    fork("f", "r@2"),
+    post("f", "one", expects=ASKED),
+    advance("f", a=text_part("f0"), consumed=("one",), events=telling("f0")),
+    delete("r@1"),
+    delete("r@2"),
+    collect,
+    advance("r", a=text_part("r3"), consumed=("three",), events=telling("r3")),
+    post("f", "two"),
+    delete("f@0"),
+    advance("f", a=text_part("f0 again"), events=telling("f0 again")),
+)
+HISTORIES = pytest.mark.parametrize("history", [HISTORY, INBOX_HISTORY], ids=["journals", "inboxes"])
+
 
 async def undisturbed(directory: Path, history: Sequence[Operation], retention: Retention) -> list[View]:
     clock = ManualClock()
@@ -256,35 +350,41 @@ async def until_failure(disk: Disk, directory: Path, history: Sequence[Operation
     return None
 
 
+@HISTORIES
 @pytest.mark.parametrize("how", ["before", "after", "torn"])
-async def test_a_crash_leaves_the_old_history_or_the_new_one(quick_path: Path, how: Failure) -> None:
-    views = await undisturbed(quick_path / "undisturbed", HISTORY, Retention())
+async def test_a_crash_leaves_the_old_history_or_the_new_one(
+    quick_path: Path, how: Failure, history: Sequence[Operation]
+) -> None:
+    views = await undisturbed(quick_path / "undisturbed", history, Retention())
     failing = 0
     for failing in itertools.count(1):
         disk = FailingDisk(failing, how, Crash())
-        number = await until_failure(disk, quick_path / str(failing), HISTORY, Retention())
+        number = await until_failure(disk, quick_path / str(failing), history, Retention())
         if number is None:
             break
         reopened, clock = FileStore(quick_path / str(failing)), ManualClock()
         seen = await view(reopened)
         assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
         was_done = seen == views[number + 1]
-        for operation in HISTORY[number + was_done :]:
+        for operation in history[number + was_done :]:
             await operation(reopened, clock)
         assert await view(reopened) == views[-1], f"after failure {failing} in operation {number}"
         await reopened.close()
     assert failing > 50
 
 
+@HISTORIES
 @pytest.mark.parametrize("how", ["before", "torn"])
-async def test_an_operation_that_failed_can_be_done_again(quick_path: Path, how: Failure) -> None:
-    views = await undisturbed(quick_path / "undisturbed", HISTORY, Retention())
+async def test_an_operation_that_failed_can_be_done_again(
+    quick_path: Path, how: Failure, history: Sequence[Operation]
+) -> None:
+    views = await undisturbed(quick_path / "undisturbed", history, Retention())
     failing = 0
     for failing in itertools.count(1):
         clock = ManualClock()
         disk = FailingDisk(failing, how, OSError(errno.ENOSPC, "No space left on device"))
         store = FileStore(quick_path / str(failing), clock=clock, disk=disk)
-        for number, operation in enumerate(HISTORY):
+        for number, operation in enumerate(history):
             try:
                 await operation(store, clock)
             except WorkflowCheckpointException:
@@ -299,20 +399,21 @@ async def test_an_operation_that_failed_can_be_done_again(quick_path: Path, how:
     assert failing > 50
 
 
-FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)))
+FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)), events=KeepLast(3))
 FORGETFUL_HISTORY: Sequence[Operation] = (
-    advance("s", a=text_part("s0")),
+    advance("s", a=text_part("s0"), events=telling("s0")),
     after_an_hour,
-    advance("s", a=text_part("s1"), big=BIG, settled=True),
+    post("s", "one"),
+    advance("s", a=text_part("s1"), big=BIG, settled=True, consumed=("one",), events=telling("s1")),
     note("s", "x"),
     after_an_hour,
-    advance("r", a=text_part("r0"), big=BIG),
-    advance("r", a=text_part("r1"), big=BIG),
+    advance("r", a=text_part("r0"), big=BIG, events=telling("r0", "too")),
+    advance("r", a=text_part("r1"), big=BIG, events=telling("r1")),
     fork("f", "r@1"),
-    advance("r", a=text_part("r2")),
+    advance("r", a=text_part("r2"), events=telling("r2", "too")),
     advance("f", a=text_part("f0"), big=BIG),
     advance("r", a=text_part("r3")),
-    advance("r", a=text_part("r4")),
+    advance("r", a=text_part("r4"), events=telling("r4")),
 )
 
 
@@ -330,9 +431,9 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
         reopened = FileStore(quick_path / str(failing), retention=FORGETFUL, clock=clock)
         seen = await view(reopened)
         # The finished run goes at one of the commits after it.
-        compared = "rfs" if number < 5 else "rf"
-        was_done = all(seen.runs[run_id] == views[number + 1].runs[run_id] for run_id in compared)
-        assert was_done or all(seen.runs[run_id] == views[number].runs[run_id] for run_id in compared)
+        compared = "rfs" if number < 6 else "rf"
+        was_done = is_alike(seen, views[number + 1], compared)
+        assert was_done or is_alike(seen, views[number], compared)
         assert seen.journals["s"] == [] or seen.runs["s"] is not None
         for run in seen.runs.values():
             assert run is None or run[0] in dict(seen.contents)
@@ -340,15 +441,26 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
             await reopened.release(await reopened.claim("s"))
         for operation in FORGETFUL_HISTORY[number + was_done :]:
             await operation(reopened, clock)
-        await advance("r", a=text_part("r5"))(reopened, clock)
+        await advance("r", a=text_part("r5"), events=telling("r5"))(reopened, clock)
         last = await view(reopened)
+        assert [name for name, _, _ in last.told["r"]] == ["4+2 r@2", "6+1 r@4", "7+1 r@5"]
         assert [checkpoint_id for checkpoint_id, _ in last.contents] == ["f@0", "r@5"]
         assert last.runs["s"] is None
         await reopened.collect()
-        left = [path.name for path in (quick_path / str(failing) / ".perdure" / "journal").iterdir()]
-        assert left == [], f"after failure {failing} in operation {number}"
+        own = quick_path / str(failing) / ".perdure"
+        left = [path.relative_to(own) for kind in ("journal", "inbox", "events") for path in (own / kind).iterdir()]
+        assert left == [Path("events/r.log")], f"after failure {failing} in operation {number}"
         await reopened.close()
     assert failing > 50
+
+
+def is_alike(one: View, other: View, run_ids: str) -> bool:
+    """Whether these runs are the same in both, with their inboxes and what they told."""
+    return all(
+        (one.runs[run_id], one.inboxes[run_id], one.told[run_id])
+        == (other.runs[run_id], other.inboxes[run_id], other.told[run_id])
+        for run_id in run_ids
+    )
 
 
 class DiskUpToALink(Disk):
@@ -386,4 +498,30 @@ async def test_a_journal_of_a_deleted_checkpoint_is_not_one_of_its_namesake(quic
     assert (await store.manifest("mine")).position == 2
     assert list(await store.journal("r")) == []
     await run.store.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("checkpoint", ["there", "not there"])
+async def test_a_command_has_left_the_inbox_exactly_if_the_commit_has_happened(
+    quick_path: Path, checkpoint: str
+) -> None:
+    is_committed = checkpoint == "there"
+    store, clock = FileStore(quick_path), ManualClock()
+    run = await RunDriver.start(store, clock, "r")
+    await run.commit()
+    for name in ("a", "b"):
+        await store.post("r", Command(name, "message", b""))
+    run.store = FileStore(quick_path, disk=DiskUpToALink())
+    with pytest.raises(Crash):
+        await run.commit(consumed=("a",), events=telling("x"))
+    if not is_committed:
+        (quick_path / "r@1.json").unlink()
+    assert [command.id for command in await store.inbox("r")] == (["b"] if is_committed else ["a", "b"])
+    assert [batch.checkpoint_id for batch in await store.events("r")] == (["r@1"] if is_committed else [])
+    await run.store.close()
+    run.store, run.head, run.position = store, "r@1" if is_committed else "r@0", int(is_committed)
+    await run.commit(consumed=("a", "b"), events=telling("y"))
+    await store.delete("r@1")
+    assert list(await store.inbox("r")) == []
+    assert [batch.first for batch in await store.events("r")] == ([1, 2] if is_committed else [1])
     await store.close()

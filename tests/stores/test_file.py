@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import KeepLast, LatestOnly, Retention
+from perdure.records import KeepLast, LatestOnly, Retention, digest
+from perdure.stores import lines
+from perdure.stores.directory import FileBackend
 from perdure.stores.disk import Disk, Stamp
 from perdure.stores.file import FileStore
-from perdure.testing.stores import LEAVING_IDS, ODD_IDS, ManualClock, RunDriver, finished, new_run, raw_part, text_part
+from perdure.testing.stores import (
+    LEAVING_IDS,
+    ODD_IDS,
+    ManualClock,
+    RunDriver,
+    command,
+    events,
+    finished,
+    new_run,
+    raw_part,
+    text_part,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -460,6 +474,29 @@ async def test_a_line_of_a_journal_that_was_not_written_to_its_end_is_not_there(
     await store.close()
 
 
+async def test_a_hole_in_what_was_not_synced_ends_a_journal_and_one_elsewhere_is_damage(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    ends: list[int] = []
+    for name in "abcd":
+        await run.note(finished(name), durable=name == "a")
+        ends.append(journal_path(tmp_path).stat().st_size)
+    data = journal_path(tmp_path).read_bytes()
+    for place in (ends[0], ends[1] - 10, ends[1] - 1):
+        journal_path(tmp_path).write_bytes(data[:place] + b"\0" * (ends[2] - place) + data[ends[2] :])
+        assert await run.noted() == ["a="]
+    journal_path(tmp_path).write_bytes(b"\0" * ends[0] + data[ends[0] :])
+    with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
+        await store.journal("r")
+    journal_path(tmp_path).write_bytes(data[: ends[0]] + b"\0" * 50 + data[ends[0] + 50 :])
+    await run.note(finished("e"))
+    assert await run.noted() == ["a=", "e="]
+    await store.close()
+    assert await run.noted() == ["a=", "e="]
+    await store.close()
+
+
 async def test_any_changed_byte_of_a_journal_is_an_error_that_names_the_head(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
@@ -509,3 +546,327 @@ async def test_small_parts_of_a_journal_are_found_by_a_store_that_never_saw_them
     stranger = FileStore(tmp_path)
     assert stranger.read_parts([part.hash]) == {part.hash: part.data}
     await stranger.close()
+
+
+def inbox_path(directory: Path) -> Path:
+    return directory / ".perdure" / "inbox" / "r.log"
+
+
+def events_path(directory: Path) -> Path:
+    return directory / ".perdure" / "events" / "r.log"
+
+
+async def test_events_and_commands_cost_a_commit_no_further_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    run = await start(store)
+    await run.commit()
+    disk.reset()
+    await run.commit()
+    syncs = list(disk.syncs)
+    await run.post(command("a"))
+    disk.reset()
+    await run.commit(consumed=("a",), events=events("told", parts=(text_part("small"),)))
+    assert disk.syncs == syncs
+    await store.close()
+
+
+async def test_a_command_is_synced_and_so_is_the_name_of_a_new_inbox(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(tmp_path, disk=disk)
+    run = await start(store)
+    await run.commit()
+    for command_id, syncs in (("a", ["r.log", "inbox/"]), ("b", ["r.log"]), ("b", [])):
+        disk.reset()
+        await run.post(command(command_id))
+        assert disk.syncs == syncs
+    await store.close()
+    disk.reset()
+    await run.post(command("b"))
+    assert disk.syncs == ["r.aside", "inbox/"], "whoever wrote it may not have come to that"
+    await store.close()
+
+
+async def test_an_inbox_is_readable_and_gone_when_it_is_empty(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    large = raw_part(b"x" * 9000)
+    await run.post(command("a", '{"answer":"für dich"}', text_part("small"), large), command("b"))
+    first = json.loads(inbox_path(tmp_path).read_text("utf-8").partition("\n")[0].partition(" ")[2])
+    assert (first["id"], first["text"]) == ("a", '{"answer":"für dich"}')
+    assert [part["text"] for part in first["parts"]] == ['"small"']
+    assert (tmp_path / ".perdure" / "parts" / large.hash).exists()
+    await run.commit(consumed=("a",))
+    assert await run.inbox() == ["b="]
+    await run.commit(consumed=("b",))
+    assert not inbox_path(tmp_path).exists()
+    await store.collect()
+    assert not (tmp_path / ".perdure" / "parts" / large.hash).exists()
+    await store.close()
+
+
+async def test_commands_that_have_left_do_not_come_back_with_their_file(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit({"a": text_part("asked")})
+    await run.post(command("message"), command("answer", expects=("a", text_part("asked").hash)))
+    leftover = inbox_path(tmp_path).read_bytes()
+    await run.commit(consumed=("message",))
+    await run.rewind("r@0")
+    for _ in range(3):
+        inbox_path(tmp_path).write_bytes(leftover)
+        assert await run.inbox() == []
+        await run.commit()
+    await store.delete("r@1")
+    assert await run.inbox() == []
+    await store.collect()
+    assert not inbox_path(tmp_path).exists()
+    await store.close()
+
+
+async def test_what_was_left_of_a_run_is_not_of_the_next_one_of_its_id(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
+    run = await start(store)
+    for _ in range(3):
+        await run.commit(events=events("old"))
+    await run.post(command("old"))
+    leftovers = {path: path.read_bytes() for path in (inbox_path(tmp_path), events_path(tmp_path))}
+    await run.release()
+    await store.delete("r@2")
+    assert not any(path.exists() for path in leftovers)
+    run = await start(store)
+    await run.commit(events=events("new"))
+    for path, data in leftovers.items():
+        path.write_bytes(data)
+    assert (await run.inbox(), await run.events()) == ([], ["1=new"])
+    await run.post(command("new"))
+    await run.commit(events=events("newer"))
+    await store.close()
+    assert (await run.inbox(), await run.events()) == (["new="], ["1=new", "2=newer"])
+    await store.close()
+
+
+async def test_a_long_inbox_is_shortened_and_its_log_names_few_commands(quick_path: Path) -> None:
+    store, witness = FileStore(quick_path), FileStore(quick_path)
+    run = await start(store)
+    await run.commit()
+    await run.post(*(command(f"{number}", "x" * 100) for number in range(200)))
+    whole = inbox_path(quick_path).stat().st_size
+    for number in range(150):
+        await run.commit(consumed=(f"{number}",))
+    for reader in (store, witness):
+        assert [each.id for each in await reader.inbox("r")] == [f"{number}" for number in range(150, 200)]
+    assert inbox_path(quick_path).stat().st_size < whole / 2
+    last = (quick_path / ".perdure" / "runs" / "r.log").read_text("utf-8").splitlines()[-1]
+    assert len(json.loads(last.partition(" ")[2])["consumed"]) < 40
+    await store.close()
+    await witness.close()
+
+
+async def test_any_changed_byte_of_an_inbox_is_an_error_that_names_the_run(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit()
+    await run.post(command("a", "one", text_part("small")), command("b", "two"))
+    data = inbox_path(tmp_path).read_bytes()
+    for place in range(len(data)):
+        inbox_path(tmp_path).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*inbox of its run 'r'"):
+            await store.inbox("r")
+    for change in (run.post(command("c")), run.commit(), store.collect()):
+        with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*inbox of its run 'r'"):
+            await change
+    for size in range(data.index(b"\n") + 1, len(data)):
+        inbox_path(tmp_path).write_bytes(data[:size])
+        assert await run.inbox() == ["a=one"], "what was not written to its end is not there"
+    await store.close()
+
+
+async def test_what_a_commit_told_stands_in_its_checkpoint_until_that_is_forgotten(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, retention=Retention(checkpoints=KeepLast(2)))
+    run = await start(store)
+    told = '[{"type":"output","data":"für dich"}]'
+    small, large = text_part("small"), raw_part(b"x" * 9000)
+    await run.commit(events=events(told, parts=(small, large)))
+    document = json.loads((tmp_path / "r@0.json").read_text("utf-8"))
+    assert document["events"] == {
+        "first": 1,
+        "count": 1,
+        "refs": [small.hash, large.hash],
+        "value": [{"type": "output", "data": "für dich"}],
+    }
+    await run.commit(events=events("b", "not JSON"))
+    assert not events_path(tmp_path).exists()
+    await run.commit()
+    line = json.loads(events_path(tmp_path).read_text("utf-8").partition(" ")[2])
+    assert (line["checkpoint_id"], line["first"], line["text"]) == ("r@0", 1, told)
+    assert [part["text"] for part in line["parts"]] == ['"small"']
+    await store.collect()
+    await store.close()
+    assert await run.events() == [f"1={told}", "2=b", "3=not JSON"]
+    (batch,) = await store.events("r", limit=1)
+    assert await store.parts(batch.refs) == {small.hash: small.data, large.hash: large.data}
+    await store.close()
+
+
+async def test_small_parts_of_commands_and_events_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
+    run = await start(store)
+    told, posted = text_part("told"), text_part("posted")
+    await run.commit(events=events("a", parts=(told,)))
+    await run.commit()
+    await run.post(command("a", "", posted))
+    await store.close()
+    stranger = FileStore(tmp_path)
+    wanted = {part.hash: part.data for part in (told, posted)}
+    assert stranger.read_parts(wanted) == wanted
+    await stranger.close()
+
+
+async def test_the_newest_events_are_read_without_the_others(quick_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(quick_path, disk=disk)
+    run = await start(store)
+    for number in range(100):
+        await run.commit(events=events(f"{number}"))
+        if number % 2:
+            await store.delete(f"r@{number - 1}")
+    await store.close()
+    assert await run.events(after=98) == ["99=98", "100=99"]
+    disk.reset()
+    assert await run.events(after=98) == ["99=98", "100=99"]
+    assert disk.reads < 8
+    disk.reset()
+    assert len(await run.events(limit=5)) == 5
+    assert disk.reads < 16
+    assert len(await run.events()) == 100
+    await store.close()
+
+
+async def test_events_are_forgotten_although_their_checkpoints_are_not(quick_path: Path) -> None:
+    store = FileStore(quick_path, retention=Retention(events=KeepLast(2)))
+    parts = [raw_part(f"{number}".encode() * 9000) for number in range(5)]
+    run = await start(store)
+    for number, part in enumerate(parts):
+        await run.commit(events=events(f"{number}", parts=(part,)))
+    assert await run.events() == ["4=3", "5=4"]
+    await store.collect()
+    found = await store.parts([part.hash for part in parts])
+    assert found.keys() == {part.hash for part in parts[3:]}
+    lenient = FileStore(quick_path)
+    run.store = lenient
+    await run.commit(events=events("5"))
+    assert await run.events() == ["4=3", "5=4", "6=5"], "what was forgotten stays so"
+    await store.close()
+    await lenient.close()
+
+
+async def test_the_file_of_forgotten_events_is_shortened(quick_path: Path) -> None:
+    retention = Retention(checkpoints=LatestOnly(), events=KeepLast(20))
+    store, witness = FileStore(quick_path, retention=retention), FileStore(quick_path, retention=retention)
+    run = await start(store)
+    for number in range(300):
+        await run.commit(events=events("x" * 1000 + f"{number}"))
+        if number % 50 == 0:
+            await witness.events("r")
+    assert events_path(quick_path).stat().st_size < 120_000
+    for reader in (store, witness):
+        assert [batch.first for batch in await reader.events("r")] == list(range(281, 301))
+    await store.close()
+    await witness.close()
+
+
+async def test_any_changed_byte_of_forgotten_events_is_an_error_that_names_the_run(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
+    run = await start(store)
+    for name in ("a", "b", "c"):
+        await run.commit(events=events(name, parts=(text_part(name),)))
+    data = events_path(tmp_path).read_bytes()
+    for place in range(len(data)):
+        events_path(tmp_path).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(CheckpointDamagedError, match=r"'r@2'.*events of its run 'r'"):
+            await store.events("r")
+        with pytest.raises(CheckpointDamagedError, match=r"'r@2'.*events of its run 'r'"):
+            await FileStore(tmp_path).events("r")
+    await store.close()
+
+
+async def test_a_damaged_checkpoint_that_told_something_is_not_forgotten_silently(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, retention=Retention(checkpoints=KeepLast(2)))
+    run = await start(store)
+    for number in range(2):
+        await run.commit(events=events(f"{number}"))
+    path = tmp_path / "r@0.json"
+    path.write_bytes(path.read_bytes().replace(b'"count": 1', b'"count": 2'))
+    for number in range(2, 5):
+        await run.commit(events=events(f"{number}"))
+    with pytest.raises(CheckpointDamagedError, match="'r@0'"):
+        await store.events("r")
+    assert await run.events(after=1) == ["2=1", "3=2", "4=3", "5=4"]
+    await store.delete("r@0")
+    assert await run.events() == ["2=1", "3=2", "4=3", "5=4"]
+    await store.close()
+
+
+async def test_a_directory_from_before_inboxes_and_events_is_gone_on_with(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    await run.commit({"a": text_part("x")})
+    await run.commit(settled=True, status="idle")
+    await run.release()
+    await store.close()
+    make_older(tmp_path)
+    record = await run.record()
+    assert (record.status, record.wake_at, record.events) == ("idle", None, 0)
+    assert [each.run_id for each in await store.runs(status="idle")] == ["r"]
+    assert (await run.inbox(), await run.events()) == ([], [])
+    run.claim = await store.claim("r")
+    await run.post(command("a"))
+    await run.rewind("r@0")
+    assert (await run.record()).status == "running"
+    await run.commit(consumed=("a",), events=events("first"))
+    assert (await run.inbox(), await run.events()) == ([], ["1=first"])
+    await store.delete("r@2")
+    assert (await run.record()).status == "idle"
+    await store.close()
+
+
+def make_older(directory: Path) -> None:
+    """Take away what files did not have before there were inboxes and events."""
+    log = directory / ".perdure" / "runs" / "r.log"
+    values = [json.loads(line.partition(" ")[2]) for line in log.read_text("utf-8").splitlines()]
+    nothing: dict[str, Any] = {}
+    for value in values:
+        for fields in (value, value["newest"] or nothing):
+            for name in ("status", "wake_at", "events", "told", "life", "consumed", "dropped", "forgotten"):
+                fields.pop(name, None)
+    log.write_bytes(b"".join(map(lines.encoded, values)))
+    for path in directory.glob("*.json"):
+        body = path.read_bytes().rpartition(b',\n  "checksum": "')[0]
+        body = re.sub(rb',\n    "(status|wake_at|events)": [^,\n]*', b"", body)
+        path.write_bytes(body + b',\n  "checksum": "' + digest(body).encode() + b'"\n}\n')
+    for name in ("inbox", "events"):
+        (directory / ".perdure" / name).rmdir()
+
+
+async def test_what_another_process_does_shows_in_what_changes(tmp_path: Path) -> None:
+    backend = FileBackend(tmp_path, retention=Retention(), clock=ManualClock(), disk=Disk())
+    store = FileStore(tmp_path)
+    seen = [backend.changes()]
+    assert backend.changes() == seen[-1]
+    run = await start(store)
+    for work in (
+        run.commit(),
+        run.post(command("a")),
+        run.commit(),
+        run.rewind("r@0"),
+        store.delete("r@0"),
+        store.delete("r@1"),
+    ):
+        await work
+        seen.append(backend.changes())
+    assert len(set(seen)) == len(seen)
+    await store.run("r")
+    assert backend.changes() == seen[-1]
+    await store.close()

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from perdure.errors import ClaimLostError, RunNotFoundError, StaleHeadError
-from perdure.records import FullHistory, JournalRecord, KeepLast, Part, Retention
+from perdure.errors import ClaimLostError, CommandWaitsError, RunNotFoundError, StaleCommandError, StaleHeadError
+from perdure.records import Command, EventBatch, FullHistory, JournalRecord, KeepLast, Mark, NewEvents, Part, Retention
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
@@ -30,13 +30,14 @@ from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, te
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.records import Claim
+    from perdure.records import Claim, RunStatus
     from perdure.stores.port import Store
 
 T = TypeVar("T")
 
 RUNS = ("a", "b", "c")
 FORKS = ("f", "g")
+COMMANDS = ("x", "y", "z")
 WORKFLOWS = {"a": "one", "b": "one", "c": "two", "f": "one", "g": "two"}
 LEAF = text_part("leaf")
 VALUES: tuple[Part, ...] = (
@@ -55,6 +56,7 @@ class Kept:
     run_id: str
     position: int
     settled: bool
+    status: RunStatus
     values: dict[str, Part]
 
 
@@ -65,12 +67,26 @@ class Run:
     nonce: str
     position: int = -1
     settled: bool = False
+    status: RunStatus = "running"
     is_claimed: bool = False
     journal: dict[str, Part] = field(default_factory=dict[str, Part])
+    inbox: dict[str, Command] = field(default_factory=dict[str, Command])
+    posted: int = 0
+    events: int = 0
+    told: list[EventBatch] = field(default_factory=list[EventBatch])
 
     @property
     def rests_on(self) -> str | None:
         return self.parent if self.position == -1 else None
+
+    @property
+    def newest_command(self) -> int:
+        return max((command.number for command in self.inbox.values()), default=0)
+
+    def move(self, to: Kept) -> None:
+        self.head, self.settled, self.status = to.checkpoint_id, to.settled, to.status
+        self.journal.clear()
+        self.inbox = {name: command for name, command in self.inbox.items() if command.expects is None}
 
 
 @dataclass
@@ -84,10 +100,24 @@ class Model:
     def of(self, run_id: str) -> list[Kept]:
         return [kept for kept in self.kept if kept.run_id == run_id]
 
+    def values(self, checkpoint_id: str | None) -> dict[str, Part]:
+        return next((kept.values for kept in self.kept if kept.checkpoint_id == checkpoint_id), dict[str, Part]())
+
+    def tell(self, kept: Kept, events: NewEvents) -> None:
+        run = self.runs[kept.run_id]
+        if events.count:
+            batch = EventBatch(
+                kept.run_id, kept.checkpoint_id, run.events + 1, events.count, events.data, refs=events.refs
+            )
+            run.told.append(batch)
+            run.events = batch.last
+        if self.keep:
+            run.told = run.told[-self.keep :]
+
     def commit(self, kept: Kept) -> None:
         self.kept.append(kept)
         run = self.runs[kept.run_id]
-        run.head, run.position, run.settled = kept.checkpoint_id, kept.position, kept.settled
+        run.head, run.position, run.settled, run.status = kept.checkpoint_id, kept.position, kept.settled, kept.status
         run.journal.clear()
         if self.keep:
             spared = {run.head, *(other.rests_on for other in self.runs.values())}
@@ -104,9 +134,7 @@ class Model:
         if not remaining:
             del self.runs[doomed.run_id]
         elif self.runs[doomed.run_id].head == doomed.checkpoint_id:
-            newest = max(remaining, key=lambda kept: kept.position)
-            self.runs[doomed.run_id].head = newest.checkpoint_id
-            self.runs[doomed.run_id].settled = newest.settled
+            self.runs[doomed.run_id].move(max(remaining, key=lambda kept: kept.position))
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -118,7 +146,8 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self, keep: int | None) -> None:
         self.directory = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.clock = ManualClock()
-        retention = Retention(checkpoints=KeepLast(keep) if keep else FullHistory())
+        kept = KeepLast(keep) if keep else FullHistory()
+        retention = Retention(checkpoints=kept, events=kept)
         self.store = self.open_store(Path(self.directory.name), retention)
         self.model = Model(keep)
         self.claims: dict[str, Claim] = {}
@@ -158,6 +187,8 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self.claims[run_id] = self.wait(self.store.claim(run_id, create=create))
         if run is None or run.head is None:
+            # It begins now, after all the others.
+            self.model.runs.pop(run_id, None)
             run = self.model.runs[run_id] = Run(head=None, parent=None, nonce=f"nonce {self.nonces}")
         run.is_claimed = True
 
@@ -185,19 +216,63 @@ class StoreMachine(RuleBasedStateMachine):
         run_id=st.sampled_from(RUNS + FORKS),
         steps=st.lists(st.dictionaries(st.sampled_from("pqr"), st.sampled_from(VALUES)), min_size=1, max_size=4),
         settled=st.booleans(),
+        consumed=st.sets(st.sampled_from(COMMANDS)),
+        told=st.lists(st.sampled_from(VALUES), max_size=3),
     )
-    def commit(self, run_id: str, steps: list[dict[str, Part]], *, settled: bool) -> None:
+    def commit(
+        self, run_id: str, steps: list[dict[str, Part]], consumed: set[str], told: list[Part], *, settled: bool
+    ) -> None:
         if run_id not in self.model.runs and run_id in FORKS:
             self.fork(run_id, len(self.model.kept))
         elif run_id not in self.model.runs or not self.model.runs[run_id].is_claimed:
             self.claim(run_id, creates=True)
         if run_id not in self.model.runs:
             return
+        run, status = self.model.runs[run_id], "idle" if settled else "waiting"
+        events = NewEvents(len(told), b"told", tuple(part.hash for part in told), (*told, LEAF))
         for values in steps:
             driver = self.driver(run_id)
-            commit = driver.next_commit(values, settled=settled)
+            commit = driver.next_commit(
+                values, settled=settled, status=status, consumed=tuple(consumed), taken=tuple(consumed), events=events
+            )
             self.wait(driver.write(commit, LEAF))
-            self.model.commit(Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, values))
+            kept = Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, status, values)
+            self.model.commit(kept)
+            self.model.tell(kept, events)
+            run.inbox = {name: command for name, command in run.inbox.items() if name not in consumed}
+            assert driver.waiting == run.newest_command
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def commit_what_a_command_asks_for(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        if run and run.is_claimed and run.inbox:
+            driver = self.driver(run_id)
+            with pytest.raises(CommandWaitsError):
+                self.wait(driver.write(driver.next_commit(taken=tuple(run.inbox), consumed=tuple(run.inbox)[1:])))
+
+    @rule(
+        run_id=st.sampled_from(RUNS + FORKS),
+        name=st.sampled_from(COMMANDS),
+        part=st.sampled_from(VALUES),
+        expects=st.one_of(st.none(), st.tuples(st.sampled_from("pqr"), st.sampled_from(VALUES))),
+    )
+    def post(self, run_id: str, name: str, part: Part, expects: tuple[str, Part] | None) -> None:
+        run = self.model.runs.get(run_id)
+        expected = (expects[0], expects[1].hash) if expects else None
+        command = Command(name, "kind", name.encode(), (part.hash,), (part, LEAF), expects=expected)
+        if run is None or run.head is None:
+            with pytest.raises(RunNotFoundError):
+                self.wait(self.store.post(run_id, command))
+        elif name in run.inbox:
+            assert self.wait(self.store.post(run_id, command)) == run.inbox[name]
+        elif expects and self.model.values(run.head).get(expects[0]) != expects[1]:
+            with pytest.raises(StaleCommandError):
+                self.wait(self.store.post(run_id, command))
+        else:
+            posted = run.inbox[name] = self.wait(self.store.post(run_id, command))
+            assert posted == replace(command, parts=(), number=posted.number)
+            assert posted.number > run.posted
+            run.posted = posted.number
 
     @rule(
         run_id=st.sampled_from(RUNS + FORKS),
@@ -253,8 +328,8 @@ class StoreMachine(RuleBasedStateMachine):
         to = history[number % len(history)]
         self.nonces += 1
         self.wait(self.driver(run_id).rewind(to.checkpoint_id, nonce=f"nonce {self.nonces}"))
-        run.head, run.settled, run.nonce = to.checkpoint_id, to.settled, f"nonce {self.nonces}"
-        run.journal.clear()
+        run.nonce = f"nonce {self.nonces}"
+        run.move(to)
 
     @precondition(lambda self: self.model.kept)
     @rule(number=st.integers(0, 20))
@@ -280,6 +355,9 @@ class StoreMachine(RuleBasedStateMachine):
         for run_id in RUNS + FORKS:
             await self.compare_run(run_id)
             await self.compare_journal(run_id)
+            await self.compare_inbox_and_events(run_id)
+        known = [run_id for run_id, run in self.model.runs.items() if run.head is not None]
+        assert [record.run_id for record in await self.store.runs()] == known
         assert list(await self.store.ids()) == [kept.checkpoint_id for kept in self.model.kept]
         for kept in self.model.kept:
             await self.compare_checkpoint(kept)
@@ -297,6 +375,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (record.head, record.position, record.settled, record.nonce, record.parent_checkpoint_id) == (
             (run.head, run.position, run.settled, run.nonce, run.parent)
         )
+        assert (record.status, record.events) == (run.status, run.events)
         assert (record.owner is not None) == run.is_claimed
         history = await self.store.manifests(run_id=run_id)
         assert [manifest.checkpoint_id for manifest in history] == [
@@ -314,6 +393,20 @@ class StoreMachine(RuleBasedStateMachine):
         for part in expected.values():
             assert parts[part.hash] == part.data
             assert parts.keys() >= set(part.refs)
+
+    async def compare_inbox_and_events(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id) or Run(head=None, parent=None, nonce="")
+        inbox, told = await self.store.inbox(run_id), await self.store.events(run_id)
+        assert list(inbox) == list(run.inbox.values())
+        assert list(told) == run.told
+        mark = Mark(run.head, run.events, run.newest_command) if run.head else Mark()
+        assert await self.store.watch(run_id, seen=replace(mark, events=-1)) == mark
+        refs = {ref for each in (*inbox, *told) for ref in each.refs}
+        parts = await self.store.parts(refs)
+        for part in VALUES:
+            if part.hash in refs:
+                assert parts[part.hash] == part.data
+                assert parts.keys() >= set(part.refs)
 
     async def compare_checkpoint(self, kept: Kept) -> None:
         manifest = await self.store.manifest(kept.checkpoint_id)

@@ -291,3 +291,76 @@ def test_records_without_space_are_refused_and_can_be_written_again(start: Calla
     assert outcome == "CheckpointWriteError"
     assert between == {"a": 2}
     assert after == {"a": 2, "large": 0}
+
+
+async def test_of_processes_that_post_one_command_at_once_one_stands(start: Callable[[], Child], store: Store) -> None:
+    owner, posters = start(), [start() for _ in range(8)]
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    for turn in range(5):
+        for number, poster in enumerate(posters):
+            poster.tell("post", run="r", id=f"request {turn}", data=f"answer {number}")
+        outcomes = [poster.hear()["ok"] for poster in posters]
+        assert outcomes == outcomes[:1] * 8
+        assert outcomes[0][1] in {f"answer {number}" for number in range(8)}
+        assert [[each.number, each.data.decode()] for each in await store.inbox("r")][turn:] == outcomes[:1]
+    await store.close()
+
+
+async def test_a_command_that_was_told_to_be_posted_survives_a_kill(start: Callable[[], Child], store: Store) -> None:
+    owner = start()
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    told: list[str] = []
+    for posts in (1, 7, 30):
+        poster = start()
+        poster.tell("post on and on", run="r")
+        told += [poster.hear() for _ in range(posts)]
+        poster.kill()
+        inbox = await store.inbox("r")
+        assert {each.id for each in inbox} >= set(told)
+        assert [each.number for each in inbox] == sorted(each.number for each in inbox)
+        for each in inbox:
+            assert len(await store.parts(each.refs)) == 1
+    assert owner.ask("commit", run="r", times=1) == OK
+    await store.close()
+
+
+async def test_what_is_posted_while_owners_are_killed_is_consumed_once(
+    start: Callable[[], Child], store: Store
+) -> None:
+    first = start()
+    assert first.ask("claim", run="r") == OK
+    assert first.ask("commit", run="r", times=1) == OK
+    first.kill()
+    poster = start()
+    poster.tell("post on and on", run="r")
+    told: list[str] = []
+    for consumed in (1, 5, 20):
+        owner = start()
+        assert owner.ask("claim", run="r") == OK
+        owner.tell("consume on and on", run="r")
+        told += [owner.hear() for _ in range(consumed)]
+        owner.kill()
+    poster.kill()
+    batches = await store.events("r")
+    assert [batch.first for batch in batches[1:]] == [batch.last + 1 for batch in batches[:-1]]
+    effects = [each for batch in batches for each in batch.data.decode().split("\n")]
+    waiting = [each.id for each in await store.inbox("r")]
+    assert set(told) <= set(effects)
+    posted = [int(each.split()[1]) for each in (*effects, *waiting)]
+    assert posted == list(range(len(posted)))
+    await store.close()
+
+
+def test_who_watches_in_one_process_notices_what_is_done_in_another(start: Callable[[], Child]) -> None:
+    owner, watcher = start(), start()
+    watcher.tell("watch", run="r")
+    assert watcher.hear() == "watching"
+    assert owner.ask("claim", run="r") == OK
+    assert owner.ask("commit", run="r", times=1) == OK
+    assert watcher.hear() == {"ok": {"head": "r@0", "events": 0, "commands": 0}}
+    watcher.tell("watch", run="r")
+    assert watcher.hear() == "watching"
+    number, _ = start().ask("post", run="r", id="a", data="x")["ok"]
+    assert watcher.hear() == {"ok": {"head": "r@0", "events": 0, "commands": number}}

@@ -141,7 +141,7 @@ def _affected_here(
     graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
 ) -> Iterator[Affected]:
     yield from _affected_states(graph, snapshot, path)
-    for delivery in snapshot.deliveries:
+    for delivery in (*snapshot.deliveries, *(each.delivery for each in snapshot.suspended)):
         why = _delivery_fault(graph, delivery, values, accepts)
         if why is not None:
             yield Affected(f"a message for executor '{path}{delivery.target_id}'", why)
@@ -149,6 +149,10 @@ def _affected_here(
         why = _request_fault(graph, request, values)
         if why is not None:
             yield Affected(f"request {request.id!r} of executor '{path}{request.executor_id}'", why)
+    for delayed in snapshot.delayed:
+        gone = [target_id for target_id in delayed.targets if target_id not in graph.executors]
+        if gone:
+            yield Affected(f"a delayed message for executor '{path}{gone[0]}'", "the executor is gone")
     for group_id, buffer in snapshot.fan_in.items():
         group = graph.fan_ins.get(group_id)
         if group is None or not buffer.keys() <= set(group.source_executor_ids):
@@ -173,6 +177,8 @@ def _delivery_fault(
     executor = graph.executors.get(delivery.target_id)
     if executor is None:
         return "the executor is gone"
+    if delivery.woken_at is not None:
+        return None if executor.child_graph() is not None else "it is no sub-workflow any more"
     if delivery.answers is not None:
         return _request_fault(graph, delivery.answers, values)
     try:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError, Encoded, references
-from perdure.records import digest
+from perdure.records import Part, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,6 +60,28 @@ def verified(parts: Mapping[str, bytes], address: str) -> bytes:
     if digest(data) != address:
         raise DamagedPartError(f"part {address} has other bytes than were written")
     return data
+
+
+def with_parts(refs: Iterable[str], parts: Mapping[str, bytes]) -> tuple[Part, ...]:
+    """The parts that something refers to, directly or not. Raises DamagedPartError."""
+    found: dict[str, Part] = {}
+    waiting = list(refs)
+    for address in waiting:
+        verified(parts, address)
+    while waiting:
+        address = waiting.pop()
+        if address not in found and address in parts:
+            found[address] = _part(address, verified(parts, address))
+            waiting.extend(found[address].refs)
+    return tuple(found.values())
+
+
+def _part(address: str, data: bytes) -> Part:
+    try:
+        # Bytes of users may look like a document of ours; what they seem to refer to is not there.
+        return Part(address, data, references(data))
+    except DamagedPartError:
+        return Part(address, data, kind="raw")
 
 
 def _joined(text: bytes, pieces: tuple[Encoded, ...]) -> Encoded:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError, Encoded
 from perdure.checkpoint.documents import array, document, dumps, loads, plain
+from perdure.checkpoint.events import told_document, told_in
 from perdure.checkpoint.pieces import PieceReader, PieceWriter, tree_of
 from perdure.checkpoint.values import CodedValues
 from perdure.errors import CheckpointDamagedError
@@ -36,7 +37,7 @@ class JournalWriter:
         pieces, effects = self._pieces, done.effects
         members = {
             "sends": array(
-                document({"value": pieces.value(sent.data), "asked_for": plain(sent.asked_for)})
+                document({"value": pieces.value(sent.data), "asked_for": plain(sent.asked_for), "due": plain(sent.due)})
                 for sent in done.unrouted
             ),
             "writes": array(map(self._write, effects.writes)),
@@ -44,6 +45,10 @@ class JournalWriter:
             "outputs": array(map(pieces.output, effects.outputs)),
             "updates": array(self._update(place, updates) for place, updates in done.updates.items()),
         }
+        if effects.told:
+            members["told"] = array(told_document(told, pieces) for told in effects.told)
+        if effects.spent:
+            members["spent"] = plain(dict(effects.spent))
         if effects.executor_state is not None:
             members["state"] = pieces.value(effects.executor_state)
         if effects.child is not None:
@@ -76,7 +81,7 @@ class JournalReader:
     """Reads records, which follow a checkpoint."""
 
     def __init__(self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str) -> None:
-        self._pieces = PieceReader(codec, parts, checkpoint_id)
+        self._pieces = PieceReader(codec, parts, checkpoint_id, brings_parts=True)
         self._values = CodedValues(codec)
         self._checkpoint_id = checkpoint_id
 
@@ -106,6 +111,8 @@ class JournalReader:
             if "state" in tree
             else None,
             child=self._snapshot(tree["child"]) if "child" in tree else None,
+            told=tuple(told_in(each, self._pieces) for each in tree.get("told", ())),
+            spent=tree.get("spent", {}),
         )
         unrouted = tuple(self._unrouted(each, f"message of executor {name!r}") for each in tree["sends"])
         updates = {
@@ -116,7 +123,7 @@ class JournalReader:
 
     def _unrouted(self, tree: dict[str, Any], path: str) -> Unrouted:
         kept = self._pieces.inline(tree["value"], path)
-        return Unrouted(kept, tree["asked_for"], self._values.give(kept))
+        return Unrouted(kept, tree["asked_for"], self._values.give(kept), tree.get("due"))
 
     def _write(self, tree: dict[str, Any]) -> Write:
         place = (tree["scope"], tree["key"])

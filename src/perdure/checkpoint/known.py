@@ -14,6 +14,7 @@ from perdure.events import (
     WorkflowRunState,
 )
 from perdure.graph.messages import MessageType, WorkflowMessage
+from perdure.graph.policy import FailedMessage
 
 
 def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def _event(fields: dict[str, Any]) -> WorkflowEvent[Any]:
 register_type(WorkflowEvent, encode=_event_fields, decode=_event)
 for _data_type in (
     CheckpointInfo,
+    FailedMessage,
     MessageType,
     UndeliveredMessage,
     WorkflowErrorDetails,

@@ -40,6 +40,8 @@ class Identity:
     definition_version: int
     origin: NewRun
     """How the run began, so that a copy of the checkpoint in another store is a copy of the run."""
+    trace: str | None = None
+    """The span under which it is written, as W3C trace context."""
 
 
 class Writer:
@@ -107,6 +109,7 @@ def _header(snapshot: Snapshot, identity: Identity) -> dict[str, Any]:
         },
         "metadata": {},
         "version": "1.0",
+        **({"trace": identity.trace} if identity.trace is not None else {}),
     }
 
 
@@ -134,6 +137,11 @@ def naming(manifest: Manifest) -> Generator[None]:
         raise CheckpointDamagedError(manifest.checkpoint_id, error.reason) from error
 
 
+def trace_of(manifest: Manifest) -> str | None:
+    """The span under which a checkpoint was written, if one was."""
+    return header_of(manifest).get("trace")
+
+
 def origin_of(manifest: Manifest) -> NewRun:
     """How the run of a checkpoint began, as far as it is told."""
     told = header_of(manifest).get("run", {})
@@ -149,7 +157,8 @@ def origin_of(manifest: Manifest) -> NewRun:
 
 def is_settled(manifest: Manifest) -> bool:
     """Whether the checkpoint leaves nothing to do and nothing to answer."""
-    return "deliveries" not in manifest.toc and not any(path.startswith("request/") for path in manifest.toc)
+    at_work = ("deliveries", "suspended", "delayed", "cancelled")
+    return not any(path in at_work or path.startswith("request/") for path in manifest.toc)
 
 
 class Reader:

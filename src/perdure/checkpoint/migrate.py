@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.values import Values
     from perdure.graph.definition import Graph, Migration, Upgrade
-    from perdure.kernel.snapshot import Delivery, Request, Snapshot, StateKey
+    from perdure.kernel.snapshot import Delayed, Delivery, Request, Snapshot, StateKey
+
+_NUMBERED = re.compile(r"(.*?)(#\d+(?:/.*)?)\Z", re.DOTALL)
+"""An executor, and its number with what is inside of that activation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,15 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
     private = {private_scope(old): private_scope(new) for old, new in names.items()}
     groups = _group_names(graph, names)
 
+    def home(old: str) -> str:
+        """A key of a record, or its beginning: `<turn>.<superstep>/<executor>#<n>`, and what is inside of that."""
+        superstep, _, rest = old.partition("/")
+        found = _NUMBERED.match(rest)
+        return old if found is None else f"{superstep}/{now(found[1])}{found[2]}"
+
     def request(old: Request) -> Request:
-        return replace(old, executor_id=now(old.executor_id))
+        resumes = None if old.resumes is None else home(old.resumes)
+        return replace(old, executor_id=now(old.executor_id), resumes=resumes)
 
     def delivery(old: Delivery) -> Delivery:
         return replace(
@@ -116,6 +127,16 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
             sources=tuple(sources.get(source, source) for source in old.sources),
             asked_for=None if old.asked_for is None else now(old.asked_for),
             answers=None if old.answers is None else request(old.answers),
+            home=None if old.home is None else home(old.home),
+        )
+
+    def delayed(old: Delayed) -> Delayed:
+        return replace(
+            old,
+            source_id=sources.get(old.source_id, old.source_id),
+            asked_for=None if old.asked_for is None else now(old.asked_for),
+            targets=tuple(map(now, old.targets)),
+            fan_ins=tuple(groups.get(group_id, group_id) for group_id in old.fan_ins),
         )
 
     return replace(
@@ -124,6 +145,9 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
         children={now(key): child for key, child in snapshot.children.items()},
         deliveries=tuple(map(delivery, snapshot.deliveries)),
         requests={key: request(value) for key, value in snapshot.requests.items()},
+        suspended=tuple(replace(each, delivery=delivery(each.delivery)) for each in snapshot.suspended),
+        delayed=tuple(map(delayed, snapshot.delayed)),
+        carried={home(key): value for key, value in snapshot.carried.items()},
         state={(private.get(scope, scope), key): value for (scope, key), value in snapshot.state.items()},
         fan_in={
             groups.get(group_id, group_id): {now(source): kept for source, kept in buffer.items()}

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from perdure.checkpoint.documents import array, document, dumps, loads, piece, plain, verified
+from perdure.checkpoint.documents import array, document, dumps, loads, piece, plain, verified, with_parts
+from perdure.checkpoint.schema import schema_of
 from perdure.checkpoint.values import Kept, as_kept, decode
-from perdure.kernel.snapshot import Answered, Delivery, Output, Request, Snapshot
+from perdure.kernel.snapshot import (
+    Answered,
+    Cancelled,
+    Delayed,
+    Delivery,
+    Limits,
+    Output,
+    Request,
+    Snapshot,
+    Suspended,
+)
 from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 if TYPE_CHECKING:
@@ -43,8 +55,46 @@ class PieceWriter:
         yield from self._trail(f"{prefix}answered", snapshot.answered, _answered)
         if snapshot.kwargs is not None:
             yield _kept(f"{prefix}kwargs", snapshot.kwargs)
+        yield from self._waiting(snapshot, prefix)
         for executor_id, child in snapshot.children.items():
             yield from self.parts(child, f"{prefix}child/{quote(executor_id, safe='')}/")
+
+    def _waiting(self, snapshot: Snapshot, prefix: str) -> Iterator[tuple[str, Part, tuple[Part, ...]]]:
+        """What waits for its time or was stopped, and what the run may take."""
+        if snapshot.suspended:
+            yield _whole(f"{prefix}suspended", array(map(self._suspended, snapshot.suspended)))
+        if snapshot.delayed:
+            yield _whole(f"{prefix}delayed", array(map(self._delayed, snapshot.delayed)))
+        for key, value in snapshot.carried.items():
+            yield _kept(f"{prefix}carried/{key}", value)
+        if snapshot.cancelled is not None:
+            cancelled = snapshot.cancelled
+            yield _whole(f"{prefix}cancelled", plain([cancelled.at, cancelled.by, cancelled.reason]))
+        if snapshot.limits != Limits():
+            limits = snapshot.limits
+            yield _whole(f"{prefix}limits", plain([limits.deadline, dict(limits.budget), dict(limits.spent)]))
+
+    def _suspended(self, suspended: Suspended) -> Encoded:
+        return document(
+            {
+                "delivery": self.delivery(suspended.delivery),
+                "wake_at": plain(suspended.wake_at),
+                "awaits": plain(suspended.awaits),
+            }
+        )
+
+    def _delayed(self, delayed: Delayed) -> Encoded:
+        return document(
+            {
+                "due": plain(delayed.due),
+                "source": plain(delayed.source_id),
+                "send": plain(delayed.send),
+                "value": self.value(delayed.data),
+                "asked_for": plain(delayed.asked_for),
+                "targets": plain(delayed.targets),
+                "fan_ins": plain(delayed.fan_ins),
+            }
+        )
 
     def _trail(
         self, path: str, trail: Trail[Any], encode: Callable[[Any], Encoded]
@@ -71,15 +121,23 @@ class PieceWriter:
     def request(self, request: Request) -> Encoded:
         """A request."""
         path = f"request {request.id!r}"
-        return document(
-            {
-                "id": plain(request.id),
-                "executor": plain(request.executor_id),
-                "data": self.value(request.data),
-                "request_type": self.type(request.request_type, path),
-                "response_type": self.type(request.response_type, path),
-            }
-        )
+        members = {
+            "id": plain(request.id),
+            "executor": plain(request.executor_id),
+            "data": self.value(request.data),
+            "request_type": self.type(request.request_type, path),
+            "response_type": self.type(request.response_type, path),
+        }
+        for name in _SOMETIMES:
+            if getattr(request, name):
+                members[name] = plain(getattr(request, name))
+        if request.default is not None:
+            members["default"] = self.value(request.default)
+        schema = schema_of(request.response_type)
+        if schema is not None:
+            # For those who answer without the program.
+            members["schema"] = plain(schema)
+        return document(members)
 
     def delivery(self, delivery: Delivery) -> Encoded:
         """A delivery."""
@@ -95,6 +153,10 @@ class PieceWriter:
             members["asked_for"] = plain(delivery.asked_for)
         if delivery.answers is not None:
             members["answers"] = self.request(delivery.answers)
+        if delivery.home is not None:
+            members["home"] = plain(delivery.home)
+        if delivery.woken_at is not None:
+            members["woken_at"] = plain(delivery.woken_at)
         return document(members)
 
     def _fan_in(self, buffers: Mapping[str, Mapping[str, tuple[object, ...]]]) -> Encoded:
@@ -126,16 +188,27 @@ def _whole(path: str, encoded: Encoded) -> tuple[str, Part, tuple[Part, ...]]:
 
 
 def _answered(answered: Answered) -> Encoded:
-    return plain([answered.request_id, answered.at])
+    return plain([answered.request_id, answered.at, answered.by, answered.what])
+
+
+_SOMETIMES = ("opened_at", "deadline", "approves", "resumes", "refusals")
+"""What a request has only in some cases."""
 
 
 class PieceReader:
-    """Reads the same from the parts of one checkpoint. Values stay encoded until they are asked for."""
+    """Reads the same from the parts of one checkpoint. Values stay encoded until they are asked for.
 
-    def __init__(self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str) -> None:
+    With `brings_parts` each value has its parts with it: what was read from a journal is written into the checkpoint
+    that makes the journal void.
+    """
+
+    def __init__(
+        self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str, *, brings_parts: bool = False
+    ) -> None:
         self._codec = codec
         self._parts = parts
         self._checkpoint_id = checkpoint_id
+        self._brings_parts = brings_parts
 
     def snapshot(self, tree: dict[str, Any], counts: tuple[int, int, int]) -> Snapshot:
         """A whole snapshot, from its table of contents."""
@@ -165,6 +238,25 @@ class PieceReader:
                 for executor_id, child in tree.get("child", {}).items()
             },
             kwargs=self.stored(tree["kwargs"], "run kwargs") if "kwargs" in tree else None,
+            suspended=tuple(map(self._suspended, self._read(tree.get("suspended")) or ())),
+            delayed=tuple(map(self._delayed, self._read(tree.get("delayed")) or ())),
+            carried={key: self.stored(address, f"record {key!r}") for key, address in tree.get("carried", {}).items()},
+            cancelled=Cancelled(*self._read(tree["cancelled"])) if "cancelled" in tree else None,
+            limits=Limits(*self._read(tree["limits"])) if "limits" in tree else Limits(),
+        )
+
+    def _suspended(self, tree: dict[str, Any]) -> Suspended:
+        return Suspended(self.delivery(tree["delivery"]), tree["wake_at"], tree["awaits"])
+
+    def _delayed(self, tree: dict[str, Any]) -> Delayed:
+        return Delayed(
+            tree["due"],
+            tree["source"],
+            tree["send"],
+            self.inline(tree["value"], f"message of executor {tree['source']!r}"),
+            tree["asked_for"],
+            tuple(tree["targets"]),
+            tuple(tree["fan_ins"]),
         )
 
     def counts(self, tree: dict[str, Any]) -> tuple[int, int, int]:
@@ -198,6 +290,8 @@ class PieceReader:
 
     def _kept(self, text: bytes, path: str) -> Kept:
         encoded = piece(loads(text))
+        if self._brings_parts and encoded.refs:
+            encoded = replace(encoded, parts=with_parts(encoded.refs, self._parts))
         return Kept(path=path, encoded=encoded, stored=self._parts, checkpoint_id=self._checkpoint_id)
 
     def _type(self, tree: object, path: str) -> object:
@@ -212,6 +306,12 @@ class PieceReader:
             self.inline(tree["data"], path),
             self._type(tree["request_type"], path),
             self._type(tree["response_type"], path),
+            opened_at=tree.get("opened_at"),
+            deadline=tree.get("deadline"),
+            default=self.inline(tree["default"], f"default of {path}") if "default" in tree else None,
+            approves=tree.get("approves"),
+            resumes=tree.get("resumes"),
+            refusals=tuple(tree.get("refusals", ())),
         )
 
     def delivery(self, tree: dict[str, Any]) -> Delivery:
@@ -225,6 +325,8 @@ class PieceReader:
             is_gathered=tree.get("gathered", False),
             asked_for=tree.get("asked_for"),
             answers=self.request(tree["answers"]) if "answers" in tree else None,
+            home=tree.get("home"),
+            woken_at=tree.get("woken_at"),
         )
 
     def output(self, tree: dict[str, Any]) -> Output:

@@ -185,7 +185,7 @@ def _messages(snapshot: Snapshot, values: Values) -> dict[str, list[WorkflowMess
     messages: dict[str, list[WorkflowMessage]] = {}
     seen: set[str] = set()
     for delivery in snapshot.deliveries:
-        if delivery.send not in seen:
+        if delivery.woken_at is None and delivery.send not in seen:
             seen.add(delivery.send)
             message = _message(delivery, values)
             messages.setdefault(message.source_id, []).append(message)

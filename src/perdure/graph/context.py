@@ -1,83 +1,27 @@
-"""What a handler can do: send, yield, ask, keep state. The runtime stands behind it through one port."""
+"""What a handler can do: send, yield, ask, wait, keep state. The runtime stands behind it through one port."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Never, Protocol
+import inspect
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVarTuple, cast, overload
 
 from typing_extensions import TypeVar
 
+from perdure.graph.policy import policy_of
+from perdure.graph.port import ABSENT, StepCall, Terms
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Coroutine
+    from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
+    from perdure.graph.policy import Retry
+    from perdure.graph.port import ActivationPort, IfInterrupted
 
+ResultT = TypeVar("ResultT")
+ArgTs = TypeVarTuple("ArgTs")
 OutT = TypeVar("OutT", default=Never)
 W_OutT = TypeVar("W_OutT", default=Never)
-
-
-class ActivationPort(Protocol):
-    """One handler call in progress, as its context sees it."""
-
-    @property
-    def source_executor_ids(self) -> Sequence[str]:
-        """Where the message came from."""
-        ...
-
-    @property
-    def request_id(self) -> str | None:
-        """The request that is being answered, if one is."""
-        ...
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the caller reads a stream."""
-        ...
-
-    @property
-    def sent(self) -> Sequence[Any]:
-        """The messages sent so far."""
-        ...
-
-    @property
-    def yielded(self) -> Sequence[Any]:
-        """The outputs yielded so far."""
-        ...
-
-    def send(self, message: Any, target_id: str | None) -> None:
-        """Queue a message for the next superstep."""
-        ...
-
-    def output(self, value: Any) -> None:
-        """Tell an output."""
-        ...
-
-    def tell(self, event: WorkflowEvent[Any]) -> None:
-        """Tell an event of the executor's own."""
-        ...
-
-    def request(self, data: Any, response_type: Any, request_id: str | None) -> None:
-        """Open a request."""
-        ...
-
-    def read(self, scope: str, key: str) -> Any:
-        """A value of the state. Raises KeyError."""
-        ...
-
-    def write(self, scope: str, key: str, value: Any) -> None:
-        """Stage a value."""
-        ...
-
-    def erase(self, scope: str, key: str) -> None:
-        """Stage the removal of a value. Raises KeyError."""
-        ...
-
-    def keys(self, scope: str) -> Sequence[str]:
-        """The keys of a scope as this activation sees it."""
-        ...
-
-    def private_scope(self) -> str:
-        """The name of the scope that belongs to this executor alone."""
-        ...
 
 
 SHARED_SCOPE = ""
@@ -159,21 +103,116 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     def __init__(self, activation: ActivationPort) -> None:
         self.activation = activation
 
-    async def send_message(self, message: OutT, target_id: str | None = None) -> None:
-        """Send a message along the outgoing edges, or to one connected executor; it arrives in the next superstep."""
-        self.activation.send(message, target_id)
+    async def send_message(
+        self, message: OutT, target_id: str | None = None, *, delay: timedelta | float | None = None
+    ) -> None:
+        """Send a message along the outgoing edges, or to one connected executor; it arrives in the next superstep.
+
+        With a `delay` (a timedelta, or seconds) it arrives when that has passed; nothing has to stay in memory for it.
+        """
+        self.activation.send(message, target_id, delay)
 
     async def yield_output(self, output: W_OutT) -> None:
         """Tell an output of the workflow."""
         self.activation.output(output)
 
-    async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Tell an event of your own."""
-        self.activation.tell(event)
+    async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
+        """Tell an event of your own. A `transient` one is told to who listens now, and never recorded."""
+        self.activation.tell(event, transient=transient)
 
-    async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> None:
-        """Ask the outside. The answer comes to the `@response_handler` of this executor, whenever it is given."""
-        self.activation.request(request_data, response_type, request_id)
+    async def request_info(
+        self,
+        request_data: Any,
+        response_type: Any,
+        *,
+        request_id: str | None = None,
+        deadline: timedelta | datetime | None = None,
+        default: Any = ABSENT,
+        approves: Any = ABSENT,
+    ) -> None:
+        """Ask the outside. The answer comes to the `@response_handler` of this executor, whenever it is given.
+
+        When the `deadline` has passed, `default` is the answer. `approves` is what will be done if the answer says so;
+        the response handler proves with `require_approved` that it does just that.
+        """
+        self.activation.request(request_data, response_type, request_id, Terms(deadline, default, approves))
+
+    def approval_digest(self, value: Any) -> str:
+        """What a request says of a value that it `approves`: the same for equal values, in every process."""
+        return self.activation.digest(value)
+
+    def require_approved(self, value: Any) -> None:
+        """In a response handler: raise ApprovalMismatchError unless the request was about just this value."""
+        self.activation.require_approved(value)
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*ArgTs], Awaitable[ResultT]],
+        *args: *ArgTs,
+        key: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        if_interrupted: IfInterrupted = "rerun",
+    ) -> Coroutine[Any, Any, ResultT]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[[*ArgTs], ResultT],
+        *args: *ArgTs,
+        key: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        if_interrupted: IfInterrupted = "rerun",
+    ) -> Coroutine[Any, Any, ResultT]: ...
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | None = None,
+        retry: Retry | None = None,
+        timeout: timedelta | float | None = None,
+        if_interrupted: IfInterrupted = "rerun",
+    ) -> Coroutine[Any, Any, Any]:
+        """Work that is done once: its result is on disk before it is returned, and whoever comes here again gets that.
+
+        `fn` may be async, or a plain function, which runs in a thread; give its keywords with `functools.partial`. A
+        step is known by its `name` and how many of that name were called before it, or by `key`: give one where the
+        order of the calls may differ. A step that raised is not finished. `retry` and `timeout` (for each attempt;
+        a plain function that is late is left to itself in its thread) are the step's own.
+
+        `if_interrupted` says what becomes of work that a crash cut off: `"rerun"` does it again; `"ask"` asks the
+        outside with an `InterruptedStep` and goes on with the `StepDecision`; a function is called with the step's
+        idempotency key, and returns the result if the work was done, or `NOT_DONE`. Inside of `fn`, `step_key()` is
+        that key: hand it to a payment provider, and the payment is made once, however often it is asked for.
+        """
+        policy = policy_of(retry=retry, timeout=timeout, on_error=None)
+        call = StepCall(name, fn, args, key, policy.retry, policy.timeout, if_interrupted)
+        return self.activation.step(_sensible(call))
+
+    def sleep(self, until: timedelta | datetime | float) -> Coroutine[Any, Any, None]:
+        """Wait so long (a timedelta, or seconds), or until a moment that has a time zone.
+
+        In a checkpointed run the handler is left, the run may rest, and when it is time the handler is entered again
+        from the top: steps return what was recorded; what it had sent and written before the wait is forgotten. Steps
+        that run beside the wait are finished first; other work that does is cancelled.
+        """
+        return self.activation.sleep(until)
+
+    def spend(self, **amounts: float) -> None:
+        """Count what this activation has spent, by name, against the budget of the run."""
+        self.activation.spend(amounts)
+
+    @property
+    def idempotency_key(self) -> str:
+        """What names this call of the handler to others: the same over retries and resumes, another in a fork.
+
+        Hand it to a service that does a thing once for each key, such as a payment provider.
+        """
+        return self.activation.idempotency_key
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """A value of the shared state."""
@@ -226,3 +265,20 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     def get_yielded_outputs(self) -> list[Any]:
         """What this call of the handler has yielded."""
         return list(self.activation.yielded)
+
+
+def _sensible(call: StepCall) -> StepCall:
+    """The same call. Raises TypeError, ValueError: users' code is not always checked."""
+    name, fn, key, choice = (cast("object", given) for given in (call.name, call.fn, call.key, call.if_interrupted))
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a step has a name that is not empty, not {name!r}")
+    if key is not None and (not isinstance(key, str) or not key):
+        raise ValueError(f"step {name!r}: a key is a str that is not empty, not {key!r}")
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise TypeError(f"step {name!r} was given a call in place of a function: write step({name!r}, fn, *args)")
+    if not callable(fn):
+        raise TypeError(f"step {name!r}: {fn!r} is no function")
+    if choice not in ("rerun", "ask") and not callable(choice):
+        raise ValueError(f"step {name!r}: if_interrupted is 'rerun', 'ask' or a function, not {choice!r}")
+    return call

@@ -70,6 +70,7 @@ class Rules:
     reducers: Mapping[str, Reducer] = field(default_factory=dict[str, "Reducer"])
     version: int = 1
     migrations: tuple[Migration, ...] = ()
+    record_payloads: bool = False
 
 
 @dataclass(frozen=True)

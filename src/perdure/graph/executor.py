@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.graph.handlers import declaration_of
+from perdure.graph.policy import policy_of
 from perdure.typenames import describe
 from perdure.types import is_instance_of, is_type_compatible, most_specific
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from datetime import timedelta
 
     from perdure.graph.definition import Graph
     from perdure.graph.handlers import HandlerTypes
     from perdure.graph.messages import WorkflowMessage
+    from perdure.graph.policy import Policy, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,19 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class _Wiring:
-    """What the engine keeps of an executor, under one name so that users' attributes never clash with it."""
+    """What the engine keeps of an executor, under one name so that users' attributes never clash with it.
+
+    `fallback` is the executor that `on_error` was given as, for the builder to take up.
+    """
 
     dispatch: Dispatch
     max_concurrency: int
+    policy: Policy
+    fallback: Executor | None
+
+    def __deepcopy__(self, _: object) -> _Wiring:
+        """A copy of an executor has the same wiring: nothing here changes, and its fallback is the same node."""
+        return self
 
 
 class Executor:
@@ -68,6 +80,10 @@ class Executor:
 
     One executor handles one message at a time, in a fixed order; `max_concurrency` allows more for one that keeps no
     state. Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are given.
+
+    `retry` says how often a message is tried, `timeout` how many seconds each attempt may take, and `on_error` (an
+    executor, or the id of one) who gets a `FailedMessage` when all attempts have failed. Without `on_error` a failure
+    stops the run.
     """
 
     _perdure: _Wiring
@@ -80,6 +96,9 @@ class Executor:
         type_: str | None = None,
         defer_discovery: bool = False,
         max_concurrency: int = 1,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        on_error: str | Executor | None = None,
         **_: Any,
     ) -> None:
         if not id:
@@ -94,7 +113,9 @@ class Executor:
                 f"executor {id!r}: {self.__class__.__name__} has no handler; mark a method "
                 "(self, message: T, ctx: WorkflowContext[...]) with @handler"
             )
-        self._perdure = _Wiring(dispatch, max_concurrency)
+        policy = policy_of(retry=retry, timeout=timeout, on_error=_id_of(on_error))
+        fallback = on_error if isinstance(on_error, Executor) else None
+        self._perdure = _Wiring(dispatch, max_concurrency, policy, fallback)
 
     @property
     def input_types(self) -> list[Any]:
@@ -179,7 +200,24 @@ def wiring(executor: Executor) -> _Wiring:
 
 def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1) -> None:
     """Give an executor that was made with `defer_discovery` its handlers."""
-    executor._perdure = _Wiring(dispatch, max_concurrency)  # pyright: ignore[reportPrivateUsage]
+    rewired = replace(wiring(executor), dispatch=dispatch, max_concurrency=max_concurrency)
+    executor._perdure = rewired  # pyright: ignore[reportPrivateUsage]
+
+
+def _id_of(on_error: object) -> str | None:
+    if isinstance(on_error, Executor):
+        return on_error.id
+    if on_error is None or (isinstance(on_error, str) and on_error):
+        return on_error
+    raise TypeError(f"on_error is an executor or the id of one, not {on_error!r}")
+
+
+def on_error_ways(executors: Mapping[str, Executor]) -> Iterator[tuple[str, str]]:
+    """The ways that failures go: the id of each executor with `on_error`, and the id that it names."""
+    for executor_id, executor in executors.items():
+        target_id = wiring(executor).policy.on_error
+        if target_id is not None:
+            yield executor_id, target_id
 
 
 def discover(cls: type[Executor]) -> Dispatch:

@@ -13,9 +13,11 @@ from perdure.types import contains_typevar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from perdure.annotations import Namespace
     from perdure.graph.context import WorkflowContext
+    from perdure.graph.policy import Retry
 
 _WITH_CONTEXT = 2
 
@@ -35,6 +37,9 @@ class FunctionExecutor(Executor):
         output: Any = None,
         workflow_output: Any = None,
         max_concurrency: int = 1,
+        retry: Retry | None = None,
+        timeout: float | timedelta | None = None,
+        on_error: str | Executor | None = None,
         _namespace: Namespace | None = None,
     ) -> None:
         if isinstance(func, (staticmethod, classmethod)):
@@ -42,7 +47,14 @@ class FunctionExecutor(Executor):
                 "@executor takes a plain function: for a method, subclass Executor and use @handler; "
                 "for a static method, put @staticmethod outside of @executor"
             )
-        super().__init__(id or _name(func), type="FunctionExecutor", defer_discovery=True)
+        super().__init__(
+            id or _name(func),
+            type="FunctionExecutor",
+            defer_discovery=True,
+            retry=retry,
+            timeout=timeout,
+            on_error=on_error,
+        )
         namespace = _namespace if _namespace is not None else namespace_here(1)
         types = _function_types(func, namespace, {"input": input, "output": output, "workflow_output": workflow_output})
         self.func = func
@@ -117,6 +129,9 @@ def executor(
     output: Any = None,
     workflow_output: Any = None,
     max_concurrency: int = 1,
+    retry: Retry | None = None,
+    timeout: float | timedelta | None = None,
+    on_error: str | Executor | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionExecutor]: ...
 def executor(
     func: Callable[..., Any] | None = None,
@@ -126,8 +141,14 @@ def executor(
     output: Any = None,
     workflow_output: Any = None,
     max_concurrency: int = 1,
+    retry: Retry | None = None,
+    timeout: float | timedelta | None = None,
+    on_error: str | Executor | None = None,
 ) -> FunctionExecutor | Callable[[Callable[..., Any]], FunctionExecutor]:
-    """Make an executor of a function. Its id is the function's name unless `id` is given."""
+    """Make an executor of a function. Its id is the function's name unless `id` is given.
+
+    `retry`, `timeout` and `on_error` are those of `Executor`.
+    """
     namespace = namespace_here(1)
 
     def make(function: Callable[..., Any]) -> FunctionExecutor:
@@ -138,6 +159,9 @@ def executor(
             output=output,
             workflow_output=workflow_output,
             max_concurrency=max_concurrency,
+            retry=retry,
+            timeout=timeout,
+            on_error=on_error,
             _namespace=namespace,
         )
 

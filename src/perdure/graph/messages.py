@@ -62,3 +62,10 @@ class WorkflowMessage:
             source_span_ids=data.get("source_span_ids"),
             original_request_info_event=data.get("original_request_info_event"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TimersDue:
+    """Tells a sub-workflow that what waits inside of it is due up to this moment."""
+
+    moment: str

@@ -13,6 +13,8 @@ from perdure.errors import (
     WorkflowValidationError,
 )
 from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup, group_edges
+from perdure.graph.executor import on_error_ways
+from perdure.graph.policy import FailedMessage
 from perdure.types import is_type_compatible
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def validate_workflow_graph(
     for group in edge_groups:
         if not isinstance(group, InternalEdgeGroup):
             _require_fitting_types(group, executors)
+    _require_fallbacks(executors)
     _require_reachable(edge_groups, executors, start_id)
     _tell_oddities(edge_groups, executors)
     if output_executors is not None or intermediate_executors is not None:
@@ -104,10 +107,29 @@ def _tell_unchecked(edge: Edge, *, sends_nothing: bool) -> None:
     logger.warning("edge %s is not checked: executor %r declares no types that it %s", edge.id, end, verb)
 
 
+def _require_fallbacks(executors: Mapping[str, Executor]) -> None:
+    for source_id, target_id in on_error_ways(executors):
+        if target_id not in executors:
+            raise GraphConnectivityError(
+                f"on_error of executor {source_id!r} names {target_id!r}, which is no executor of the graph: "
+                "give the executor itself as on_error, or join it with an edge"
+            )
+        if target_id == source_id:
+            raise GraphConnectivityError(
+                f"on_error of executor {source_id!r} is that executor itself: name another one, "
+                "or give it retry=Retry(...)"
+            )
+        takes = executors[target_id].input_types
+        if takes and not any(is_type_compatible(FailedMessage, type_) for type_ in takes):
+            raise TypeCompatibilityError(source_id, target_id, [FailedMessage], takes)
+
+
 def _require_reachable(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Executor], start_id: str) -> None:
     ways: dict[str, list[str]] = {executor_id: [] for executor_id in executors}
     for edge in group_edges(edge_groups):
         ways[edge.source_id].append(edge.target_id)
+    for source_id, target_id in on_error_ways(executors):
+        ways[source_id].append(target_id)
     reached = {start_id}
     frontier = [start_id]
     while frontier:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.kernel.snapshot import Delivery, Output, Request, Snapshot, StateKey, Value
+    from perdure.kernel.snapshot import Delivery, Moment, Output, Request, Snapshot, StateKey, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,37 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message, and where routing found that it goes: straight to executors, and into fan-in groups."""
+    """A message, and where routing found that it goes: straight to executors, into fan-in groups; now or later."""
 
     data: Value
     asked_for: str | None
     targets: tuple[str, ...]
     fan_ins: tuple[str, ...]
+    due: Moment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of an activation, to be numbered by the commit."""
+
+    type: str
+    data: Value | None = None
+    executor_id: str | None = None
+    path: tuple[str, ...] = ()
+    request_id: str | None = None
+    iteration: int | None = None
+    details: Value | None = None
+    lost: str | None = None
+    """Why its data is not kept, if it had any that could not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """That an activation waits: until when or for which request, and what it has recorded so far, by key."""
+
+    wake_at: Moment | None
+    awaits: str | None
+    carried: Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +71,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """All that one activation did. `executor_state` and `child` are None where there is none or it did not change."""
+    """All that one activation did. `executor_state` and `child` are None where there is none or it did not change.
+
+    Of one that is suspended there is nothing beside the suspension but `told` and the requests that it waits for: all
+    else is done anew when its handler is entered again.
+    """
 
     activation: Activation
     sends: tuple[Sent, ...] = ()
@@ -55,6 +84,9 @@ class Effects:
     outputs: tuple[Output, ...] = ()
     executor_state: Value = None
     child: Snapshot | None = None
+    told: tuple[Told, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    suspension: Suspension | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +96,7 @@ class Unrouted:
     data: Value
     asked_for: str | None
     message: object
+    due: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)

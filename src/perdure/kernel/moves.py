@@ -1,4 +1,4 @@
-"""What comes from outside, as moves on a snapshot: a message, answers."""
+"""What comes from outside, as moves on a snapshot: messages, answers, the passing of time, the wish to stop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.graph.messages import INTERNAL_SOURCE_ID
+from perdure.kernel.effects import Sent
 from perdure.kernel.snapshot import Answered, Delivery
+from perdure.kernel.superstep import Sending, arrived
 from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from perdure.kernel.snapshot import Request, Snapshot, Value
+    from perdure.kernel.snapshot import Cancelled, Moment, Request, Snapshot, Value
+    from perdure.kernel.superstep import FanIn
 
 
 def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value) -> Snapshot:
@@ -29,24 +32,85 @@ def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value) -> Snapshot:
     )
 
 
-def answer(snapshot: Snapshot, answers: Sequence[tuple[Request, Value]], *, at: str) -> Snapshot:
-    """Turn answers into deliveries to those who asked; the requests are closed."""
+def receive(snapshot: Snapshot, *, target_id: str, value: Value, send: str) -> Snapshot:
+    """A message from outside for any executor, in the turn that is under way."""
+    source_id = INTERNAL_SOURCE_ID(target_id)
+    delivery = Delivery(target_id, (source_id,), (value,), send=send, asked_for=target_id)
+    return replace(snapshot, since_input=0, deliveries=(*snapshot.deliveries, delivery))
+
+
+def answer(
+    snapshot: Snapshot,
+    answers: Sequence[tuple[Request, Value]],
+    *,
+    at: Moment,
+    by: str | None = None,
+    what: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Turn answers into deliveries to those who asked; the requests are closed. `what` tells them in short, by id."""
     closed = {request.id for request, _ in answers}
-    deliveries = tuple(
-        Delivery(
-            request.executor_id,
-            (INTERNAL_SOURCE_ID(request.executor_id),),
-            (value,),
-            send=f"answer:{request.id}",
-            asked_for=request.executor_id,
-            answers=request,
-        )
-        for request, value in answers
-    )
+    deliveries = tuple(_answer(request, value) for request, value in answers if request.resumes is None)
+    given = {f"{request.resumes}/answer/{request.id}": value for request, value in answers if request.resumes}
+    woken = tuple(each.delivery for each in snapshot.suspended if each.awaits in closed)
+    told = what or {}
     return replace(
         snapshot,
         since_input=0,
-        deliveries=snapshot.deliveries + deliveries,
+        deliveries=snapshot.deliveries + woken + deliveries,
+        suspended=tuple(each for each in snapshot.suspended if each.awaits is None or each.awaits not in closed),
+        carried={**snapshot.carried, **given} if given else snapshot.carried,
         requests={key: request for key, request in snapshot.requests.items() if key not in closed},
-        answered=snapshot.answered.extended(Answered(request.id, at) for request, _ in answers),
+        answered=snapshot.answered.extended(
+            Answered(request.id, at, by, told.get(request.id)) for request, _ in answers
+        ),
     )
+
+
+def _answer(request: Request, value: Value) -> Delivery:
+    return Delivery(
+        request.executor_id,
+        (INTERNAL_SOURCE_ID(request.executor_id),),
+        (value,),
+        send=f"answer:{request.id}",
+        asked_for=request.executor_id,
+        answers=request,
+    )
+
+
+def reopen(snapshot: Snapshot, request: Request, *, reason: str) -> Snapshot:
+    """An answer that was accepted does not fit: the request waits on, and says why."""
+    again = replace(request, refusals=(*request.refusals, reason))
+    return replace(snapshot, requests={**snapshot.requests, request.id: again})
+
+
+def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Snapshot:
+    """Let go on what is due by now: suspended activations, delayed messages, sub-workflows with either."""
+    due = [each for each in snapshot.suspended if each.wake_at is not None and each.wake_at <= now]
+    arriving = sorted((each for each in snapshot.delayed if each.due <= now), key=lambda each: each.due)
+    children = [key for key, child in snapshot.children.items() if (at := child.next_timer) is not None and at <= now]
+    if not due and not arriving and not children:
+        return snapshot
+    sendings = [
+        Sending(each.source_id, each.send, Sent(each.data, each.asked_for, each.targets, each.fan_ins))
+        for each in arriving
+    ]
+    deliveries, fan_in = arrived(snapshot.fan_in, sendings, fan_ins)
+    inner = tuple(Delivery(key, (), (), send=f"wake:{now}", woken_at=now) for key in children)
+    return replace(
+        snapshot,
+        since_input=0,
+        deliveries=(*snapshot.deliveries, *(each.delivery for each in due), *deliveries, *inner),
+        suspended=tuple(each for each in snapshot.suspended if each not in due),
+        delayed=tuple(each for each in snapshot.delayed if each not in arriving),
+        fan_in=fan_in,
+    )
+
+
+def cancel(snapshot: Snapshot, cancelled: Cancelled, *, carried: Mapping[str, Value]) -> Snapshot:
+    """Stop here. `carried` is what the superstep in progress has recorded, so that it is not done again."""
+    return replace(snapshot, cancelled=cancelled, carried={**snapshot.carried, **carried})
+
+
+def go_on(snapshot: Snapshot) -> Snapshot:
+    """Take back the wish to stop."""
+    return snapshot if snapshot.cancelled is None else replace(snapshot, cancelled=None, since_input=0)

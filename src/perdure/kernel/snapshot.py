@@ -19,6 +19,10 @@ StateKey: TypeAlias = tuple[str, str]
 """A scope and a key in it."""
 
 
+Moment: TypeAlias = str
+"""A time in UTC as ISO 8601. Their order as text is their order in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A question to the outside that has no answer yet."""
@@ -28,6 +32,16 @@ class Request:
     data: Value
     request_type: object
     response_type: object
+    opened_at: Moment | None = None
+    deadline: Moment | None = None
+    default: Value | None = None
+    """The answer that stands when the deadline has passed."""
+    approves: str | None = None
+    """The digest of what is done if the answer approves."""
+    resumes: str | None = None
+    """The home of the suspended activation that goes on with the answer; None if a response handler gets it."""
+    refusals: tuple[str, ...] = ()
+    """Why answers that were accepted without the program did not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,10 @@ class Delivery:
     is_gathered: bool = False
     asked_for: str | None = None
     answers: Request | None = None
+    home: str | None = None
+    """Of an activation that was suspended: where it was entered first, which its records and keys are named after."""
+    woken_at: Moment | None = None
+    """Tells a sub-workflow that its timers up to this moment are due; there is no message then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +76,64 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request that has been answered, and when."""
+    """A request that has been answered: when, by whom, and what, in short."""
 
     request_id: str
-    at: str
+    at: Moment
+    by: str | None = None
+    what: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """An activation that waits for a moment or for the answer to a request; then its message is delivered again."""
+
+    delivery: Delivery
+    wake_at: Moment | None = None
+    awaits: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A message that is routed and waits for its time."""
+
+    due: Moment
+    source_id: str
+    send: str
+    data: Value
+    asked_for: str | None
+    targets: tuple[str, ...]
+    fan_ins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The wish to stop, taken in."""
+
+    at: Moment
+    by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may take: time, and of each resource how much; and what it has spent."""
+
+    deadline: Moment | None = None
+    budget: Mapping[str, float] = field(default_factory=dict[str, float])
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def exceeded(self, *, beginning: Mapping[str, float]) -> str | None:
+        """A resource of which more was spent than there was, or would be by what begins now."""
+        for name, limit in self.budget.items():
+            if self.spent.get(name, 0) + beginning.get(name, 0) > limit:
+                return name
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The run as a value.
+    """The run as a value, or a sub-workflow as one.
 
     `iteration` counts the supersteps of the turn, `since_input` those since anything came from outside.
     `fan_in` holds what fan-in groups have gathered so far: by group, by source, in the order of sending.
@@ -87,16 +154,47 @@ class Snapshot:
     children: Mapping[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
+    suspended: tuple[Suspended, ...] = ()
+    delayed: tuple[Delayed, ...] = ()
+    carried: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
+    """Records of work inside activations that have not ended: by key, as a journal has them."""
+    cancelled: Cancelled | None = None
+    limits: Limits = Limits()
 
     @property
     def is_idle(self) -> bool:
-        """No message waits: only the outside can move the run."""
+        """No message waits: only the outside or the passing of time can move the run."""
         return not self.deliveries
 
     @property
+    def is_asleep(self) -> bool:
+        """Idle, and time alone will move it on."""
+        return not self.deliveries and self.next_timer is not None
+
+    @property
     def is_settled(self) -> bool:
-        """Idle, and nobody is asked anything."""
-        return not self.deliveries and not self.requests
+        """Idle, nobody is asked anything, and nothing waits for its time."""
+        return (
+            not (self.deliveries or self.requests or self.suspended or self.delayed)
+            and self.cancelled is None
+            and all(child.next_timer is None for child in self.children.values())
+        )
+
+    @property
+    def next_timer(self) -> Moment | None:
+        """When the next message or activation is due that waits for its time, in sub-workflows too."""
+        moments = [each.wake_at for each in self.suspended if each.wake_at is not None]
+        moments += [each.due for each in self.delayed]
+        moments += [moment for child in self.children.values() if (moment := child.next_timer) is not None]
+        return min(moments, default=None)
+
+    @property
+    def wake_at(self) -> Moment | None:
+        """When the run has to be looked at, though nobody has sent anything."""
+        if self.is_settled or self.cancelled is not None:
+            return None
+        moments = [self.next_timer, self.limits.deadline, *(each.deadline for each in self.requests.values())]
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def answers_to(self, request_id: str) -> tuple[Answered, ...]:
         """The answers that requests of this id have had, in order."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.kernel.effects import Activation, Conflict
-from perdure.kernel.snapshot import Delivery
+from perdure.kernel.snapshot import Delayed, Delivery, Suspended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.kernel.effects import Effects
-    from perdure.kernel.snapshot import Request, Snapshot, StateKey, Value
+    from perdure.kernel.effects import Effects, Sent
+    from perdure.kernel.snapshot import Limits, Request, Snapshot, StateKey, Value
 
 
 ValueT = TypeVar("ValueT")
@@ -40,6 +40,11 @@ def plan(snapshot: Snapshot) -> tuple[Activation, ...]:
     return tuple(activations)
 
 
+def home_of(snapshot: Snapshot, activation: Activation) -> str:
+    """Where an activation was entered first: the name of its records and keys, the same however often it is entered."""
+    return activation.delivery.home or f"{snapshot.turn}.{snapshot.iteration}/{activation.key}"
+
+
 def fold(
     snapshot: Snapshot,
     effects: Sequence[Effects],
@@ -51,16 +56,19 @@ def fold(
 
     `merged` holds the values that reducers made of several writes to one key.
     """
-    direct = tuple(_deliveries(effects))
-    buffers = _gathered(snapshot.fan_in, effects)
-    complete = tuple(group_id for group_id in fan_ins if _is_complete(buffers.get(group_id, {}), fan_ins[group_id]))
-    gathered = tuple(_release(group_id, fan_ins[group_id], buffers[group_id]) for group_id in complete)
+    sent = list(_sendings(effects))
+    at_once = [each for each in sent if each.sent.due is None]
+    deliveries, fan_in = arrived(snapshot.fan_in, at_once, fan_ins)
     return replace(
         snapshot,
         iteration=snapshot.iteration + 1,
         since_input=snapshot.since_input + 1,
-        deliveries=direct + gathered,
-        fan_in={group_id: buffer for group_id, buffer in buffers.items() if group_id not in complete},
+        deliveries=deliveries,
+        fan_in=fan_in,
+        suspended=(*snapshot.suspended, *_suspended(snapshot, effects)),
+        delayed=(*snapshot.delayed, *_delayed(sent)),
+        carried=_carried(snapshot, effects),
+        limits=_spent(snapshot, effects),
         state=_written(snapshot.state, effects, merged or {}),
         executors=_updated(snapshot.executors, ((e.activation.executor_id, e.executor_state) for e in effects)),
         requests=_opened(snapshot.requests, effects),
@@ -78,26 +86,88 @@ def conflicts(effects: Sequence[Effects]) -> tuple[Conflict, ...]:
     return tuple(Conflict(key, tuple(ids)) for key, ids in writers.items() if len(ids) > 1)
 
 
-def _deliveries(effects: Iterable[Effects]) -> Iterable[Delivery]:
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A message on its way: who sent it, and the name of the sending."""
+
+    source_id: str
+    send: str
+    sent: Sent
+
+
+def arrived(
+    buffers: Mapping[str, Mapping[str, tuple[Value, ...]]], sendings: Sequence[Sending], fan_ins: Mapping[str, FanIn]
+) -> tuple[tuple[Delivery, ...], Mapping[str, Mapping[str, tuple[Value, ...]]]]:
+    """What messages become when they arrive: deliveries, those of complete fan-in groups last; and the rest."""
+    direct = tuple(_deliveries(sendings))
+    filled = _gathered(buffers, sendings)
+    complete = tuple(group_id for group_id in fan_ins if _is_complete(filled.get(group_id, {}), fan_ins[group_id]))
+    gathered = tuple(_release(group_id, fan_ins[group_id], filled[group_id]) for group_id in complete)
+    return direct + gathered, {key: buffer for key, buffer in filled.items() if key not in complete}
+
+
+def _sendings(effects: Iterable[Effects]) -> Iterable[Sending]:
     for effect in effects:
-        source = effect.activation.executor_id
         for ordinal, sent in enumerate(effect.sends):
-            send = f"{effect.activation.key}/{ordinal}"
-            for target_id in sent.targets:
-                yield Delivery(target_id, (source,), (sent.data,), send, asked_for=sent.asked_for)
+            yield Sending(effect.activation.executor_id, f"{effect.activation.key}/{ordinal}", sent)
+
+
+def _deliveries(sendings: Iterable[Sending]) -> Iterable[Delivery]:
+    for each in sendings:
+        for target_id in each.sent.targets:
+            yield Delivery(target_id, (each.source_id,), (each.sent.data,), each.send, asked_for=each.sent.asked_for)
 
 
 def _gathered(
-    before: Mapping[str, Mapping[str, tuple[Value, ...]]], effects: Iterable[Effects]
+    before: Mapping[str, Mapping[str, tuple[Value, ...]]], sendings: Iterable[Sending]
 ) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
     buffers = {group_id: dict(buffer) for group_id, buffer in before.items()}
-    for effect in effects:
-        source = effect.activation.executor_id
-        for sent in effect.sends:
-            for group_id in sent.fan_ins:
-                buffer = buffers.setdefault(group_id, {})
-                buffer[source] = (*buffer.get(source, ()), sent.data)
+    for each in sendings:
+        for group_id in each.sent.fan_ins:
+            buffer = buffers.setdefault(group_id, {})
+            buffer[each.source_id] = (*buffer.get(each.source_id, ()), each.sent.data)
     return buffers
+
+
+def _delayed(sendings: Iterable[Sending]) -> Iterable[Delayed]:
+    for each in sendings:
+        sent = each.sent
+        if sent.due is not None and (sent.targets or sent.fan_ins):
+            yield Delayed(sent.due, each.source_id, each.send, sent.data, sent.asked_for, sent.targets, sent.fan_ins)
+
+
+def _suspended(snapshot: Snapshot, effects: Iterable[Effects]) -> Iterable[Suspended]:
+    for effect in effects:
+        if effect.suspension is not None:
+            delivery = replace(effect.activation.delivery, home=home_of(snapshot, effect.activation))
+            yield Suspended(delivery, effect.suspension.wake_at, effect.suspension.awaits)
+
+
+def _carried(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Value]:
+    """The records of what goes on: those of activations that have ended now are of no use any more."""
+    fresh = {key: value for effect in effects if effect.suspension for key, value in effect.suspension.carried.items()}
+    if not snapshot.carried and not fresh:
+        return snapshot.carried
+    homes = [home_of(snapshot, effect.activation) for effect in effects]
+    kept = {
+        key: value
+        for key, value in snapshot.carried.items()
+        if not any(key == home or key.startswith(f"{home}/") for home in homes)
+    }
+    return {**kept, **fresh}
+
+
+def _spent(snapshot: Snapshot, effects: Sequence[Effects]) -> Limits:
+    amounts = [(name, amount) for effect in effects for name, amount in effect.spent.items()]
+    counted = (("supersteps", 1), ("activations", len(effects)))
+    # What the engine counts is kept only where it is limited: it would change with every superstep.
+    amounts += [(name, number) for name, number in counted if name in snapshot.limits.budget]
+    if not amounts:
+        return snapshot.limits
+    spent = dict(snapshot.limits.spent)
+    for name, amount in amounts:
+        spent[name] = spent.get(name, 0) + amount
+    return replace(snapshot.limits, spent=spent)
 
 
 def _is_complete(buffer: Mapping[str, tuple[Value, ...]], group: FanIn) -> bool:

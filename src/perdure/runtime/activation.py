@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.graph.context import SHARED_SCOPE, private_scope
-from perdure.graph.executor import wiring
-from perdure.kernel.effects import Done, Effects, Unrouted, Write
-from perdure.kernel.snapshot import Output, Request
-from perdure.typenames import describe, type_of
+from perdure.checkpoint.steps import moment_in, moment_record, value_digest
+from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.events import WorkflowEvent, WorkflowEventSource
+from perdure.graph.context import private_scope
+from perdure.graph.port import Terms
+from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
+from perdure.kernel.snapshot import Output
+from perdure.kernel.superstep import home_of
+from perdure.runtime.asking import Asking, require_approved
+from perdure.runtime.journal import NoJournal
+from perdure.runtime.logbook import FRAMEWORK, Logbook
+from perdure.runtime.parking import Parked, Parking, finished, moment_of, now, seconds_until
+from perdure.runtime.staging import Staging
+from perdure.runtime.steps import Steps, is_inside_step
+from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from datetime import datetime, timedelta
 
+    from perdure.checkpoint.codec import Encoded
     from perdure.checkpoint.values import Values
-    from perdure.graph.definition import Graph, Reducer
+    from perdure.clock import Clock
+    from perdure.events import WorkflowErrorDetails
+    from perdure.graph.definition import Graph, OutputKind
     from perdure.graph.executor import Executor
-    from perdure.kernel.effects import Activation
-    from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.graph.port import StepCall
+    from perdure.kernel.effects import Activation, Told, Write
+    from perdure.kernel.snapshot import Moment, Snapshot, StateKey
     from perdure.runtime.journal import Journal
+    from perdure.tracing import Span
 
-FRAMEWORK = WorkflowEventSource.FRAMEWORK
-RUN_KWARGS_KEY = "_workflow_run_kwargs"
+__all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
+
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
 
 
@@ -36,12 +52,15 @@ class Surroundings:
     snapshot: Snapshot
     values: Values
     tell: Callable[[WorkflowEvent[Any]], None]
-    scope_id: str
-    """Names run, branch and superstep, so that ids derived from it are the same in every life."""
+    root_id: str
+    """Names run and branch and the sub-workflow, so that ids derived from it are the same in every life."""
     run_kwargs: dict[str, Any]
     """The kwargs of the run as they were given, those that are not stored included."""
     journal: Journal
     """Of this superstep."""
+    clock: Clock
+    span: Span = NO_SPAN
+    """The superstep, as it is traced."""
     streaming: bool = False
     is_checkpointed: bool = False
     overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
@@ -50,6 +69,32 @@ class Surroundings:
     """By executor: the sub-workflow as its earlier activations in this superstep left it."""
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests that this superstep has opened so far."""
+
+    def home_of(self, activation: Activation) -> str:
+        """Where an activation was entered first."""
+        return home_of(self.snapshot, activation)
+
+    def derived_id(self, name: str) -> str:
+        """An id that is the same in every life of this run, and another one in a fork of it."""
+        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether what is recorded inside an activation will be found again."""
+        return self.is_checkpointed and not isinstance(self.journal, NoJournal)
+
+    async def put(self, key: str, encoded: Encoded) -> None:
+        """Record something, synced, even if whoever waits for it is cancelled. Raises CheckpointWriteError."""
+        if not self.keeps_records:
+            return
+        try:
+            await finished(self.journal.put(key, encoded))
+        except (ClaimLostError, StaleHeadError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.tell(WorkflowEvent("warning", f"what was done is not recorded: {error}", origin=FRAMEWORK))
 
     def take_in(self, done: Done) -> None:
         """Let later activations of the same executor see what one has done."""
@@ -61,24 +106,29 @@ class Surroundings:
 
 
 class ActivationRecorder:
-    """The context's port for one activation, and the maker of its effects."""
+    """The context's port for one attempt at an activation, and the maker of its effects."""
 
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
         self.activation = activation
         self.executor = executor
         self.around = around
+        self.home = around.home_of(activation)
         self.child: Snapshot | None = None
-        self._sent: list[tuple[Any, str | None]] = []
-        self._outputs: list[tuple[Any, Any]] = []
+        self.book = Logbook(around, executor.id)
+        self.parking = Parking(executor.id)
+        self._staging = Staging(executor, around)
+        self._asking = Asking(executor, around, self.home, self.book)
+        self._steps = Steps(self)
+        self._sent: list[tuple[Any, str | None, Moment | None]] = []
+        self._outputs: list[tuple[OutputKind, Any]] = []
         self._yielded: list[Any] = []
-        self._requests: list[tuple[str, object, Any]] = []
-        self._own: dict[StateKey, Any] = {}
-        self._erased: set[StateKey] = set()
-        self._updates: dict[StateKey, list[object | None]] = {}
+        self._spent: dict[str, float] = {}
+        self._sleeps = 0
         self._is_over = False
         self.message: Any = self._message()
 
-    def _require_running(self) -> None:
+    def require_running(self) -> None:
+        """Raise RuntimeError if the handler has returned."""
         if self._is_over:
             raise RuntimeError(
                 f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
@@ -89,7 +139,12 @@ class ActivationRecorder:
         delivery, give = self.activation.delivery, self.around.values.give
         if delivery.is_gathered:
             return [give(value) for value in delivery.values]
-        return give(delivery.values[0])
+        return give(delivery.values[0]) if delivery.values else None
+
+    @property
+    def executor_id(self) -> str:
+        """Whose activation it is."""
+        return self.executor.id
 
     @property
     def request_data(self) -> Any:
@@ -110,6 +165,11 @@ class ActivationRecorder:
         return None if request is None else request.id
 
     @property
+    def idempotency_key(self) -> str:
+        """What names this activation to others: the same however often it is entered."""
+        return self.around.derived_id(f"{self.home}/key")
+
+    @property
     def streaming(self) -> bool:
         """Whether the caller reads a stream."""
         return self.around.streaming
@@ -117,61 +177,102 @@ class ActivationRecorder:
     @property
     def sent(self) -> Sequence[Any]:
         """The messages sent so far."""
-        return [message for message, _ in self._sent]
+        return [message for message, _, _ in self._sent]
 
     @property
     def yielded(self) -> Sequence[Any]:
         """The outputs yielded so far."""
         return self._yielded
 
-    def send(self, message: Any, target_id: str | None) -> None:
-        """Queue a message for the next superstep."""
-        self._require_running()
-        self._sent.append((message, target_id))
+    def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
+        """Queue a message for the next superstep, or for later."""
+        self.require_running()
+        due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
+        self._sent.append((message, target_id, due))
 
     def output(self, value: Any) -> None:
         """Tell an output, as the builder designated this executor."""
-        self._require_running()
+        self.require_running()
         self._yielded.append(value)
         kind = self.around.graph.designation.kind_of(self.executor.id)
         if kind is not None:
             self.tell_output(kind, value)
 
-    def tell_output(self, kind: Any, value: Any) -> None:
+    def tell_output(self, kind: OutputKind, value: Any) -> None:
         """Tell an output of a given kind."""
         self._outputs.append((kind, value))
-        self.around.tell(WorkflowEvent(kind, value, executor_id=self.executor.id, origin=FRAMEWORK))
+        self.book.output(kind, value, len(self._outputs) - 1)
 
-    def tell(self, event: WorkflowEvent[Any]) -> None:
+    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Tell an event of the executor's own; the engine's own kinds are not for users to tell."""
-        self._require_running()
+        self.require_running()
         if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:
-            event = WorkflowEvent.warning(
+            self.warn(
                 f"executor {self.executor.id!r} tried to tell a {event.type!r} event, which only the engine tells; "
                 "use yield_output for outputs, or a type of your own"
             )
-        self.around.tell(event)
+        else:
+            self.book.tell(event, is_kept=not transient)
 
-    def request(self, data: Any, response_type: Any, request_id: str | None) -> None:
+    def pass_on(self, event: WorkflowEvent[WorkflowEvent[Any]]) -> None:
+        """Tell a `sub_workflow` event: what the workflow inside of this executor told."""
+        self.book.inner(event)
+
+    def warn(self, text: str) -> None:
+        """Tell a warning."""
+        self.book.warn(text)
+
+    def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request."""
-        self._require_running()
-        chosen = request_id or self._derived_id(len(self._requests))
-        if chosen in self.around.snapshot.requests or chosen in self.around.opened:
-            raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
-        if not self.executor.is_request_supported(type(data), response_type):
-            self.around.tell(
-                WorkflowEvent.warning(
-                    f"executor {self.executor.id!r} asks with a {type_of(data)} for a {describe(response_type)} "
-                    "but has no @response_handler for the two: an answer would be refused"
-                )
-            )
-        self._requests.append((chosen, data, response_type))
-        self.around.opened.add(chosen)
-        self.around.tell(WorkflowEvent.request_info(chosen, self.executor.id, data, response_type))
+        self.require_running()
+        self._asking.request(data, response_type, request_id, terms)
 
-    def _derived_id(self, ordinal: int) -> str:
-        name = f"{self.around.scope_id}/{self.activation.key}/request/{ordinal}"
-        return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    def ask(self, request_id: str, data: Any, response_type: Any) -> None:
+        """Open a request that the activation itself goes on with."""
+        self._asking.wait_for(request_id, data, response_type)
+
+    def digest(self, value: Any) -> str:
+        """What tells a value that is approved from any other."""
+        return value_digest(value, self.around.values)
+
+    def require_approved(self, value: Any) -> None:
+        """Raise ApprovalMismatchError unless the request that is being answered was about this value."""
+        require_approved(value, self.activation.delivery.answers, self.around)
+
+    def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
+        """A step, to be awaited."""
+        self.require_running()
+        return self._steps.begin(call)
+
+    def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
+        """A wait, to be awaited. Until when is settled by the first life that comes here."""
+        self.require_running()
+        due = moment_of(self.around.clock, until, "a sleep")
+        key = f"{self.home}/sleep/{self._sleeps}"
+        self._sleeps += 1
+        found = self.around.journal.find(key)
+        if found is not None:
+            due = moment_in(found)
+        else:
+            self.around.journal.note(key, lambda: moment_record(due))
+        return self._slept(due)
+
+    async def _slept(self, due: Moment) -> None:
+        if not self.around.keeps_records:
+            await self.around.clock.sleep(seconds_until(self.around.clock, due))
+        elif due > now(self.around.clock):
+            if is_inside_step():
+                raise RuntimeError("a step can't be left to wait: call ctx.sleep in the handler itself")
+            await self.parking.park(wake_at=due)
+
+    def spend(self, amounts: Mapping[str, float]) -> None:
+        """Count what was spent. Raises ValueError, and counts nothing then."""
+        self.require_running()
+        for name, amount in amounts.items():
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"what is spent is finite and not negative, not {name}={amount!r}")
+        for name, amount in amounts.items():
+            self._spent[name] = self._spent.get(name, 0) + amount
 
     def private_scope(self) -> str:
         """The scope that belongs to this executor alone."""
@@ -179,114 +280,61 @@ class ActivationRecorder:
 
     def read(self, scope: str, key: str) -> Any:
         """A value of the state, a copy if it could be changed. Raises KeyError."""
-        place = (scope, key)
-        if place in self._own:
-            return self._own[place]
-        if place in self._erased:
-            raise KeyError(key)
-        earlier = self._overlay().get(place)
-        if earlier is not None:
-            if earlier.erase:
-                raise KeyError(key)
-            return self.around.values.give_state(earlier.value)
-        if place == (SHARED_SCOPE, RUN_KWARGS_KEY):
-            return {kind: dict(by_target) for kind, by_target in self.around.run_kwargs.items()}
-        return self.around.values.give_state(self.around.snapshot.state[place])
+        return self._staging.read((scope, key))
 
     def write(self, scope: str, key: str, value: Any) -> None:
-        """Stage a value; of a key with a reducer, an update that is merged when the superstep ends."""
-        self._require_running()
-        place = (scope, key)
-        reducer = self._reducer(place)
-        if reducer is not None:
-            value = self._updated(reducer, place, value)
-        self._own[place] = value
-        self._erased.discard(place)
-
-    def _reducer(self, place: StateKey) -> Reducer | None:
-        scope, key = place
-        return self.around.graph.rules.reducers.get(key) if scope == SHARED_SCOPE else None
-
-    def _updated(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
-        """Note an update, and merge it for this activation's own eyes. A reducer may change what it is given."""
-        values = self.around.values
-        fixed = values.fix(update, _state_path(place))
-        self._updates.setdefault(place, []).append(fixed)
-        try:
-            current = self.read(*place)
-        except KeyError:
-            return values.give_state(fixed)
-        return reducer(current, values.give_state(fixed))
+        """Stage a value."""
+        self.require_running()
+        self._staging.write((scope, key), value)
 
     def erase(self, scope: str, key: str) -> None:
         """Stage the removal of a value. Raises KeyError."""
-        self._require_running()
-        place = (scope, key)
-        self.read(scope, key)
-        self._own.pop(place, None)
-        if self._reducer(place) is not None:
-            self._updates[place] = [None]
-        self._erased.add(place)
+        self.require_running()
+        self._staging.erase((scope, key))
 
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
-        found = dict.fromkeys(key for place, key in self.around.snapshot.state if place == scope)
-        for (place, key), write in self._overlay().items():
-            if place == scope:
-                found.pop(key, None) if write.erase else found.setdefault(key)
-        found.update(dict.fromkeys(key for place, key in self._own if place == scope))
-        return [key for key in found if (scope, key) not in self._erased]
+        return self._staging.keys(scope)
 
-    def _overlay(self) -> Mapping[StateKey, Write]:
-        """Of an executor that handles several messages at once none is earlier: what each sees must not be a race."""
-        return {} if wiring(self.executor).max_concurrency > 1 else self.around.overlays.get(self.executor.id, {})
-
-    def invoked(self) -> WorkflowEvent[Any]:
-        """The event before the call."""
-        return WorkflowEvent("executor_invoked", self.message, executor_id=self.executor.id, origin=FRAMEWORK)
-
-    def completed(self) -> WorkflowEvent[Any]:
-        """The event after the call: what was sent and yielded."""
-        data = [*self.sent, *self._yielded] or None
-        return WorkflowEvent("executor_completed", data, executor_id=self.executor.id, origin=FRAMEWORK)
-
-    def failed(self, error: BaseException) -> WorkflowEvent[Any]:
-        """The event after a call that raised."""
-        self._is_over = True
-        details = WorkflowErrorDetails.from_exception(error, executor_id=self.executor.id)
-        return WorkflowEvent(
-            "executor_failed", details, executor_id=self.executor.id, details=details, origin=FRAMEWORK
-        )
+    def completed(self) -> None:
+        """Tell what the handler has sent and yielded."""
+        self.book.completed([*self.sent, *self._yielded])
 
     def finish(self) -> Done:
         """Fix all values as they are now. The messages are still to be routed."""
         self._is_over = True
         fix, name = self.around.values.fix, self.executor.id
-        writes = tuple(self._writes())
         effects = Effects(
             self.activation,
-            writes=writes,
-            requests=tuple(
-                Request(request_id, name, fix(data, f"request of executor {name!r}"), type(data), response_type)
-                for request_id, data, response_type in self._requests
-            ),
+            writes=self._staging.writes(),
+            requests=self._asking.opened(),
             outputs=tuple(
                 Output(name, kind, fix(value, f"output of executor {name!r}")) for kind, value in self._outputs
             ),
             child=self.child,
+            spent=self._spent,
         )
         unrouted = tuple(
-            Unrouted(fix(message, f"message of executor {name!r}"), target, message) for message, target in self._sent
+            Unrouted(fix(message, f"message of executor {name!r}"), target, message, due)
+            for message, target, due in self._sent
         )
-        return Done(effects, unrouted, {place: tuple(updates) for place, updates in self._updates.items()})
+        return Done(effects, unrouted, self._staging.updates())
 
-    def _writes(self) -> list[Write]:
-        fix = self.around.values.fix
-        writes = [Write(place, None, erase=True) for place in sorted(self._erased)]
-        writes.extend(Write(place, fix(value, _state_path(place))) for place, value in self._own.items())
-        return writes
+    def failed(self, error: BaseException) -> WorkflowErrorDetails:
+        """Tell that the handler raised. What it did comes to nothing."""
+        self._is_over = True
+        self._asking.discard()
+        return self.book.failed(error)
 
-
-def _state_path(place: StateKey) -> str:
-    scope, key = place
-    return f"state[{key!r}]" if scope == SHARED_SCOPE else f"state[{key!r}] of scope {scope!r}"
+    def suspended(self, parked: Parked, earlier: Sequence[Told] = ()) -> Done:
+        """Tell that the handler was left, and for what. What it did comes to nothing but for what is recorded."""
+        self._is_over = True
+        self._asking.discard()
+        self.book.suspended(parked.wake_at or parked.awaits)
+        effects = Effects(
+            self.activation,
+            requests=self._asking.awaited,
+            told=(*earlier, *self.book.rest()),
+            suspension=Suspension(parked.wake_at, parked.awaits, self.around.journal.records(self.home)),
+        )
+        return Done(effects, (), {})

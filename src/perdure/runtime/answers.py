@@ -39,7 +39,7 @@ def accepted(
     checked: list[tuple[Request, Any]] = []
     for request_id, answer in responses.items():
         request = _require_open(request_id, snapshot, later, run_id)
-        checked.append((request, _checked(request, answer, graph, values)))
+        checked.append((request, checked_answer(request, answer, graph, values)))
     return [(request, values.fix(answer, f"answer to request {request.id!r}")) for request, answer in checked]
 
 
@@ -51,11 +51,13 @@ def _require_open(request_id: str, snapshot: Snapshot, later: Snapshot | None, r
     if request is not None and not given_since:
         return request
     if given_since or given:
-        raise AlreadyAnsweredError(request_id, run_id=run_id, answered_at=(given_since or given)[-1].at)
+        last = (given_since or given)[-1]
+        raise AlreadyAnsweredError(request_id, run_id=run_id, answered_at=last.at, by=last.by, what=last.what)
     raise UnknownRequestError(request_id, pending=list(snapshot.requests))
 
 
-def _checked(request: Request, answer: Any, graph: Graph, values: Values) -> Any:
+def checked_answer(request: Request, answer: Any, graph: Graph, values: Values) -> Any:
+    """The answer as the type that was asked for. Raises AnswerTypeError."""
     try:
         coerced = coerce(answer, request.response_type)
     except (TypeError, ValueError) as error:
@@ -65,7 +67,7 @@ def _checked(request: Request, answer: Any, graph: Graph, values: Values) -> Any
     if not is_instance_of(coerced, request.response_type):
         raise AnswerTypeError(request.id, expected=f"a {describe(request.response_type)}", got=f"a {type_of(answer)}")
     executor = graph.executors[request.executor_id]
-    if not takes_answer(executor, request, coerced, values):
+    if request.resumes is None and not takes_answer(executor, request, coerced, values):
         raise AnswerTypeError(
             request.id,
             expected=f"what a @response_handler of executor {executor.id!r} takes",

@@ -28,6 +28,13 @@ class Call:
     kwargs: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict[str, "Mapping[str, Any] | None"])
     streaming: bool = False
     takeover: bool = False
+    deadline: str | None = None
+    """When the run has to be over, in UTC as ISO 8601."""
+    budget: Mapping[str, float] | None = None
+    waits: bool = True
+    """Whether to wait for timers, or to leave the run asleep."""
+    only_cancels: bool = False
+    """Whether only the wish to cancel is taken in; nothing is run."""
 
     @property
     def has_message(self) -> bool:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.clock import SystemClock
 from perdure.errors import (
+    BudgetExceededError,
     ClaimLostError,
+    CommandWaitsError,
     StaleHeadError,
     StateConflictError,
     UndeliveredError,
@@ -16,23 +22,33 @@ from perdure.errors import (
 from perdure.events import UndeliveredMessage, WorkflowEvent
 from perdure.graph.context import SHARED_SCOPE
 from perdure.graph.edges import FanOutEdgeGroup
-from perdure.kernel.effects import Sent
-from perdure.kernel.superstep import FanIn, conflicts, fold, plan
+from perdure.kernel.effects import Sent, Told
+from perdure.kernel.superstep import conflicts, fold, plan
 from perdure.runtime.activation import FRAMEWORK, Surroundings
 from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
+from perdure.runtime.narration import live, told_of
+from perdure.runtime.outside import NoOutside, fan_ins_of
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
+from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from perdure.checkpoint.values import Values
+    from perdure.clock import Clock
     from perdure.graph.definition import Graph
     from perdure.kernel.effects import Done, Effects, Unrouted
     from perdure.kernel.snapshot import Snapshot, StateKey
     from perdure.runtime.journal import Journal
     from perdure.runtime.ledger import Ledger
+    from perdure.runtime.outside import Outside
+    from perdure.tracing import Span
+
+
+_WATCHED_AFTER_SECONDS = 0.2
+_TOLD_LIVE = frozenset({"woken", "cancelled", "warning"})
 
 
 @dataclass
@@ -48,19 +64,69 @@ class Driver:
     streaming: bool = False
     run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     drift: Drift = field(default_factory=Drift)
+    clock: Clock = field(default_factory=SystemClock)
+    outside: Outside = field(default_factory=NoOutside)
+    run_id: str = ""
+    span: Span = NO_SPAN
+    only_takes_in: bool = False
+    """Whether only what has come from outside is committed, and nothing is run."""
+    is_watched: bool = False
+    """Whether others can want the run to stop while a superstep is under way."""
+    _routed: list[Told] = field(default_factory=list["Told"], init=False)
+    _superstep_under_way: Superstep | None = field(default=None, init=False)
 
     async def supersteps(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on."""
         journal = await self.ledger.open()
-        while not self.snapshot.is_idle:
-            if self.snapshot.since_input >= self.graph.rules.max_iterations:
-                raise WorkflowConvergenceException(
-                    f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
-                    "since its last input, and messages are left; raise max_iterations if it is meant to run on"
+        async with self._watched():
+            while True:
+                async with Closing(self._taken_in(journal)) as events:
+                    async for event in events:
+                        yield event
+                if self.snapshot.cancelled is not None or self.only_takes_in:
+                    return
+                if not self.snapshot.is_idle:
+                    self._require_leave()
+                    async with Closing(self._superstep(journal)) as events:
+                        async for event in events:
+                            yield event
+                elif not await self.outside.wait(self.snapshot):
+                    return
+
+    def _require_leave(self) -> None:
+        """Whether the run may go on."""
+        if self.snapshot.since_input >= self.graph.rules.max_iterations:
+            raise WorkflowConvergenceException(
+                f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
+                "since its last input, and messages are left; raise max_iterations if it is meant to run on"
+            )
+        limits = self.snapshot.limits
+        name = limits.exceeded(beginning={"supersteps": 1, "activations": len(self.snapshot.deliveries)})
+        if name is not None:
+            spent, limit = limits.spent.get(name, 0), limits.budget[name]
+            raise BudgetExceededError(self.run_id, name=name, spent=spent, limit=limit)
+
+    async def _taken_in(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Commit what has come from outside or become due."""
+        while True:
+            recorded = journal.under("", self.snapshot.carried).records
+            taken = await self.outside.look(self.snapshot, recorded=recorded)
+            if taken is None:
+                return
+            try:
+                told = await self._commit(
+                    taken.snapshot, "inbox", told=taken.told, consumed=taken.consumed, done=taken.done
                 )
-            async with Closing(self._superstep(journal)) as events:
-                async for event in events:
-                    yield event
+            except CommandWaitsError:
+                # Somebody has sent just what we thought had not come.
+                self.outside.heard(sys.maxsize)
+                continue
+            for event in taken.told:
+                if event.type in _TOLD_LIVE:
+                    yield live(event, self.values)
+            if told is not None:
+                yield told
+            return
 
     async def _superstep(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
         before = self.snapshot
@@ -68,42 +134,95 @@ class Driver:
         yield WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)
         activations = plan(before)
         telling = Telling()
-        superstep = Superstep(activations, self._surroundings(telling, journal), telling, self.drift)
+        span = self.span.child("perdure.superstep", run_id=self.run_id, superstep=iteration)
+        superstep = Superstep(activations, self._surroundings(telling, journal, span), telling, self.drift)
         is_kept = False
         try:
+            self._superstep_under_way = superstep
             async with Closing(superstep.events()) as events:
                 async for event in events:
                     yield event
+            if superstep.is_stopped and not superstep.has_ended:
+                return
+            self._routed.clear()
             after = await self._folded(superstep.outcomes, telling)
             for event in telling.told():
                 yield event
-            told = await self._commit(after)
+            told = await self._commit(after, "superstep", told=self._narrated(iteration, superstep.outcomes))
             is_kept = True
         finally:
+            self._superstep_under_way = None
+            span.end(sys.exc_info()[1])
             if not is_kept and self.is_checkpointed:
                 await load(self.graph, before, self.values, only={a.executor_id for a in activations})
         if told is not None:
             yield told
         yield WorkflowEvent("superstep_completed", iteration=iteration, origin=FRAMEWORK)
 
-    def _surroundings(self, telling: Telling, journal: Journal) -> Surroundings:
+    @asynccontextmanager
+    async def _watched(self) -> AsyncGenerator[None]:
+        """Stop the superstep under way when somebody wants the run to stop: what has finished is recorded.
+
+        Most runs are over before it is worth to look.
+        """
+        if not self.is_watched:
+            yield
+            return
+        watching: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            _WATCHED_AFTER_SECONDS, lambda: watching.append(asyncio.ensure_future(self._watch()))
+        )
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        await self.outside.cancelling()
+        if self._superstep_under_way is not None:
+            self._superstep_under_way.stop()
+
+    def _narrated(self, iteration: int, outcomes: Sequence[Done]) -> list[Told]:
+        """What a superstep tells, in plan order."""
+        return [
+            Told("superstep_started", iteration=iteration),
+            *(told for outcome in outcomes for told in outcome.effects.told),
+            *self._routed,
+            Told("checkpoint"),
+            Told("superstep_completed", iteration=iteration),
+        ]
+
+    def _surroundings(self, telling: Telling, journal: Journal, span: Span) -> Surroundings:
         return Surroundings(
             graph=self.graph,
             snapshot=self.snapshot,
             values=self.values,
             tell=telling.tell,
-            scope_id=f"{self.scope_id}/{self.snapshot.turn}/{self.snapshot.iteration}",
+            root_id=self.scope_id,
+            clock=self.clock,
+            span=span,
             run_kwargs=self.run_kwargs,
-            journal=journal.under(f"{self.snapshot.turn}.{self.snapshot.iteration}/"),
+            journal=journal.under("", self.snapshot.carried),
             streaming=self.streaming,
             is_checkpointed=self.is_checkpointed,
         )
 
-    async def _commit(self, after: Snapshot) -> WorkflowEvent[Any] | None:
+    async def _commit(
+        self,
+        after: Snapshot,
+        kind: str,
+        *,
+        told: Sequence[Told],
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> WorkflowEvent[Any] | None:
         """Commit and tell; what could not be written stops the run, or is a warning if the workflow says so."""
         try:
-            info = await self.ledger.commit(after, "superstep")
-        except (StaleHeadError, ClaimLostError):
+            info = await self.ledger.commit(after, kind, told=told, consumed=consumed, done=done)
+        except (StaleHeadError, ClaimLostError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
             if self.graph.rules.on_checkpoint_error == "stop":
@@ -111,6 +230,7 @@ class Driver:
             self.snapshot = after
             return WorkflowEvent("warning", f"no checkpoint of superstep {after.iteration}: {error}", origin=FRAMEWORK)
         self.snapshot = after
+        self.outside.heard(self.ledger.waiting)
         return None if info is None else WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
 
     async def _folded(self, outcomes: Sequence[Done], telling: Telling) -> Snapshot:
@@ -119,11 +239,7 @@ class Driver:
             sends = [await self._sent(outcome, unrouted, telling) for unrouted in outcome.unrouted]
             effects.append(replace(outcome.effects, sends=tuple(sends)))
         self._tell_conflicts(effects, telling)
-        fan_ins = {
-            group_id: FanIn(tuple(group.source_executor_ids), group.target_id)
-            for group_id, group in self.graph.fan_ins.items()
-        }
-        return fold(self.snapshot, effects, fan_ins=fan_ins, merged=self._merged(outcomes))
+        return fold(self.snapshot, effects, fan_ins=fan_ins_of(self.graph), merged=self._merged(outcomes))
 
     async def _sent(self, outcome: Done, unrouted: Unrouted, telling: Telling) -> Sent:
         source_id = outcome.effects.activation.executor_id
@@ -133,8 +249,14 @@ class Driver:
             if self.graph.rules.undelivered == "error":
                 raise UndeliveredError(source_id=source_id, target_id=unrouted.asked_for, reason=routing.undelivered)
             data = UndeliveredMessage(unrouted.message, source_id, unrouted.asked_for, routing.undelivered)
-            telling.tell(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
-        return Sent(unrouted.data, unrouted.asked_for, routing.targets, routing.fan_ins)
+            self._tell(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK), telling)
+        return Sent(unrouted.data, unrouted.asked_for, routing.targets, routing.fan_ins, unrouted.due)
+
+    def _tell(self, event: WorkflowEvent[Any], telling: Telling) -> None:
+        """Tell what the end of a superstep has to tell, live and with the commit."""
+        telling.tell(event)
+        if self.is_checkpointed:
+            self._routed.append(told_of(event, self.values))
 
     def _asks_users(self, source_id: str) -> bool:
         """Whether routing calls users' code, which must see the value as it was fixed and not as it is now."""
@@ -151,7 +273,8 @@ class Driver:
             error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
             if self.graph.rules.state_conflicts == "strict":
                 raise error
-            telling.tell(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
+            text = f"{error}; the write of the last one stands"
+            self._tell(WorkflowEvent("warning", text, origin=FRAMEWORK), telling)
 
     def _merged(self, outcomes: Sequence[Done]) -> Mapping[StateKey, object]:
         updates: dict[StateKey, list[object | None]] = {}

@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import MissingRunKwargsError
+from perdure.checkpoint.commands import answer_id, shown
+from perdure.errors import AlreadyAnsweredError, MissingRunKwargsError
 from perdure.graph.messages import WorkflowMessage
-from perdure.kernel.moves import answer, begin_turn
+from perdure.kernel.effects import Told
+from perdure.kernel.moves import answer, begin_turn, go_on
 from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime.answers import accepted
+from perdure.runtime.answers import accepted, checked_answer
+from perdure.runtime.outside import answered
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perdure.checkpoint.commands import AnswerCommand
     from perdure.graph.definition import Graph
-    from perdure.kernel.snapshot import Request, Snapshot
+    from perdure.kernel.snapshot import Limits, Request, Snapshot
     from perdure.runtime.call import Call
     from perdure.runtime.opening import Tenure
 
@@ -29,13 +33,31 @@ class Intake:
     answers: tuple[tuple[Request, object], ...]
     kwargs: dict[str, Any]
     is_turn: bool
+    limits: Limits
+    shown: Mapping[str, str]
+    """The answers in short, by request."""
+    changes_limits: bool = False
+    revokes_cancel: bool = False
 
     @property
     def kind(self) -> str | None:
         """The kind of the checkpoint that takes it in, if there is anything to take in."""
         if self.is_turn:
             return "entry"
-        return "response" if self.answers else None
+        if self.answers:
+            return "response"
+        return "resume" if self.changes_limits or self.revokes_cancel else None
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """The ids of commands that would do the same."""
+        return tuple(answer_id(request.id) for request, _ in self.answers)
+
+    @property
+    def told(self) -> tuple[Told, ...]:
+        """What the checkpoint tells."""
+        first = (Told("started"),) if self.is_turn else ()
+        return (*first, *(answered(request) for request, _ in self.answers), Told("checkpoint"))
 
 
 def checked(
@@ -46,13 +68,18 @@ def checked(
     is_turn: bool,
     live_kwargs: Mapping[str, Any],
     later: Snapshot | None,
+    waiting: Mapping[str, AnswerCommand],
 ) -> Intake:
     """What the call brings, if the run can take it.
 
-    `later` is the head of the run that a fork leaves; `live_kwargs` are those that this process has of the run.
-    Raises RequestError, MissingRunKwargsError.
+    `later` is the head of the run that a fork leaves; `live_kwargs` are those that this process has of the run;
+    `waiting` are the answers in its inbox, by request. Raises RequestError, MissingRunKwargsError.
     """
-    responses = call.responses or {}
+    responses = dict(call.responses or {})
+    for request_id, command in waiting.items():
+        if request_id in responses:
+            # The same answer again is no news: the one that waits is taken in.
+            _require_same(responses.pop(request_id), command, graph, tenure)
     answers = accepted(
         responses,
         graph=graph,
@@ -67,7 +94,33 @@ def checked(
         missing = run_kwargs.missing(tenure.snapshot.withheld_kwargs, given)
         if missing and not (tenure.snapshot.is_settled and not answers):
             raise MissingRunKwargsError(run_id=tenure.run_id, names=missing)
-    return Intake(tuple(answers), given, is_turn)
+    before = tenure.snapshot.limits
+    limits = replace(
+        before,
+        deadline=call.deadline or before.deadline,
+        budget=before.budget if call.budget is None else {**before.budget, **call.budget},
+    )
+    return Intake(
+        tuple(answers),
+        given,
+        is_turn,
+        limits,
+        {request_id: shown(answer) for request_id, answer in responses.items()},
+        changes_limits=limits != before,
+        revokes_cancel=tenure.snapshot.cancelled is not None and not call.only_cancels,
+    )
+
+
+def _require_same(answer: Any, command: AnswerCommand, graph: Graph, tenure: Tenure) -> None:
+    request = tenure.snapshot.requests.get(command.request_id)
+    if request is not None:
+        values = tenure.values
+        standing = checked_answer(request, values.give(command.value), graph, values)
+        if checked_answer(request, answer, graph, values) == standing:
+            return
+    raise AlreadyAnsweredError(
+        command.request_id, run_id=tenure.run_id, answered_at=command.at, by=command.by, what=command.shown
+    )
 
 
 def _continued(tenure: Tenure, live: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,14 +129,15 @@ def _continued(tenure: Tenure, live: Mapping[str, Any]) -> dict[str, Any]:
     return run_kwargs.completed(stored, tenure.snapshot.withheld_kwargs, live)
 
 
-def taken_in(intake: Intake, graph: Graph, tenure: Tenure, message: Any, *, at: str) -> Snapshot:
+def taken_in(intake: Intake, graph: Graph, tenure: Tenure, message: Any, *, at: str, by: str | None) -> Snapshot:
     """The snapshot of the run with what came from outside."""
-    snapshot = tenure.snapshot
+    goes_on = intake.revokes_cancel or intake.is_turn or bool(intake.answers)
+    snapshot = replace(go_on(tenure.snapshot) if goes_on else tenure.snapshot, limits=intake.limits)
     if intake.is_turn:
         value = tenure.values.fix(handled(graph, message), "the message of the run")
         snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value)
     elif intake.answers:
-        snapshot = answer(snapshot, intake.answers, at=at)
+        snapshot = answer(snapshot, intake.answers, at=at, by=by, what=intake.shown)
     kept, withheld = run_kwargs.storable(intake.kwargs, tenure.values)
     if run_kwargs.missing(snapshot.withheld_kwargs, intake.kwargs) and not intake.is_turn:
         # A run that has settled needs them no more; it must not forget that it had them.

@@ -6,35 +6,59 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from perdure.checkpoint.codec import Encoded
+from perdure.checkpoint.documents import with_parts
 from perdure.checkpoint.journal import JournalReader, JournalWriter
+from perdure.checkpoint.values import Kept, as_kept
 from perdure.errors import EncodeError
 from perdure.records import JournalRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.checkpoint.codec import Codec
     from perdure.events import CheckpointInfo
-    from perdure.kernel.effects import Activation, Done
+    from perdure.kernel.effects import Activation, Done, Told
     from perdure.kernel.snapshot import Snapshot
     from perdure.records import Claim
     from perdure.stores.port import Store
 
 logger = logging.getLogger(__name__)
 
+_CHILD = "child"
+
 
 class Journal(Protocol):
-    """What a superstep can note down and find again. `under` is the same journal for something inside of it."""
+    """What a superstep can note down and find again, by key.
 
-    def under(self, prefix: str) -> Journal:
-        """The part of the journal whose keys begin with a prefix."""
+    The key of an activation is its home; what is recorded inside of it has keys that begin with its home and a slash.
+    """
+
+    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
+        """The part of the journal whose keys begin with a prefix, and records that a snapshot has carried so far."""
         ...
 
-    def done(self, activation: Activation) -> Done | None:
+    def find(self, key: str) -> Kept | None:
+        """A record of this life or of an earlier one."""
+        ...
+
+    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
+        """Keep a record. Nobody waits for it."""
+        ...
+
+    async def put(self, key: str, encoded: Encoded) -> None:
+        """Keep a record; it is synced when this returns. Raises CheckpointWriteError, ClaimLostError."""
+        ...
+
+    def records(self, home: str | None = None) -> Mapping[str, Kept]:
+        """All records, or those of one activation, with their parts, for a snapshot to carry."""
+        ...
+
+    def done(self, home: str, activation: Activation) -> Done | None:
         """An activation that an earlier life has finished."""
         ...
 
-    def keep(self, done: Done) -> None:
+    def keep(self, home: str, done: Done) -> None:
         """Note an activation that has finished. Nobody waits for it."""
         ...
 
@@ -54,17 +78,33 @@ class Journal(Protocol):
 class NoJournal:
     """Where nothing is checkpointed, nothing is noted."""
 
-    def under(self, prefix: str) -> Journal:
+    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """Nothing, too."""
-        del prefix
+        del prefix, carried
         return self
 
-    def done(self, activation: Activation) -> Done | None:
+    def find(self, key: str) -> Kept | None:
         """Nothing."""
-        del activation
+        del key
         return None
 
-    def keep(self, done: Done) -> None:
+    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
+        """Forget it."""
+
+    async def put(self, key: str, encoded: Encoded) -> None:
+        """Forget it."""
+
+    def records(self, home: str | None = None) -> Mapping[str, Kept]:
+        """Nothing."""
+        del home
+        return {}
+
+    def done(self, home: str, activation: Activation) -> Done | None:
+        """Nothing."""
+        del home, activation
+        return None
+
+    def keep(self, home: str, done: Done) -> None:
         """Forget it."""
 
     def child(self) -> Snapshot | None:
@@ -84,64 +124,70 @@ class RunJournal:
     def __init__(self, store: Store, claim: Claim, codec: Codec) -> None:
         self._store = store
         self._claim = claim
-        self._writer = JournalWriter(codec)
-        self._codec = codec
+        self.codec = codec
+        self.writer = JournalWriter(codec)
+        self.entries: dict[str, Kept] = {}
         self._head: str | None = None
-        self._entries: Mapping[str, JournalRecord] = {}
-        self._reader: JournalReader | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
     async def open(self, head: str) -> None:
         """Read what an earlier life has finished since the head."""
         self._head = head
         records = await self._store.journal(self._claim.run_id)
-        self._entries = {record.key: record for record in records}
-        if records:
-            parts = await self._store.parts(ref for record in records for ref in record.refs)
-            self._reader = JournalReader(self._codec, parts, head)
+        refs = [ref for record in records for ref in record.refs]
+        parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
+        self.entries = {
+            record.key: Kept(
+                path=f"record {record.key!r}",
+                encoded=Encoded(record.data, (), record.refs, immutable=False),
+                stored=parts,
+                checkpoint_id=head,
+            )
+            for record in records
+        }
 
     def move(self, head: str) -> None:
         """The head has moved: what was noted is void."""
         self._head = head
-        self._entries = {}
+        self.entries = {}
 
-    def under(self, prefix: str) -> Journal:
+    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """The part of the journal whose keys begin with a prefix."""
-        return _JournalPart(self, prefix)
+        return _JournalPart(self, prefix, carried)
 
-    def data_of(self, key: str) -> bytes | None:
-        """The bytes of a record."""
-        record = self._entries.get(key)
-        return None if record is None else record.data
+    def reader(self, kept: Kept) -> JournalReader:
+        """What reads a record."""
+        stored = kept.stored
+        if stored is None:
+            stored = {part.hash: part.data for part in kept.require_encoded().parts}
+        return JournalReader(self.codec, stored, self._head or "")
 
-    @property
-    def reader(self) -> JournalReader:
-        """What reads the records."""
-        assert self._reader is not None, "there are records to read"
-        return self._reader
-
-    @property
-    def writer(self) -> JournalWriter:
-        """What writes records."""
-        return self._writer
-
-    def write(self, key: str, encode: Callable[[], Encoded]) -> None:
+    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
         """Hand a record to the store without waiting for it."""
         try:
-            encoded = encode()
+            record = self._entered(key, encode())
         except EncodeError:
             # Only a workflow that goes on without checkpoints gets here; it is told by the commit.
             return
-        record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
-        task = asyncio.ensure_future(self._write(record))
+        task = asyncio.ensure_future(self._note(record))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, record: JournalRecord) -> None:
+    def _entered(self, key: str, encoded: Encoded) -> JournalRecord:
+        self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
+        return JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
+
+    async def _note(self, record: JournalRecord) -> None:
         try:
             await self._store.record(self._claim, head=self._head, records=[record], durable=False)
         except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
             logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
+
+    async def put(self, key: str, encoded: Encoded) -> None:
+        """Write a record and wait until it is synced."""
+        record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
+        await self._store.record(self._claim, head=self._head, records=[record])
+        self._entered(key, encoded)
 
     async def settle(self) -> None:
         """Wait until all that was noted is written, however often that is interrupted."""
@@ -156,42 +202,78 @@ class RunJournal:
 
 
 class _JournalPart:
-    """Keys of a journal that begin with a prefix."""
+    """Keys of a journal that begin with a prefix, and records that a snapshot has carried."""
 
-    def __init__(self, journal: RunJournal, prefix: str) -> None:
+    def __init__(self, journal: RunJournal, prefix: str, carried: Mapping[str, object]) -> None:
         self._journal = journal
         self._prefix = prefix
+        self._carried = carried
 
-    def under(self, prefix: str) -> Journal:
-        """A part of the part."""
-        return _JournalPart(self._journal, f"{self._prefix}{prefix}")
+    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
+        """A part of the part. What is carried inside of it comes with its own snapshot."""
+        return _JournalPart(self._journal, f"{self._prefix}{prefix}", carried)
 
-    def done(self, activation: Activation) -> Done | None:
+    def find(self, key: str) -> Kept | None:
+        """A record; one of this superstep before one that was carried."""
+        found = self._journal.entries.get(f"{self._prefix}{key}")
+        if found is None and key in self._carried:
+            return as_kept(self._carried[key])
+        return found
+
+    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
+        """Keep a record without waiting."""
+        self._journal.note(f"{self._prefix}{key}", encode)
+
+    async def put(self, key: str, encoded: Encoded) -> None:
+        """Keep a record, synced."""
+        await self._journal.put(f"{self._prefix}{key}", encoded)
+
+    def records(self, home: str | None = None) -> Mapping[str, Kept]:
+        """All records, or those of one activation, with their parts."""
+        found = {key: as_kept(value) for key, value in self._carried.items()}
+        for key, kept in self._journal.entries.items():
+            if key.startswith(self._prefix):
+                found[key.removeprefix(self._prefix)] = _with_parts(kept)
+        return {key: kept for key, kept in found.items() if home is None or key == home or key.startswith(f"{home}/")}
+
+    def done(self, home: str, activation: Activation) -> Done | None:
         """An activation that an earlier life has finished."""
-        data = self._journal.data_of(f"{self._prefix}{activation.key}")
-        return None if data is None else self._journal.reader.done(data, activation)
+        found = self.find(home)
+        if found is None:
+            return None
+        return self._journal.reader(found).done(found.require_encoded().text, activation)
 
-    def keep(self, done: Done) -> None:
+    def keep(self, home: str, done: Done) -> None:
         """Note an activation that has finished."""
-        key = f"{self._prefix}{done.effects.activation.key}"
-        self._journal.write(key, lambda: self._journal.writer.done(done))
+        self.note(home, lambda: self._journal.writer.done(done))
 
     def child(self) -> Snapshot | None:
         """A sub-workflow as an earlier life has left it."""
-        data = self._journal.data_of(f"{self._prefix}child")
-        return None if data is None else self._journal.reader.snapshot(data)
+        found = self.find(_CHILD)
+        return None if found is None else self._journal.reader(found).snapshot(found.require_encoded().text)
 
     def keep_child(self, snapshot: Snapshot) -> None:
         """Note a sub-workflow after one of its supersteps."""
-        self._journal.write(f"{self._prefix}child", lambda: self._journal.writer.snapshot(snapshot))
+        self.note(_CHILD, lambda: self._journal.writer.snapshot(snapshot))
 
     async def settle(self) -> None:
         """Wait until all that was noted is written."""
         await self._journal.settle()
 
 
+def _with_parts(kept: Kept) -> Kept:
+    """A record of a journal that a checkpoint takes over: the parts have to come with it."""
+    encoded = kept.require_encoded()
+    if kept.stored is None or not encoded.refs:
+        return kept
+    whole = Encoded(encoded.text, with_parts(encoded.refs, kept.stored), encoded.refs, immutable=False)
+    return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
+
+
 class ChildLedger:
     """The ledger of a sub-workflow: each of its supersteps is a record in the journal of its parent."""
+
+    waiting = 0
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -200,8 +282,16 @@ class ChildLedger:
         """The part of the parent's journal that is about this child."""
         return self.journal
 
-    async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        told: Sequence[Told] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
         """Note the child; its parent's commit absorbs it."""
-        del kind
+        del kind, told, consumed, done
         self.journal.keep_child(snapshot)
         return None

@@ -4,48 +4,76 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from perdure.checkpoint.events import EventWriter
 from perdure.checkpoint.manifest import Identity, Writer
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
 from perdure.runtime.journal import NoJournal, RunJournal
+from perdure.tracing import NO_SPAN, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
     from perdure.clock import Clock
+    from perdure.kernel.effects import Told
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim, Manifest, NewRun
+    from perdure.records import Claim, Manifest, NewRun, RunStatus
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.journal import Journal
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
     from perdure.stores.port import Store
+    from perdure.tracing import Span
 
 
 class Ledger(Protocol):
     """Takes a snapshot after each superstep."""
 
+    waiting: int
+    """After a commit: the number of the newest command in the inbox, 0 if none waits."""
+
     async def open(self) -> Journal:
         """The journal of the superstep in progress, with what an earlier life has noted."""
         ...
 
-    async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
-        """Make the snapshot durable; None where nothing is checkpointed."""
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        told: Sequence[Told] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
+        """Make the snapshot durable, with what it tells and the commands that it has used up or done the work of.
+
+        None where nothing is checkpointed. Raises CommandWaitsError if one of `done` waits in the inbox.
+        """
         ...
 
 
 class NoLedger:
     """For runs that are not checkpointed."""
 
+    waiting = 0
+
     async def open(self) -> Journal:
         """Nothing is noted."""
         return NoJournal()
 
-    async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        told: Sequence[Told] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
         """Keep nothing."""
-        del snapshot, kind
+        del snapshot, kind, told, consumed, done
         return None
 
 
@@ -65,11 +93,15 @@ class StoreLedger:
         origin: NewRun,
         position: int,
         head: Manifest | None,
+        span: Span = NO_SPAN,
     ) -> None:
         self._store = store
         self._clock = clock
         self._writer = Writer(codec, graph)
         self._journal = RunJournal(store, claim, codec)
+        self._events = EventWriter(codec)
+        self.waiting = 0
+        self._span = span
         self._has_committed = False
         self._signature_hash = signature_hash
         self._version = version
@@ -79,7 +111,7 @@ class StoreLedger:
         self.head = head
 
     @classmethod
-    def of(cls, blueprint: Blueprint, binding: Binding, tenure: Tenure) -> StoreLedger:
+    def of(cls, blueprint: Blueprint, binding: Binding, tenure: Tenure, *, span: Span = NO_SPAN) -> StoreLedger:
         """The ledger of a run that was found and claimed."""
         assert tenure.claim is not None, "a stored run is claimed before it is written"
         return cls(
@@ -93,6 +125,7 @@ class StoreLedger:
             origin=tenure.origin,
             position=tenure.position,
             head=tenure.head,
+            span=span,
         )
 
     async def open(self) -> Journal:
@@ -101,27 +134,26 @@ class StoreLedger:
             return NoJournal()
         if not self._has_committed:
             await self._journal.open(self.head.checkpoint_id)
-        return self._journal.under("")
+        return self._journal.under("", {})
 
     @property
     def run_id(self) -> str:
         """The run that is written."""
         return self.claim.run_id
 
-    async def commit(self, snapshot: Snapshot, kind: str) -> CheckpointInfo | None:
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        told: Sequence[Told] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
         """Write the checkpoint and move the head, or raise and change nothing."""
-        manifest, parts = self._writer.write(snapshot, self._next(kind), self.head.toc if self.head else {})
-        expected = self.head.checkpoint_id if self.head else None
-        try:
-            await self._store.commit(self.claim, Commit(manifest, parts, expected, snapshot.is_settled))
-        except AgentFrameworkException:
-            raise
-        except Exception as error:
-            raise CheckpointWriteError(run_id=self.run_id, reason=f"{type(error).__name__}: {error}") from error
-        self.head = manifest
-        self._has_committed = True
-        self._journal.move(manifest.checkpoint_id)
-        self.position = manifest.position
+        identity = self._next(kind)
+        with traced(self._span.child("perdure.commit", run_id=self.run_id, checkpoint_id=identity.checkpoint_id)):
+            manifest = await self._committed(snapshot, identity, told, consumed, done)
         return CheckpointInfo(
             manifest.checkpoint_id,
             manifest.previous_id,
@@ -130,6 +162,38 @@ class StoreLedger:
             manifest.iteration_count,
             manifest.timestamp,
         )
+
+    async def _committed(
+        self,
+        snapshot: Snapshot,
+        identity: Identity,
+        told: Sequence[Told],
+        consumed: tuple[str, ...],
+        done: tuple[str, ...],
+    ) -> Manifest:
+        manifest, parts = self._writer.write(snapshot, identity, self.head.toc if self.head else {})
+        commit = Commit(
+            manifest,
+            parts,
+            self.head.checkpoint_id if self.head else None,
+            snapshot.is_settled,
+            status=status_of(snapshot),
+            wake_at=snapshot.wake_at,
+            consumed=consumed,
+            taken=done,
+            events=self._events.batch(told),
+        )
+        try:
+            self.waiting = await self._store.commit(self.claim, commit)
+        except AgentFrameworkException:
+            raise
+        except Exception as error:
+            raise CheckpointWriteError(run_id=self.run_id, reason=f"{type(error).__name__}: {error}") from error
+        self.head = manifest
+        self._has_committed = True
+        self._journal.move(manifest.checkpoint_id)
+        self.position = manifest.position
+        return manifest
 
     def _next(self, kind: str) -> Identity:
         position = self.position + 1
@@ -145,9 +209,21 @@ class StoreLedger:
             graph_signature_hash=self._signature_hash,
             definition_version=self._version,
             origin=self._origin,
+            trace=self._span.traceparent,
         )
 
     def _timestamp(self) -> str:
         """The time, but never before that of the predecessor: a clock that was set back must not reorder a run."""
         now = self._clock.now().isoformat()
         return max(now, self.head.timestamp) if self.head else now
+
+
+def status_of(snapshot: Snapshot) -> RunStatus:
+    """What a snapshot leaves to do."""
+    if snapshot.cancelled is not None:
+        return "cancelled"
+    if not snapshot.is_idle:
+        return "running"
+    if snapshot.requests:
+        return "waiting"
+    return "idle" if snapshot.next_timer is None else "sleeping"

@@ -21,7 +21,7 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
         return kept if kept.is_lost else after.fix(before.give(value), kept.path)
 
     def request(old: Request) -> Request:
-        return replace(old, data=move(old.data))
+        return replace(old, data=move(old.data), default=None if old.default is None else move(old.default))
 
     def delivery(old: Delivery) -> Delivery:
         answers = None if old.answers is None else request(old.answers)
@@ -43,4 +43,6 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
         outputs=Trail().extended(map(output, snapshot.outputs)),
         children={key: rekept(child, before, after) for key, child in snapshot.children.items()},
         kwargs=None if snapshot.kwargs is None else move(snapshot.kwargs),
+        suspended=tuple(replace(each, delivery=delivery(each.delivery)) for each in snapshot.suspended),
+        delayed=tuple(replace(each, data=move(each.data)) for each in snapshot.delayed),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupCase, ask
 from perdure.graph.executor import Executor, wiring
 from perdure.graph.messages import WorkflowMessage
+from perdure.graph.policy import FailedMessage
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ class _Verdict:
 
 
 async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:
-    """Ask every group of the source where this message goes."""
+    """Ask every group of the source where this message goes. A failure goes to its source's `on_error` unasked."""
+    on_error = wiring(graph.executors[source_id]).policy.on_error
+    if on_error is not None and target_id == on_error and isinstance(message, FailedMessage):
+        return _handed_on(graph, on_error, message)
     groups = graph.groups_from[source_id]
     if target_id is not None:
         groups = tuple(group for group in groups if target_id in group.target_executor_ids)
@@ -49,9 +53,19 @@ async def route(graph: Graph, *, source_id: str, target_id: str | None, message:
         await _ask_group(graph, group, message, target_id, verdict)
     undelivered = None
     if verdict.refused and not verdict.targets and not verdict.fan_ins and not verdict.is_held_back:
-        takers = ", ".join(map(repr, dict.fromkeys(verdict.refused)))
-        undelivered = f"a {type_of(message)} can't be handled by {takers}"
+        undelivered = _refusal(message, verdict.refused)
     return Routing(tuple(verdict.targets), tuple(verdict.fan_ins), undelivered)
+
+
+def _handed_on(graph: Graph, target_id: str, message: FailedMessage) -> Routing:
+    if accepts(graph.executors[target_id], message):
+        return Routing((target_id,))
+    return Routing(undelivered=_refusal(message, (target_id,)))
+
+
+def _refusal(message: Any, refused: Iterable[str]) -> str:
+    takers = ", ".join(map(repr, dict.fromkeys(refused)))
+    return f"a {type_of(message)} can't be handled by {takers}"
 
 
 async def _ask_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.manifest import trace_of
 from perdure.checkpoint.record import request_event
 from perdure.checkpoint.values import LiveValues
 from perdure.errors import (
+    CommandWaitsError,
     EncodeError,
     RunExistsError,
     RunNotFoundError,
@@ -27,8 +31,10 @@ from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
 from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger
 from perdure.runtime.opening import Tenure
+from perdure.runtime.outside import RunOutside, waiting_answers
 from perdure.runtime.presence import PRESENCE, Occupant
 from perdure.runtime.rekeep import rekept
+from perdure.tracing import NO_SPAN, begin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.intake import Intake
     from perdure.storages.binding import Binding
+    from perdure.tracing import Span
 
 
 class Session:
@@ -49,6 +56,7 @@ class Session:
         self._occupant = Occupant()
         self._message = call.message
         self._intake: Intake | None = None
+        self._span: Span = NO_SPAN
         self.tenure: Tenure | None = None
 
     @property
@@ -63,18 +71,23 @@ class Session:
             self.tenure = await self._in_memory()
         else:
             self.tenure = await self._stored(self._blueprint.bound(call.storage))
-        if self._is_turn and not self.tenure.snapshot.is_idle:
+        if self._is_turn and (self.tenure.snapshot.is_asleep or not self.tenure.snapshot.is_idle):
             raise RunUnfinishedError(self.tenure.run_id, checkpoint_id=self.tenure.head_id)
-        self._intake = intake.checked(
-            self._blueprint.graph,
-            call,
-            self.tenure,
-            is_turn=self._is_turn,
-            live_kwargs=self._live_kwargs(self.tenure),
-            later=await opening.later(self.tenure) if call.responses else None,
-        )
+        self._intake = await self._checked(self.tenure)
         await opening.begin(self.tenure)
         await self._settle(self.tenure)
+
+    async def _checked(self, tenure: Tenure) -> Intake:
+        call = self._call
+        return intake.checked(
+            self._blueprint.graph,
+            call,
+            tenure,
+            is_turn=self._is_turn,
+            live_kwargs=self._live_kwargs(tenure),
+            later=await opening.later(tenure) if call.responses else None,
+            waiting=await waiting_answers(tenure.binding, tenure.run_id) if call.responses else {},
+        )
 
     @property
     def _is_turn(self) -> bool:
@@ -214,6 +227,7 @@ class Session:
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Everything between the first and the last status."""
         tenure = self._require_tenure()
+        self._span = self._begun_span(tenure)
         ledger = self._ledger(tenure)
         async for event in self._entered(tenure, ledger):
             yield event
@@ -227,6 +241,12 @@ class Session:
             streaming=self._call.streaming,
             run_kwargs=tenure.run_kwargs,
             drift=self._drift,
+            clock=self._blueprint.clock,
+            outside=self._outside(tenure),
+            run_id=tenure.run_id,
+            only_takes_in=self._call.only_cancels,
+            span=self._span,
+            is_watched=tenure.binding is not None and tenure.binding.has_inbox,
         )
         try:
             async with Closing(driver.supersteps()) as events:
@@ -236,6 +256,17 @@ class Session:
         finally:
             self._follow(tenure, driver, ledger)
 
+    def _outside(self, tenure: Tenure) -> RunOutside:
+        binding = tenure.binding
+        return RunOutside(
+            graph=self._blueprint.graph,
+            values=tenure.values,
+            clock=self._blueprint.clock,
+            run_id=tenure.run_id,
+            store=binding.store if binding is not None and binding.has_inbox else None,
+            waits=self._call.waits,
+        )
+
     @staticmethod
     def _follow(tenure: Tenure, driver: Driver, ledger: Ledger) -> None:
         tenure.snapshot = driver.snapshot
@@ -243,20 +274,22 @@ class Session:
             tenure.head, tenure.position = ledger.head, ledger.position
 
     def _ledger(self, tenure: Tenure) -> Ledger:
-        return NoLedger() if tenure.binding is None else StoreLedger.of(self._blueprint, tenure.binding, tenure)
+        if tenure.binding is None:
+            return NoLedger()
+        return StoreLedger.of(self._blueprint, tenure.binding, tenure, span=self._span)
+
+    def _begun_span(self, tenure: Tenure) -> Span:
+        """The span of this call, linked to that of the life which wrote the head."""
+        linked = None if tenure.head is None else trace_of(tenure.head)
+        head = tenure.head_id
+        return begin(
+            "perdure.run", linked=linked, run_id=tenure.run_id, workflow=self._blueprint.graph.name, checkpoint_id=head
+        )
 
     async def _entered(self, tenure: Tenure, ledger: Ledger) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Take in what came from outside, durably, and tell what a resuming caller has to know."""
-        brought = self._intake
-        assert brought is not None, "a session is opened before it is read"
-        at = self._blueprint.clock.now().isoformat()
-        snapshot = intake.taken_in(brought, self._blueprint.graph, tenure, self._message, at=at)
-        tenure.run_kwargs = brought.kwargs
-        if brought.kind is None:
-            tenure.snapshot = snapshot
-        else:
-            async for event in self._committed(tenure, ledger, snapshot, brought.kind):
-                yield event
+        async for event in self._taken_in(tenure, ledger):
+            yield event
         if not self._call.names_a_run:
             return
         is_attached = self._call.has_message and not self._is_turn
@@ -267,12 +300,33 @@ class Session:
         for request in tenure.snapshot.requests.values():
             yield request_event(request, tenure.values)
 
+    async def _taken_in(self, tenure: Tenure, ledger: Ledger) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Take in what the call brings, unless somebody else has brought it meanwhile."""
+        while True:
+            brought = self._intake
+            assert brought is not None, "a session is opened before it is read"
+            at = self._blueprint.clock.now().astimezone(UTC).isoformat()
+            by = str(tenure.claim.owner) if tenure.claim is not None else None
+            snapshot = intake.taken_in(brought, self._blueprint.graph, tenure, self._message, at=at, by=by)
+            tenure.run_kwargs = brought.kwargs
+            if brought.kind is None:
+                tenure.snapshot = snapshot
+                return
+            try:
+                async for event in self._committed(tenure, ledger, snapshot, brought):
+                    yield event
+            except CommandWaitsError:
+                self._intake = await self._checked(tenure)
+            else:
+                return
+
     async def _committed(
-        self, tenure: Tenure, ledger: Ledger, snapshot: Snapshot, kind: str
+        self, tenure: Tenure, ledger: Ledger, snapshot: Snapshot, brought: Intake
     ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        kind = brought.kind or ""
         try:
-            info = await ledger.commit(snapshot, kind)
-        except StaleHeadError:
+            info = await ledger.commit(snapshot, kind, told=brought.told, done=brought.done)
+        except (StaleHeadError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
             if self._blueprint.graph.rules.on_checkpoint_error == "stop":
@@ -292,6 +346,7 @@ class Session:
 
     async def close(self) -> None:
         """Release the run and the executors."""
+        self._span.end(sys.exc_info()[1])
         try:
             tenure = self.tenure
             if tenure is not None and tenure.binding is not None and tenure.claim is not None:
@@ -309,7 +364,11 @@ def output_events(tenure: Tenure) -> list[WorkflowEvent[Any]]:
 
 
 def final_state(snapshot: Snapshot) -> WorkflowRunState:
-    """Where a run that is idle stands."""
+    """Where a run that is not driven stands."""
+    if snapshot.cancelled is not None:
+        return WorkflowRunState.CANCELLED
+    if snapshot.is_asleep:
+        return WorkflowRunState.SLEEPING
     return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if snapshot.requests else WorkflowRunState.IDLE
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
 from perdure.events import WorkflowEvent
-from perdure.graph.context import WorkflowContext
-from perdure.graph.executor import handler_of, response_handler_of, wiring
+from perdure.graph.executor import wiring
 from perdure.kernel.snapshot import Snapshot
-from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
+from perdure.runtime.attempts import Attempts
 from perdure.runtime.instances import has_hooks, load, saved_state
-from perdure.typenames import type_of
+from perdure.runtime.logbook import FRAMEWORK
+from perdure.runtime.parking import has_failed, stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from perdure.graph.executor import Executor
     from perdure.kernel.effects import Activation, Done
@@ -69,6 +68,9 @@ class Superstep:
         self._telling = telling
         self._drift = drift
         self._found: dict[str, Done] = {}
+        self._states: dict[str, object] = dict(around.snapshot.executors)
+        """By executor: the state after its last activation that has ended."""
+        self.is_stopped = False
         limit = around.graph.rules.max_concurrency
         # Of a single activation the commit itself is the record.
         self._notes = len(activations) > 1
@@ -79,6 +81,16 @@ class Superstep:
         """What the activations did, in plan order."""
         return tuple(self._found[activation.key] for activation in self._activations)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether every activation has an outcome."""
+        return len(self._found) == len(self._activations)
+
+    def stop(self) -> None:
+        """Cancel what runs. What has finished is recorded; there are no outcomes then."""
+        self.is_stopped = True
+        self._telling.wake()
+
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Run everything. The first failure cancels the others, which are awaited, and is raised."""
         tasks = [asyncio.ensure_future(lane) for lane in self._lanes()]
@@ -88,12 +100,12 @@ class Superstep:
             while True:
                 for event in self._telling.told():
                     yield event
-                if all(task.done() for task in tasks) or any(map(_has_failed, tasks)):
+                if self.is_stopped or all(task.done() for task in tasks) or any(map(has_failed, tasks)):
                     break
                 await self._telling.wait()
         finally:
-            failed = [task for task in tasks if _has_failed(task)]
-            await _stop(tasks)
+            failed = [task for task in tasks if has_failed(task)]
+            await stop(tasks)
             await self._around.journal.settle()
         for event in self._telling.told():
             yield event
@@ -114,8 +126,20 @@ class Superstep:
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         left = await self._taken_over(executor, activations)
         for activation in left:
-            done = await self._kept(executor, await self._slotted(executor, activation))
-            self._finish(done)
+            self._finish(await self._kept(executor, await self._slotted(executor, activation)))
+        last = self._last_ended(activations)
+        if left and last is not None:
+            self._found[last.effects.activation.key] = self._up_to_date(last)
+
+    def _up_to_date(self, done: Done) -> Done:
+        """The last activation of a lane with what its executor is now.
+
+        One that an earlier life had left to wait may have gone on after those that follow it in the plan.
+        """
+        effects, name = done.effects, done.effects.activation.executor_id
+        state = None if effects.executor_state is None else self._states[name]
+        child = None if effects.child is None else self._around.children[name]
+        return replace(done, effects=replace(effects, executor_state=state, child=child))
 
     async def _parallel_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         """Several activations of one executor at once; its state is asked for when all are done.
@@ -133,12 +157,18 @@ class Superstep:
         try:
             await asyncio.gather(*workers)
         finally:
-            await _stop(workers)
-        last = activations[-1].key
-        self._found[last] = await self._kept(executor, self._found[last])
+            await stop(workers)
+        last = self._last_ended(activations)
+        if last is not None:
+            self._found[last.effects.activation.key] = await self._kept(executor, last)
         if not notes_each:
             for activation in activations:
                 self._finish(self._found[activation.key])
+
+    def _last_ended(self, activations: Sequence[Activation]) -> Done | None:
+        """The last of these in the plan that was not left to wait."""
+        found = (self._found[activation.key] for activation in reversed(activations))
+        return next((done for done in found if done.effects.suspension is None), None)
 
     async def _taken_over(self, executor: Executor, activations: Sequence[Activation]) -> list[Activation]:
         """Take over what an earlier life has finished, and the state that the executor had then; what is left to do."""
@@ -146,7 +176,7 @@ class Superstep:
         states: dict[str, object] = {}
         children: dict[str, Snapshot] = {}
         for activation in activations:
-            done = self._around.journal.done(activation)
+            done = self._around.journal.done(self._around.home_of(activation), activation)
             if done is None:
                 left.append(activation)
                 continue
@@ -157,6 +187,7 @@ class Superstep:
                 states[executor.id] = done.effects.executor_state
             if done.effects.child is not None:
                 children[executor.id] = done.effects.child
+        self._states.update(states)
         if states or children:
             reached = Snapshot(executors=states, children=children)
             await load(self._around.graph, reached, self._around.values, only=[executor.id])
@@ -173,73 +204,40 @@ class Superstep:
             tell(request_event(request, values))
 
     async def _slotted(self, executor: Executor, activation: Activation) -> Done:
+        attempts = Attempts(
+            activation, executor, self._around, drift=self._drift, put_back=lambda: self._put_back(executor)
+        )
         if self._slots is None:
-            return await self._called(executor, activation)
+            return await attempts.done()
         async with self._slots:
-            return await self._called(executor, activation)
+            return await attempts.done()
+
+    async def _put_back(self, executor: Executor) -> None:
+        """Give an executor, or what a sub-workflow is made of, the state that it had before this activation.
+
+        One that handles several messages at once has no state that belongs to one of them.
+        """
+        around, name = self._around, executor.id
+        if not around.is_checkpointed or wiring(executor).max_concurrency > 1:
+            return
+        child = around.children.get(name) or around.snapshot.children.get(name)
+        before = Snapshot(
+            executors={name: self._states[name]} if name in self._states else {},
+            children={name: child} if child is not None else {},
+        )
+        await load(around.graph, before, around.values, only=[name])
 
     def _finish(self, done: Done, *, is_noted: bool = True) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
+        if done.effects.suspension is not None:
+            return  # what it has recorded goes into the checkpoint; another life enters it again
         if is_noted and self._notes and self._around.is_checkpointed:
-            self._around.journal.keep(done)
-
-    async def _called(self, executor: Executor, activation: Activation) -> Done:
-        recorder = ActivationRecorder(activation, executor, self._around)
-        before = self._drift.look(executor) if self._around.is_checkpointed else None
-        self._telling.tell(recorder.invoked())
-        try:
-            outcome = _handler(recorder)()
-            if inspect.isawaitable(outcome):
-                await outcome
-            done = recorder.finish()
-        except Exception as error:
-            self._telling.tell(recorder.failed(error))
-            raise
-        self._telling.tell(recorder.completed())
-        warning = None if before is None else self._drift.noticed(executor, before)
-        if warning is not None:
-            self._telling.tell(WorkflowEvent.warning(warning))
-        return done
+            self._around.journal.keep(self._around.home_of(done.effects.activation), done)
 
     async def _kept(self, executor: Executor, done: Done) -> Done:
         """The same, with the state that the executor has now."""
-        if not self._around.is_checkpointed or not has_hooks(executor):
+        if not self._around.is_checkpointed or not has_hooks(executor) or done.effects.suspension is not None:
             return done
-        state = await saved_state(executor, self._around.values)
+        state = self._states[executor.id] = await saved_state(executor, self._around.values)
         return replace(done, effects=replace(done.effects, executor_state=state))
-
-
-def _handler(recorder: ActivationRecorder) -> Callable[[], Any]:
-    executor, message = recorder.executor, recorder.message
-    context: WorkflowContext[Any, Any] = WorkflowContext(recorder)
-    if recorder.activation.delivery.answers is None:
-        found = handler_of(executor, message)
-        if found is not None:
-            return lambda: found(message, context)
-    else:
-        request = recorder.request_data
-        found = response_handler_of(executor, request, message)
-        if found is not None:
-            return lambda: found(request, message, context)
-    raise TypeError(f"executor {executor.id!r} has no handler for a {type_of(message)}")
-
-
-def _has_failed(task: asyncio.Future[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-async def _stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel what runs and wait for it, however often that is interrupted: nothing of a superstep goes on after it."""
-    interruption: asyncio.CancelledError | None = None
-    for task in tasks:
-        task.cancel()
-    while running := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(running)
-        except asyncio.CancelledError as error:
-            interruption = error
-    for task in tasks:
-        _has_failed(task)  # an exception that nobody has looked at would be told by asyncio
-    if interruption is not None:
-        raise interruption

@@ -27,6 +27,11 @@ class Binding:
     codec: Codec
     values: CodedValues
 
+    @property
+    def has_inbox(self) -> bool:
+        """Whether commands can be sent to runs in this storage."""
+        return not isinstance(self.store, ForeignStore)
+
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of a run, in commit order."""
         if isinstance(self.store, ForeignStore):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
-    from perdure.records import Commit, JournalRecord, NewRun
+    from perdure.records import Command, Commit, EventBatch, JournalRecord, Mark, NewRun, RunStatus
     from perdure.storages.protocol import CheckpointStorage
 
 ENVELOPE = "perdure"
@@ -64,7 +64,7 @@ class ForeignStore:
     async def release(self, claim: Claim) -> None:
         """Nothing was claimed."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
+    async def commit(self, claim: Claim, commit: Commit) -> int:
         """Save the checkpoint, if the head is still what the caller thinks."""
         record = await self.run(claim.run_id)
         head = None if record is None else record.head
@@ -74,6 +74,7 @@ class ForeignStore:
         await self._storage.save(self._opened(commit.manifest, parts))
         remembered = self._memory.of(claim.run_id)
         remembered.head, remembered.parts = commit.manifest, parts
+        return 0
 
     async def _whole(self, commit: Commit) -> Mapping[str, bytes]:
         """All parts of a checkpoint: those that are new, and those of the one before."""
@@ -116,6 +117,38 @@ class ForeignStore:
         self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         """There is no journal here: a superstep that was interrupted is done again."""
+
+    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
+        """The runs that have checkpoints."""
+        del workflow_name
+        ids = dict.fromkeys(checkpoint.run_id for checkpoint in await self.checkpoints())
+        found = [await self.run(run_id) for run_id in ids]
+        return [record for record in found if record is not None and status in {None, record.status}]
+
+    async def post(self, run_id: str, command: Command) -> Command:
+        """Not with six methods."""
+        del run_id, command
+        raise WorkflowCheckpointException(
+            "a storage of your own with the six methods has no inbox; answer with run(responses=...), or use a shipped "
+            "storage"
+        )
+
+    async def inbox(self, run_id: str) -> Sequence[Command]:
+        """Nothing can come."""
+        del run_id
+        return ()
+
+    async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
+        """Nobody tells when something changes."""
+        del run_id, seen, commands_only
+        raise WorkflowCheckpointException(
+            "a storage of your own with the six methods can't be followed; use a shipped storage"
+        )
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
+        """Events are not kept."""
+        del run_id, after, limit
+        return ()
 
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
         """Nothing was recorded."""

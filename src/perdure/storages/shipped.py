@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
 from perdure.checkpoint.codec import Codec
@@ -13,6 +13,8 @@ from perdure.checkpoint.trust import Trust
 from perdure.clock import Clock, SystemClock
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Commit, Manifest, NewRun, Part, Retention
+from perdure.storages.desk import Desk, PendingRequest
+from perdure.storages.following import committed_events
 from perdure.storages.saving import carried_manifest, saved_manifest
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
@@ -20,9 +22,10 @@ from perdure.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable, Mapping
     from pathlib import Path
 
+    from perdure.events import WorkflowEvent
     from perdure.stores.port import Store
 
 
@@ -35,8 +38,10 @@ class StoreStorage:
         *,
         allowed_checkpoint_types: Iterable[str | type] | None = None,
         allow_pickle: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.store = store
+        self.clock = clock or SystemClock()
         self.allow_pickle = allow_pickle
         self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
         self.trust = self.allowed
@@ -115,6 +120,46 @@ class StoreStorage:
         """The ids in commit order: all, or those of a workflow."""
         return list(await self.store.ids(workflow_name=workflow_name))
 
+    @property
+    def _desk(self) -> Desk:
+        return Desk(self.store, self.codec, self.clock)
+
+    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
+        """The requests that wait for an answer: of a run, of a workflow's runs, or of all. Needs the store alone."""
+        return await self._desk.requests(run_id, workflow_name)
+
+    async def respond(
+        self,
+        run_id: str,
+        responses: Mapping[str, Any],
+        *,
+        by: str | None = None,
+        approves: Mapping[str, str] | None = None,
+    ) -> None:
+        """Answer requests of a run, from any process. The answers are durable when this returns.
+
+        Plain data is checked against the stored schema; the run turns it into the type that it asked for. `approves`
+        names, by request, the digest of what the answerer has seen. The same answer again is accepted until the run has
+        taken it in; another one raises AlreadyAnsweredError, which says who answered what and when.
+        """
+        await self._desk.respond(run_id, responses, by=by, approves=approves)
+
+    async def send(
+        self,
+        run_id: str,
+        message: Any,
+        *,
+        target: str | None = None,
+        by: str | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Send a message to a run, from any process: to one of its executors, or as its next turn. Returns its id."""
+        return await self._desk.send(run_id, message, target=target, by=by, message_id=message_id)
+
+    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Tell a run to stop, from any process. It ends in a checkpoint from which it can be resumed."""
+        await self._desk.cancel(run_id, reason=reason, by=by)
+
     async def collect(self) -> int:
         """Remove what no checkpoint refers to any more; the number of parts removed."""
         return await self.store.collect()
@@ -128,6 +173,16 @@ class StoreStorage:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def events(
+        self, run_id: str, *, from_seq: int = 1, follow: bool = False, until_rest: bool = False
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """What a run has committed, from the event of a number on, told in any process with the storage alone.
+
+        With `follow` further events are waited for; with `until_rest` as well, until the run has nothing to do at once.
+        Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
+        """
+        return committed_events(self.store, self.codec, run_id, from_seq=from_seq, follow=follow, until_rest=until_rest)
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
         return StoredCheckpoint.of(Source(manifest, self.store.read_parts, self.codec))
@@ -148,6 +203,7 @@ class InMemoryCheckpointStorage(StoreStorage):
             MemoryStore(retention=retention or Retention(), clock=clock or SystemClock()),
             allowed_checkpoint_types=allowed_checkpoint_types,
             allow_pickle=allow_pickle,
+            clock=clock,
         )
 
 
@@ -164,7 +220,9 @@ class FileCheckpointStorage(StoreStorage):
         allow_pickle: bool = False,
     ) -> None:
         store = FileStore(storage_path, retention=retention or Retention(), clock=clock or SystemClock())
-        super().__init__(store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle)
+        super().__init__(
+            store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle, clock=clock
+        )
         self.storage_path: Path = store.directory
 
 
@@ -181,5 +239,7 @@ class SqliteCheckpointStorage(StoreStorage):
         allow_pickle: bool = False,
     ) -> None:
         store = SqliteStore(path, retention=retention or Retention(), clock=clock or SystemClock())
-        super().__init__(store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle)
+        super().__init__(
+            store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle, clock=clock
+        )
         self.path: Path = store.path

@@ -12,12 +12,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from perdure.errors import WorkflowException
+from perdure.stores import watching
 from perdure.stores.ids import require_checkpoint_id, require_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from perdure.records import Claim, Commit, JournalRecord, Manifest, NewRun, RunRecord
+    from perdure.records import (
+        Claim,
+        Command,
+        Commit,
+        EventBatch,
+        JournalRecord,
+        Manifest,
+        Mark,
+        NewRun,
+        RunRecord,
+        RunStatus,
+    )
+    from perdure.stores.watching import Pause
 
 T = TypeVar("T")
 
@@ -29,6 +42,10 @@ class PendingCommit:
     claim: Claim
     commit: Commit
     error: Exception | None = None
+    waiting: int = 0
+    """The number of the newest command that waits after it."""
+    removed: tuple[str, ...] = ()
+    """The finished runs that the retention has removed with it."""
 
     @property
     def is_durable(self) -> bool:
@@ -64,6 +81,24 @@ class Backend(Protocol):
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None: ...
 
     def run(self, run_id: str) -> RunRecord | None: ...
+
+    def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]: ...
+
+    def post(self, run_id: str, command: Command) -> Command:
+        """Put a command into the inbox, synced; or the one of its id that waits already, whatever the head is."""
+        ...
+
+    def inbox(self, run_id: str) -> Sequence[Command]: ...
+
+    def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]: ...
+
+    def mark(self, run_id: str) -> Mark:
+        """How far the run is, `commands` being the newest that waits, 0 if none does; cheap."""
+        ...
+
+    def changes(self) -> object:
+        """Something that is another one once any process has changed anything here; cheap."""
+        ...
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
 
@@ -105,12 +140,16 @@ class Doer(Protocol[B_co]):
 
 
 class BackedStore(Generic[B]):
-    """The storage port on a backend."""
+    """The storage port on a backend.
 
-    def __init__(self, place: str, doer: Doer[B]) -> None:
+    `pause` lets time pass between two looks for what other processes have changed; None if no other process can.
+    """
+
+    def __init__(self, place: str, doer: Doer[B], *, pause: Pause | None = watching.real_pause) -> None:
         self._place = place
         self._doer = doer
         self._pending: deque[Pending] = deque()
+        self._poller = watching.Poller(lambda: doer.do(_changes), pause)
 
     @property
     def place(self) -> str:
@@ -123,16 +162,18 @@ class BackedStore(Generic[B]):
     async def claim(self, run_id: str, *, create: NewRun | None = None, takeover: bool = False) -> Claim:
         """Take the run for this process."""
         require_run_id(run_id)
-        return await self._doer.do(lambda backend: backend.claim(run_id, create=create, takeover=takeover))
+        return await self._change(run_id, lambda backend: backend.claim(run_id, create=create, takeover=takeover))
 
     async def release(self, claim: Claim) -> None:
         """Give the run free, if the claim still stands."""
         await self._doer.do(lambda backend: backend.release(claim))
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        """Write one commit."""
+    async def commit(self, claim: Claim, commit: Commit) -> int:
+        """Write one commit; the number of the newest command that waits."""
         require_checkpoint_id(commit.manifest.checkpoint_id)
-        await self._write(PendingCommit(claim, commit))
+        pending = PendingCommit(claim, commit)
+        await self._write(pending)
+        return pending.waiting
 
     async def record(
         self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
@@ -166,8 +207,13 @@ class BackedStore(Generic[B]):
         except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
             for pending in taken:
                 pending.error = pending.error or error
-        if not any(isinstance(pending, PendingCommit) for pending in taken):
+        commits = [pending for pending in taken if isinstance(pending, PendingCommit)]
+        if not commits:
             return False
+        for pending in commits:
+            watching.wake(self._place, pending.claim.run_id, inbox=bool(pending.commit.consumed))
+            for run_id in pending.removed:
+                watching.wake(self._place, run_id)
         # These writes have had their end, whatever becomes of the collection.
         with contextlib.suppress(WorkflowException):
             return backend.is_collection_due()
@@ -176,12 +222,60 @@ class BackedStore(Generic[B]):
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back."""
         require_checkpoint_id(to)
-        await self._doer.do(lambda backend: backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce))
+        await self._change(
+            claim.run_id, lambda backend: backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
+        )
+
+    async def _change(self, run_id: str, work: Callable[[B], T]) -> T:
+        """Do what may change a run, and wake those who wait for it, though whoever asked may be gone by then."""
+
+        def change(backend: B) -> T:
+            try:
+                return work(backend)
+            finally:
+                watching.wake(self._place, run_id)
+
+        return await self._doer.do(change)
 
     async def run(self, run_id: str) -> RunRecord | None:
         """What is known of a run."""
         require_run_id(run_id)
         return await self._doer.do(lambda backend: backend.run(run_id))
+
+    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
+        """The runs that are known, in the order in which they began."""
+        return await self._doer.do(lambda backend: backend.runs(workflow_name=workflow_name, status=status))
+
+    async def post(self, run_id: str, command: Command) -> Command:
+        """Put a command into a run's inbox."""
+        require_run_id(run_id)
+        return await self._change(run_id, lambda backend: backend.post(run_id, command))
+
+    async def inbox(self, run_id: str) -> Sequence[Command]:
+        """The commands that wait."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.inbox(run_id))
+
+    async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
+        """Wait until a run's mark is another than the one that was seen. Closing the store does not end that."""
+        require_run_id(run_id)
+        # Whoever listens before looking misses nothing in between.
+        with watching.listening(self._place, run_id, commands_only=commands_only) as listener:
+            try:
+                while True:
+                    listener.rest()
+                    known, mark = await self._doer.do(lambda backend: (backend.changes(), backend.mark(run_id)))
+                    if mark.commands != seen.commands or (mark != seen and not commands_only):
+                        return mark
+                    self._poller.join(listener, known=known)
+                    await listener.woken()
+            finally:
+                await self._poller.leave(listener)
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
+        """What commits have told."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.events(run_id, after=after, limit=limit))
 
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
         """The records since the run's present head."""
@@ -220,7 +314,15 @@ class BackedStore(Generic[B]):
     async def delete(self, checkpoint_id: str) -> bool:
         """Forget one checkpoint."""
         require_checkpoint_id(checkpoint_id)
-        return await self._doer.do(lambda backend: backend.delete(checkpoint_id))
+
+        def delete(backend: B) -> bool:
+            try:
+                return backend.delete(checkpoint_id)
+            finally:
+                # Which run that was is for the backend to know.
+                watching.wake_all(self._place)
+
+        return await self._doer.do(delete)
 
     async def collect(self) -> int:
         """Remove parts that nothing refers to."""
@@ -229,6 +331,10 @@ class BackedStore(Generic[B]):
     async def close(self) -> None:
         """Release files and threads."""
         await self._doer.close()
+
+
+def _changes(backend: Backend) -> object:
+    return backend.changes()
 
 
 def _collect(backend: Backend) -> int:

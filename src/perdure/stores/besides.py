@@ -90,15 +90,15 @@ def closure(roots: Iterable[str], find: Callable[[str], Part | None]) -> dict[st
 
 
 def placed(
-    toc: Mapping[str, str], *, carried: Mapping[str, Part], new: Mapping[str, Part]
+    toc: Mapping[str, str], *, carried: Mapping[str, Part], new: Mapping[str, Part], told: Iterable[str] = ()
 ) -> tuple[dict[str, Part], dict[str, Part]]:
     """Which parts of a checkpoint go into its file, and which beside it.
 
     `carried` are those in the predecessor's file. All that the checkpoint needs besides these and the new ones is
-    beside already.
+    beside already. What its events refer to, the parts `told`, is placed like its own.
     """
     known = {**new, **carried}
-    needed = closure(toc.values(), known.get)
+    needed = closure([*toc.values(), *told], known.get)
     misfits = [part_hash for part_hash, part in needed.items() if part_hash not in carried and not fits_inline(part)]
     beside = closure(misfits, known.get)
     size = 0

@@ -41,6 +41,17 @@ class Counter:
         )
         return number
 
+    def note_change(self) -> None:
+        """Let those who watch the file take note of a change that needs no number."""
+        self.take()
+
+    def contents(self) -> bytes:
+        """The file as it is; another one with every number that is taken."""
+        try:
+            return self._disk.read(self._path)
+        except FileNotFoundError:
+            return b""
+
     @property
     def pruned(self) -> int:
         """How many checkpoints were forgotten since the last collection."""

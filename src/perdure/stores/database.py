@@ -59,6 +59,10 @@ class Database:
         """The single number that a statement gives."""
         return int(self.execute(name, **parameters).fetchone()[0])
 
+    def version_of_data(self) -> int:
+        """Another number once another connection has changed the file."""
+        return _pragma(self._connection, "PRAGMA data_version")
+
     @contextlib.contextmanager
     def transaction(self, *, durable: bool = True) -> Generator[None]:
         """All or nothing. One that is not durable may be lost with the machine, not with the process."""

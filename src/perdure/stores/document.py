@@ -4,13 +4,15 @@
       ... the fields of the header ...,
       "manifest": {"checkpoint_id": ..., "run_id": ..., "position": ..., ...},
       "toc": {"path": "hash of the part", ...},
+      "events": {"first": ..., "count": ..., "refs": [...], "value": ...},
       "parts": {
         "hash": {"refs": [...], "value": ...}
       },
       "checksum": "over every byte before"
     }
 
-Each small part is a line of its own and stands there byte by byte as it was given.
+Each small part is a line of its own and stands there byte by byte as it was given, and so do the events that the
+commit told, if it told any.
 """
 
 from __future__ import annotations
@@ -21,62 +23,85 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Manifest, Part, digest
+from perdure.records import EventBatch, Manifest, Part, digest
 from perdure.stores.retention import Entry, moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from perdure.records import RunStatus
+
 FORMAT = 1
 """The number of this layout, in every file."""
 
 _INLINE_SIZE_MAX = 4096
-_OWN_FIELDS = frozenset({"manifest", "toc", "parts", "checksum"})
+_OWN_FIELDS = frozenset({"manifest", "toc", "events", "parts", "checksum"})
 
+_EVENTS = b',\n  "events": '
 _PARTS = b',\n  "parts": {'
 _REFS = b'": {"refs": '
 _VALUE = b', "value": '
+_BASE64 = b', "base64": "'
 _CHECKSUM = b',\n  "checksum": "'
 _END = b'"\n}\n'
 
 
 @dataclass(frozen=True, slots=True)
+class LogEntry(Entry):
+    """A checkpoint as the log of its run knows it."""
+
+    events: int = 0
+    """The number of the run's newest event as of this commit."""
+    told: int = 0
+    """How many of them the commit told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
-    """A checkpoint with its small parts and its place among all commits."""
+    """A checkpoint with its small parts, what it told, and its place among all commits."""
 
     manifest: Manifest
     settled: bool
     sequence: int
     parts: Mapping[str, Part] = field(repr=False)
+    status: RunStatus = "running"
+    wake_at: str | None = None
+    events: int = 0
+    """The number of the run's newest event as of this commit."""
+    batch: EventBatch | None = None
 
     @property
-    def entry(self) -> Entry:
-        """The checkpoint as retention and order see it."""
-        return Entry(
+    def entry(self) -> LogEntry:
+        """The checkpoint as retention, order and log see it."""
+        return LogEntry(
             checkpoint_id=self.manifest.checkpoint_id,
             position=self.manifest.position,
             sequence=self.sequence,
             moment=moment(self.manifest.timestamp),
             settled=self.settled,
+            status=self.status,
+            wake_at=self.wake_at,
+            events=self.events,
+            told=self.batch.count if self.batch else 0,
         )
+
+
+def status_of(settled: bool) -> RunStatus:  # noqa: FBT001 - the one thing that it depends on
+    """The status of a run, as far as files tell that were written before they told it."""
+    return "idle" if settled else "running"
 
 
 def fits_inline(part: Part) -> bool:
     """Whether a part is small, and JSON that can stand on a line as it is."""
-    if part.kind != "json" or len(part.data) > _INLINE_SIZE_MAX or b"\n" in part.data or b"\r" in part.data:
-        return False
-    try:
-        json.loads(part.data.decode("utf-8"), parse_constant=_refuse)
-    except ValueError:
-        return False
-    return True
+    return part.kind == "json" and len(part.data) <= _INLINE_SIZE_MAX and _fits_line(part.data)
 
 
 def encode(document: Document) -> bytes:
     """The bytes of the file."""
     fields: dict[str, Any] = {**_header_fields(document), "toc": dict(document.manifest.toc)}
     text = json.dumps(fields, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    body = text.removesuffix(b"\n}") + _PARTS + b",".join(map(_line, document.parts.values())) + b"\n  }"
+    told = _events_line(document.batch) if document.batch else b""
+    body = text.removesuffix(b"\n}") + told + _PARTS + b",".join(map(_line, document.parts.values())) + b"\n  }"
     return body + _CHECKSUM + digest(body).encode("ascii") + _END
 
 
@@ -107,6 +132,9 @@ def _header_fields(document: Document) -> dict[str, Any]:
         "iteration_count": manifest.iteration_count,
         "settled": document.settled,
         "sequence": document.sequence,
+        "status": document.status,
+        "wake_at": document.wake_at,
+        "events": document.events,
     }
     header = _json_object(manifest.header)
     if header is not None and not _OWN_FIELDS & header.keys() and _compact(header) == manifest.header:
@@ -125,6 +153,7 @@ def _json_object(data: bytes) -> dict[str, Any] | None:
 def _decode_body(body: bytes) -> Document:
     # The layout's own newlines are the only ones, so what looks like the mark is the mark.
     top, _, part_lines = body.partition(_PARTS)
+    top, _, told = top.partition(_EVENTS)
     fields = json.loads((top + b"\n}").decode("utf-8", "surrogatepass"))
     toc, own = fields.pop("toc"), fields.pop("manifest")
     written = own.pop("format")
@@ -135,13 +164,51 @@ def _decode_body(body: bytes) -> Document:
         )
     coded = own.pop("header_base64", None)
     settled, sequence = own.pop("settled"), own.pop("sequence")
+    status, wake_at = own.pop("status", status_of(settled)), own.pop("wake_at", None)
+    events = own.pop("events", 0)
     header = _compact(fields) if coded is None else base64.b64decode(coded)
+    manifest = Manifest(**own, header=header, toc=toc)
     return Document(
-        manifest=Manifest(**own, header=header, toc=toc),
+        manifest=manifest,
         settled=settled,
         sequence=sequence,
+        status=status,
+        wake_at=wake_at,
+        events=events,
+        batch=_batch(manifest, told) if told else None,
         parts={part.hash: part for part in _parts(part_lines)},
     )
+
+
+def _events_line(batch: EventBatch) -> bytes:
+    fields = {"first": batch.first, "count": batch.count, "refs": batch.refs}
+    head = _EVENTS + json.dumps(fields).encode("ascii").removesuffix(b"}")
+    if _fits_line(batch.data):
+        return head + _VALUE + batch.data + b"}"
+    return head + _BASE64 + base64.b64encode(batch.data) + b'"}'
+
+
+def _batch(manifest: Manifest, line: bytes) -> EventBatch:
+    head, is_plain, text = line.partition(_VALUE)
+    if is_plain:
+        data = text.removesuffix(b"}")
+    else:
+        head, _, text = line.partition(_BASE64)
+        data = base64.b64decode(text.removesuffix(b'"}'))
+    fields = json.loads(head + b"}")
+    refs = tuple(fields["refs"])
+    return EventBatch(manifest.run_id, manifest.checkpoint_id, fields["first"], fields["count"], data, refs)
+
+
+def _fits_line(data: bytes) -> bool:
+    """Whether bytes are JSON that can stand on a line as it is."""
+    if b"\n" in data or b"\r" in data:
+        return False
+    try:
+        json.loads(data.decode("utf-8"), parse_constant=_refuse)
+    except ValueError:
+        return False
+    return True
 
 
 def _line(part: Part) -> bytes:

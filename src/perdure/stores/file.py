@@ -1,9 +1,11 @@
 """A store in a directory of readable files, for all processes of a machine.
 
-<checkpoint id>.json     a checkpoint with its small parts
+<checkpoint id>.json     a checkpoint with its small parts, and what its commit told
 .perdure/parts/          parts that are too large for that
 .perdure/runs/           a log for each run
 .perdure/journal/        for a run what it has finished since its newest checkpoint
+.perdure/inbox/          for a run the commands that wait for it
+.perdure/events/         for a run what the commits told whose checkpoints are forgotten
 .perdure/workflows/      for each workflow which runs were committed to last
 .perdure/forks/          for a checkpoint which forks rest on it
 .perdure/owners/         a lock file for each process that claims runs

@@ -7,81 +7,106 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from perdure.errors import CheckpointDamagedError
 from perdure.records import FullHistory
 from perdure.stores import retention as keep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from perdure.clock import Clock
     from perdure.records import Retention
-    from perdure.stores.documents import Documents
+    from perdure.stores.backend import PendingCommit
+    from perdure.stores.document import Document, LogEntry
+    from perdure.stores.layout import Layout
     from perdure.stores.owners import Owners
-    from perdure.stores.runjournals import RunJournals
-    from perdure.stores.runlog import RunLog
-    from perdure.stores.runlogs import ForkIndex, RunLogs
+    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.telling import Telling
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgetting:
-    """Removes what the retention lets go, a little at a time, and says how much that was."""
+    """Removes what the retention lets go, a little at a time."""
 
     retention: Retention
     clock: Clock
-    documents: Documents
-    logs: RunLogs
-    journals: RunJournals
-    forks: ForkIndex
+    layout: Layout
+    telling: Telling
     owners: Owners
     _unexamined: deque[str] = field(default_factory=deque[str], init=False)
 
-    def prune(self, log: RunLog, *, head: str) -> int:
-        """Remove checkpoints of a run; never its head, nor what a fork rests on."""
+    def prune(self, log: RunLog, run: RunLine) -> None:
+        """Remove checkpoints of a run; never its head, nor what a fork rests on. What they told stays."""
         if isinstance(self.retention.checkpoints, FullHistory):
-            return 0
+            return
         # Before anything is removed: what was removed earlier lasts by now, and its lines are not needed.
         log.shorten()
-        prunable = keep.prunable(self.retention, log.entries(), self.clock.now())
-        spared = (entry for entry in prunable if entry.checkpoint_id != head)
-        doomed = (entry for entry in spared if not self.forks.is_rested_on(entry.checkpoint_id))
+        doomed = list(itertools.islice(self._doomed(log, run), keep.PRUNED_PER_COMMIT_MAX))
+        self.telling.outlive(log, run, [document for _, document in doomed if document])
         pruned = 0
-        for entry in itertools.islice(doomed, keep.PRUNED_PER_COMMIT_MAX):
-            if self.documents.holds(entry):
-                self.documents.remove(entry.checkpoint_id)
+        for entry, _ in doomed:
+            if self.layout.documents.holds(entry):
+                self.layout.documents.remove(entry.checkpoint_id)
                 pruned += 1
             log.forget(entry.checkpoint_id)
-        return pruned
+        self.layout.count_pruned(pruned)
 
-    def remove_finished(self, *, besides: RunLog) -> int:
-        """Remove runs; not the one that commits, nor one that a fork rests on."""
+    def _doomed(self, log: RunLog, run: RunLine) -> Iterator[tuple[LogEntry, Document | None]]:
+        """What the retention lets go; a damaged checkpoint only if it told nothing."""
+        entries = log.entries()
+        prunable = {entry.checkpoint_id for entry in keep.prunable(self.retention, entries, self.clock.now())}
+        for entry in entries:
+            if entry.checkpoint_id not in prunable or entry.checkpoint_id == run.state.record.head:
+                continue
+            try:
+                document = self.layout.documents.find(entry.checkpoint_id)
+            except CheckpointDamagedError:
+                document = None
+                if entry.told:
+                    continue
+            if not self.layout.forks.is_rested_on(entry.checkpoint_id):
+                yield entry, document if document and document.sequence == entry.sequence else None
+
+    def remove_finished(self, pending: PendingCommit) -> None:
+        """Remove runs, and note which; not the one that commits, nor one that a fork rests on."""
         cutoff = keep.finished_cutoff(self.retention, self.clock.now())
         if cutoff is None:
-            return 0
-        removed = pruned = 0
+            return
         for log in self._some_logs():
-            if removed < keep.REMOVED_RUNS_PER_COMMIT_MAX and log is not besides and self._is_finished(log, cutoff):
-                pruned += self.logs.remove(log) + self.journals.named(log.path.name).drop()
-                removed += 1
-        return pruned
+            line = log.current()
+            if line is None or line.state.record.run_id == pending.claim.run_id:
+                continue
+            if self._is_finished(log, line, cutoff):
+                pending.removed += (line.state.record.run_id,)
+                self._remove(log)
+                if len(pending.removed) == keep.REMOVED_RUNS_PER_COMMIT_MAX:
+                    break
 
-    def _is_finished(self, log: RunLog, cutoff: float) -> bool:
-        line = log.current()
+    def _remove(self, log: RunLog) -> None:
+        name = log.path.name
+        self.layout.count_pruned(self.layout.logs.remove(log))
+        self.layout.drop_journal(name)
+        self.layout.inboxes.named(name).drop()
+        self.layout.events.named(name).drop()
+
+    def _is_finished(self, log: RunLog, line: RunLine, cutoff: float) -> bool:
+        """Whether a run is old and has nothing left to do, not even a command that waits."""
         return (
-            line is not None
-            and line.state.record.settled
+            line.state.record.settled
             and (line.state.record.owner is None or self.owners.is_dead(line.state.record.owner))
             and keep.is_older(line.state.moment, cutoff)
-            and not self.forks.is_any_rested_on(log.entries())
+            and not self.layout.inboxes.named(log.path.name).waiting(line)
+            and not self.layout.forks.is_any_rested_on(log.entries())
         )
 
     def _some_logs(self) -> Sequence[RunLog]:
         """The next few logs of all, round and round."""
         names: list[str] = []
         if not self._unexamined:
-            self.logs.finish_removals()
-            self._unexamined.extend(self.logs.names())
+            self.layout.logs.finish_removals()
+            self._unexamined.extend(self.layout.logs.names())
         while self._unexamined and len(names) < _EXAMINED_RUNS_PER_COMMIT_MAX:
             names.append(self._unexamined.popleft())
-        return [self.logs.named(name) for name in names]
+        return [self.layout.logs.named(name) for name in names]

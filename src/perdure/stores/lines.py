@@ -3,11 +3,15 @@
 A line is its checksum, a space, a JSON value and a newline. After a crash the file may end in a piece of a line,
 which is cut off by the next one; a whole line with a wrong checksum is damage, and so is one that has something else
 in the place of its newline.
+
+When the machine goes down, of several writes that were not synced a later one may last and an earlier one not, which
+leaves a hole of zeros. So either a file has no two of them, or its lines say what was synced when they were written.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import WorkflowCheckpointException
@@ -21,12 +25,24 @@ if TYPE_CHECKING:
 
 CHECKSUM_LENGTH = 16
 _BLOCK_SIZE = 4096
+_ZERO = b"\0"
+"""No line has one: JSON writes it otherwise."""
 
 
-def append(disk: Disk, path: Path, value: object, *, sync: bool) -> tuple[int, int]:
-    """Add a line; the size of the file before and after."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line stands, its newline included."""
+
+    start: int
+    end: int
+
+
+def append(disk: Disk, path: Path, value: object, *, sync: bool, settle: bool = False) -> tuple[int, int]:
+    """Add a line; the size of the file before and after. With `settle` what is there already is synced first."""
     line = encoded(value)
     end = _sound_end(disk, path)
+    if settle and end:
+        disk.write_at(path, end, b"", sync=True)
     disk.write_at(path, end, line, sync=sync)
     return end, end + len(line)
 
@@ -39,14 +55,52 @@ def encoded(value: object) -> bytes:
 
 def forward(disk: Disk, path: Path, *, start: int = 0) -> tuple[list[Any], int]:
     """The values from an offset on, and the offset after the last whole line."""
+    placed, end = forward_placed(disk, path, start=start)
+    return [value for value, _ in placed], end
+
+
+def forward_placed(disk: Disk, path: Path, *, start: int = 0) -> tuple[list[tuple[Any, Place]], int]:
+    """The same, each value with its place."""
     try:
         data = disk.read(path, start=start)
     except FileNotFoundError:
         return [], start
     whole, newline, piece = data.rpartition(b"\n")
     _require_torn(path, piece)
-    values = [_decoded(path, line) for line in whole.split(b"\n")] if newline else []
-    return values, start + len(whole) + len(newline)
+    found: list[tuple[Any, Place]] = []
+    for line in whole.split(b"\n") if newline else []:
+        end = start + len(line) + 1
+        found.append((_decoded(path, line), Place(start, end)))
+        start = end
+    return found, start
+
+
+def before_a_hole(disk: Disk, path: Path) -> tuple[list[Any], int]:
+    """The values up to the first hole, and the offset after the last of them.
+
+    Each value says under "synced" up to which offset the file was synced when it was written; if one says so of the
+    hole, that is damage.
+    """
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return [], 0
+    hole = data.find(_ZERO)
+    if hole < 0:
+        return forward(disk, path)
+    end = data.rfind(b"\n", 0, hole) + 1
+    later = (line for line in data[end:].split(b"\n") if _is_sound(line))
+    if any(_decoded(path, line).get("synced", 0) > end for line in later):
+        raise _damaged(path)
+    return [_decoded(path, line) for line in data[:end].split(b"\n")[:-1]], end
+
+
+def at(disk: Disk, path: Path, place: Place) -> Any:
+    """The value in one place."""
+    data = disk.read(path, start=place.start, end=place.end)
+    if not data.endswith(b"\n"):
+        raise _damaged(path)
+    return _decoded(path, data[:-1])
 
 
 def backward(disk: Disk, path: Path) -> Iterator[Any]:

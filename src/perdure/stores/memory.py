@@ -10,17 +10,29 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, CheckpointNotFoundError
-from perdure.records import Claim, FullHistory, Retention
+from perdure.records import Claim, FullHistory, Mark, Retention
 from perdure.stores import retention as keep
 from perdure.stores import rules
 from perdure.stores.backend import BackedStore, PendingCommit, PendingRecords
+from perdure.stores.memory_events import MemoryEvents
+from perdure.stores.memory_inboxes import MemoryInboxes
 from perdure.stores.owners import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part, RunRecord
+    from perdure.records import (
+        Command,
+        Commit,
+        EventBatch,
+        JournalRecord,
+        Manifest,
+        NewRun,
+        Part,
+        RunRecord,
+        RunStatus,
+    )
     from perdure.stores.backend import Pending
 
 T = TypeVar("T")
@@ -33,7 +45,7 @@ class MemoryStore(BackedStore["MemoryBackend"]):
 
     def __init__(self, *, retention: Retention | None = None, clock: Clock | None = None) -> None:
         backend = MemoryBackend(retention=retention or Retention(), clock=clock or SystemClock())
-        super().__init__(f"memory:{next(_numbers)}", _Caller(backend))
+        super().__init__(f"memory:{next(_numbers)}", _Caller(backend), pause=None)
 
 
 class _Caller:
@@ -77,6 +89,8 @@ class MemoryBackend:
         self._of_run: dict[str, dict[str, _Kept]] = {}
         self._of_workflow: dict[str, dict[str, _Kept]] = {}
         self._journals: dict[str, dict[str, JournalRecord]] = {}
+        self._inboxes = MemoryInboxes()
+        self._events = MemoryEvents()
         self._parts: dict[str, Part] = {}
         self._pruned = 0
 
@@ -84,8 +98,8 @@ class MemoryBackend:
         state = rules.claimable(
             self._runs.get(run_id), run_id, create=create, takeover=takeover, is_replaceable=lambda _: True
         )
-        if state.is_new:
-            self._drop_journal(run_id)
+        if state.is_new and run_id in self._runs:
+            self._remove_run(run_id)
         owner, token = this_process(), next(self._tokens)
         self._runs[run_id] = rules.claimed(state, owner=owner, token=token)
         return Claim(run_id, token, owner)
@@ -105,6 +119,8 @@ class MemoryBackend:
                 match each:
                     case PendingCommit():
                         self._commit(each.claim, each.commit)
+                        each.removed = self._remove_finished(besides=each.claim.run_id)
+                        each.waiting = self._inboxes.newest(each.claim.run_id)
                     case PendingRecords():
                         self._record(each.claim, each.head, each.records)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this write, not to the others
@@ -115,8 +131,7 @@ class MemoryBackend:
         rules.require_head(state, head)
         journal = self._journals.setdefault(claim.run_id, {})
         for record in records:
-            for part in record.parts:
-                self._parts.setdefault(part.hash, part)
+            self._put_parts(record.parts)
             replaced = journal.get(record.key)
             self._pruned += replaced is not None and bool(replaced.refs)
             journal[record.key] = replace(record, parts=())
@@ -127,13 +142,24 @@ class MemoryBackend:
         rules.require_next(state, commit)
         if commit.manifest.checkpoint_id in self._checkpoints:
             raise rules.exists_already(commit.manifest.checkpoint_id)
-        for part in commit.parts:
-            self._parts.setdefault(part.hash, part)
+        rules.require_done(self._inboxes.of(claim.run_id), commit)
+        self._put_parts(commit.parts)
         self._keep(commit)
         self._runs[claim.run_id] = rules.committed(state, commit)
         self._drop_journal(claim.run_id)
+        self._pruned += self._inboxes.consume(claim.run_id, commit.consumed)
+        self._tell(state, commit)
         self._prune(claim.run_id)
-        self._remove_finished(besides=claim.run_id)
+
+    def _tell(self, state: rules.RunState, commit: Commit) -> None:
+        batch = rules.told(state, commit)
+        if batch is not None and commit.events is not None:
+            self._put_parts(commit.events.parts)
+            self._events.add(batch, keep.moment(commit.manifest.timestamp))
+
+    def _put_parts(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            self._parts.setdefault(part.hash, part)
 
     def _keep(self, commit: Commit) -> None:
         # The caller's table of contents may change under his hands.
@@ -144,6 +170,8 @@ class MemoryBackend:
             sequence=next(self._sequence),
             moment=keep.moment(manifest.timestamp),
             settled=commit.settled,
+            status=commit.status,
+            wake_at=commit.wake_at,
         )
         kept = _Kept(manifest, manifest.checksum(), entry)
         self._checkpoints[manifest.checkpoint_id] = kept
@@ -156,12 +184,51 @@ class MemoryBackend:
         kept = self._of_run.get(claim.run_id, {}).get(to)
         if kept is None:
             raise CheckpointNotFoundError(to)
-        self._runs[claim.run_id] = rules.moved(state, head=to, settled=kept.entry.settled, nonce=nonce)
-        self._drop_journal(claim.run_id)
+        self._move(state, kept.entry, nonce=nonce)
+
+    def _move(self, state: rules.RunState, to: keep.Entry, *, nonce: str | None = None) -> None:
+        run_id = state.record.run_id
+        self._runs[run_id] = rules.moved(
+            state, head=to.checkpoint_id, settled=to.settled, nonce=nonce, status=to.status, wake_at=to.wake_at
+        )
+        self._drop_journal(run_id)
+        self._pruned += self._inboxes.drop_expecting(run_id)
 
     def run(self, run_id: str) -> RunRecord | None:
         state = self._runs.get(run_id)
         return state.record if state and state.is_known else None
+
+    def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
+        return [
+            state.record
+            for state in self._runs.values()
+            if state.is_known
+            and workflow_name in {None, state.record.workflow_name}
+            and status in {None, state.record.status}
+        ]
+
+    def post(self, run_id: str, command: Command) -> Command:
+        waiting = self._inboxes.of(run_id).get(command.id)
+        if waiting is not None:
+            return waiting
+        state = self._runs.get(run_id)
+        head = self._checkpoints.get(state.record.head) if state and state.record.head else None
+        rules.require_postable(state, run_id, command, head.manifest.toc if head else {})
+        self._put_parts(command.parts)
+        return self._inboxes.put(run_id, command)
+
+    def inbox(self, run_id: str) -> Sequence[Command]:
+        return list(self._inboxes.of(run_id).values())
+
+    def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]:
+        return self._events.after(run_id, after, limit=limit)
+
+    def mark(self, run_id: str) -> Mark:
+        record = self.run(run_id)
+        return Mark(record.head, record.events, self._inboxes.newest(run_id)) if record else Mark()
+
+    def changes(self) -> object:
+        """No other process can change anything here."""
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
         return tuple(self._journals.get(run_id, {}).values())
@@ -212,14 +279,14 @@ class MemoryBackend:
         if not remaining:
             self._remove_run(run_id)
         elif self._runs[run_id].record.head == checkpoint_id:
-            newest = next(reversed(remaining.values())).entry
-            self._runs[run_id] = rules.moved(self._runs[run_id], head=newest.checkpoint_id, settled=newest.settled)
+            self._move(self._runs[run_id], next(reversed(remaining.values())).entry)
         return True
 
     def collect(self) -> int:
         of_checkpoints = (kept.manifest.toc.values() for kept in self._checkpoints.values())
         of_journals = (record.refs for journal in self._journals.values() for record in journal.values())
-        roots = itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_journals))
+        of_others = itertools.chain(self._inboxes.refs(), self._events.refs())
+        roots = itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_journals, of_others))
         needed = {part.hash for part in self._closure(roots)}
         unneeded = self._parts.keys() - needed
         for part in unneeded:
@@ -234,6 +301,7 @@ class MemoryBackend:
         """There is nothing to let go of."""
 
     def _prune(self, run_id: str) -> None:
+        self._pruned += self._events.prune(run_id, self._retention, self._clock.now())
         if isinstance(self._retention.checkpoints, FullHistory):
             return
         history = self._of_run[run_id]
@@ -244,10 +312,10 @@ class MemoryBackend:
         for checkpoint_id in list(itertools.islice(doomed, keep.PRUNED_PER_COMMIT_MAX)):
             self._forget(history[checkpoint_id])
 
-    def _remove_finished(self, *, besides: str) -> None:
+    def _remove_finished(self, *, besides: str) -> tuple[str, ...]:
         cutoff = keep.finished_cutoff(self._retention, self._clock.now())
         if cutoff is None:
-            return
+            return ()
         rested_on = self._rested_on()
         doomed = [
             run_id
@@ -258,14 +326,17 @@ class MemoryBackend:
             and keep.is_older(state.moment, cutoff)
             and rested_on.isdisjoint(self._of_run[run_id])
         ]
-        for run_id in doomed[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
+        removed = tuple(doomed[: keep.REMOVED_RUNS_PER_COMMIT_MAX])
+        for run_id in removed:
             for kept in list(self._of_run[run_id].values()):
                 self._forget(kept)
             self._remove_run(run_id)
+        return removed
 
     def _remove_run(self, run_id: str) -> None:
         del self._runs[run_id]
         self._drop_journal(run_id)
+        self._pruned += self._inboxes.drop(run_id) + self._events.drop(run_id)
 
     def _drop_journal(self, run_id: str) -> None:
         self._pruned += sum(bool(record.refs) for record in self._journals.pop(run_id, {}).values())

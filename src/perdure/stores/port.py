@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.records import Claim, Commit, JournalRecord, Manifest, NewRun, RunRecord
+    from perdure.records import (
+        Claim,
+        Command,
+        Commit,
+        EventBatch,
+        JournalRecord,
+        Manifest,
+        Mark,
+        NewRun,
+        RunRecord,
+        RunStatus,
+    )
 
 
 class Claims(Protocol):
@@ -32,21 +43,24 @@ class Claims(Protocol):
 class Runs(Protocol):
     """The history of runs. Nothing here changes a checkpoint once it is written."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> None:
-        """Write the parts, the checkpoint and the head in one transaction, in which the run's journal becomes void.
+    async def commit(self, claim: Claim, commit: Commit) -> int:
+        """Write the parts, the checkpoint, its events and the head in one transaction.
 
-        Then the retention is applied.
+        In the same transaction the run's journal becomes void and the consumed commands leave the inbox. Then the
+        retention is applied. Returns the number of the newest command that waits, 0 if none does.
 
         Raises:
             ClaimLostError: the claim's token is not the run's any more; nothing was written.
             StaleHeadError: the head is not `commit.expected_head`; nothing was written.
+            CommandWaitsError: a command waits under an id of `commit.taken`; nothing was written.
         """
         ...
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back to an older checkpoint of the run; the later ones stay readable, the journal is dropped.
 
-        The nonce is another one than the run has had before.
+        The nonce is another one than the run has had before. Commands that expect something of the head are dropped.
+        The numbers of events go on: those that were given stay given.
 
         Raises ClaimLostError, StaleHeadError, and CheckpointNotFoundError if `to` is not of this run.
         """
@@ -54,6 +68,10 @@ class Runs(Protocol):
 
     async def run(self, run_id: str) -> RunRecord | None:
         """What is known of a run; None if it was never begun."""
+        ...
+
+    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
+        """The runs that are known, all or some, in the order in which they began."""
         ...
 
 
@@ -78,6 +96,43 @@ class Journals(Protocol):
         """The records since the run's present head, in the order of their first recording.
 
         None for a run that is unknown; those of a run that never began are gone when it is claimed again.
+        """
+        ...
+
+
+class Inboxes(Protocol):
+    """What comes to a run from outside, whoever advances it. A command waits until a commit consumes it."""
+
+    async def post(self, run_id: str, command: Command) -> Command:
+        """Put a command into a run's inbox; it is synced when this returns.
+
+        If a command of this id waits already, nothing is written and that one is returned.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            StaleCommandError: the run's head is not what the command expects; nothing was written.
+        """
+        ...
+
+    async def inbox(self, run_id: str) -> Sequence[Command]:
+        """The commands that wait, in the order in which they came."""
+        ...
+
+    async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
+        """Wait until a run's mark, or only its newest command, is another than the one that was seen; the mark then.
+
+        What this process does is noticed at once, what others do soon. `Mark()` stands for a run that is unknown.
+        """
+        ...
+
+
+class EventLog(Protocol):
+    """What commits have told, in numbers without a gap."""
+
+    async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
+        """The batches that hold events with a number higher than `after`, in order, at most `limit` batches.
+
+        What the retention has removed is left out. Raises CheckpointDamagedError.
         """
         ...
 
@@ -124,7 +179,10 @@ class Upkeep(Protocol):
         ...
 
     async def collect(self) -> int:
-        """Remove parts that no checkpoint and no journal refers to; their number. Safe beside runs, and if killed."""
+        """Remove parts that no checkpoint, journal, inbox or event refers to; their number.
+
+        Safe beside runs, and if killed.
+        """
         ...
 
     async def close(self) -> None:
@@ -133,7 +191,7 @@ class Upkeep(Protocol):
 
 
 @runtime_checkable
-class Store(Claims, Runs, Journals, Checkpoints, Upkeep, Protocol):
+class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Protocol):
     """The whole port."""
 
     @property

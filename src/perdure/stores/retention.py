@@ -1,4 +1,4 @@
-"""Which checkpoints of a run, and which runs, may be forgotten. Stores do the forgetting."""
+"""Which checkpoints and events of a run, and which runs, may be forgotten. Stores do the forgetting."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.records import Retention
+    from perdure.records import Retention, RunStatus
 
 PRUNED_PER_COMMIT_MAX = 100
-"""Checkpoints that one commit forgets at most; the next one goes on."""
+"""Checkpoints, and batches of events, that one commit forgets at most; the next one goes on."""
 
 REMOVED_RUNS_PER_COMMIT_MAX = 10
 """Finished runs that one commit removes at most."""
 
 PRUNED_BEFORE_COLLECTION_MIN = 200
-"""So many forgotten checkpoints and journal records, and no fewer than there are checkpoints left, make a collection of
-parts worth its while."""
+"""So many forgotten checkpoints, journal records, commands and batches of events, and no fewer than there are
+checkpoints left, make a collection of parts worth its while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Entry:
     """Its place in the order of all commits of the store."""
     moment: float | None
     settled: bool
+    status: RunStatus = "running"
+    wake_at: str | None = None
 
 
 def moment(timestamp: str) -> float | None:
@@ -63,6 +65,38 @@ def checkpoint_cutoff(retention: Retention, now: datetime) -> float | None:
             return now.timestamp() - age.total_seconds()
         case LatestOnly() | KeepLast() | FullHistory():
             return None
+
+
+def kept_newest_batches(retention: Retention) -> int | None:
+    """How many of a run's newest batches of events stay, if it is their number that decides."""
+    match retention.events:
+        case KeepLast(n):
+            return n
+        case FullHistory() | KeepFor():
+            return None
+
+
+def events_cutoff(retention: Retention, now: datetime) -> float | None:
+    """The moment before which events are old, if their age decides."""
+    match retention.events:
+        case KeepFor(age):
+            return now.timestamp() - age.total_seconds()
+        case KeepLast() | FullHistory():
+            return None
+
+
+def prunable_batches(retention: Retention, moments: Sequence[float | None], now: datetime) -> int:
+    """How many of a run's batches of events go; `moments` are those of their commits, oldest batch first.
+
+    Always the first so many: what stays has no gap.
+    """
+    newest = kept_newest_batches(retention)
+    if newest is not None:
+        return max(0, len(moments) - newest)
+    cutoff = events_cutoff(retention, now)
+    if cutoff is not None:
+        return next((number for number, moment in enumerate(moments) if not is_older(moment, cutoff)), len(moments))
+    return 0
 
 
 def finished_cutoff(retention: Retention, now: datetime) -> float | None:

@@ -6,11 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import JournalRecord, Manifest, Owner, RunRecord
+from perdure.records import Command, EventBatch, JournalRecord, Manifest, Owner, RunRecord
+from perdure.stores import retention as keep
 from perdure.stores.rules import RunState
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from perdure.records import Commit
 
 
 def run_state(row: sqlite3.Row) -> RunState:
@@ -29,8 +32,58 @@ def run_state(row: sqlite3.Row) -> RunState:
         position=row["position"],
         settled=bool(row["settled"]),
         owner=owner,
+        status=row["status"],
+        wake_at=row["wake_at"],
+        events=row["events"],
     )
     return RunState(record, token=row["token"], moment=row["moment"])
+
+
+def of_run_state(state: RunState) -> dict[str, object]:
+    """The columns of a run."""
+    record = state.record
+    owner = record.owner
+    return {
+        "run_id": record.run_id,
+        "workflow_name": record.workflow_name,
+        "created_at": record.created_at,
+        "nonce": record.nonce,
+        "input_digest": record.input_digest,
+        "parent_checkpoint_id": record.parent_checkpoint_id,
+        "head": record.head,
+        "position": record.position,
+        "settled": record.settled,
+        "status": record.status,
+        "wake_at": record.wake_at,
+        "events": record.events,
+        "moment": state.moment,
+        "token": state.token,
+        "owner_id": owner.id if owner else None,
+        "owner_host": owner.host if owner else None,
+        "owner_boot": owner.boot if owner else None,
+        "owner_pid": owner.pid if owner else None,
+    }
+
+
+def of_commit(commit: Commit) -> dict[str, object]:
+    """The columns of its checkpoint."""
+    manifest = commit.manifest
+    return {
+        "checkpoint_id": manifest.checkpoint_id,
+        "run_id": manifest.run_id,
+        "workflow_name": manifest.workflow_name,
+        "position": manifest.position,
+        "previous_id": manifest.previous_id,
+        "timestamp": manifest.timestamp,
+        "moment": keep.moment(manifest.timestamp),
+        "iteration_count": manifest.iteration_count,
+        "settled": commit.settled,
+        "status": commit.status,
+        "wake_at": commit.wake_at,
+        "checksum": manifest.checksum(),
+        "header": manifest.header,
+        "toc": json.dumps(dict(manifest.toc), separators=(",", ":")),
+    }
 
 
 def manifest(row: sqlite3.Row) -> Manifest:
@@ -68,3 +121,51 @@ def journal_record(row: sqlite3.Row) -> JournalRecord:
     if checksum != row["checksum"]:
         raise CheckpointDamagedError(where, "the checksum of a record of its journal does not match")
     return record
+
+
+def command(row: sqlite3.Row) -> Command:
+    """A row of the inbox, with the head of its run. Raises CheckpointDamagedError."""
+    run_id = str(row["run_id"])
+    where = str(row["run_head"] or run_id)
+    try:
+        found = Command(
+            id=json.loads(row["id"]),
+            kind=json.loads(row["kind"]),
+            data=row["data"],
+            refs=tuple(json.loads(row["refs"])),
+            expects=_pair(row["expects"]),
+            number=row["number"],
+        )
+        checksum = found.checksum(run_id=run_id)
+    except (ValueError, TypeError) as error:
+        raise CheckpointDamagedError(where, f"a command of its inbox can't be read ({error})") from error
+    if checksum != row["checksum"]:
+        raise CheckpointDamagedError(where, "the checksum of a command of its inbox does not match")
+    return found
+
+
+def _pair(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    path, part_hash = json.loads(text)
+    return path, part_hash
+
+
+def batch(row: sqlite3.Row) -> EventBatch:
+    """A row of events. Raises CheckpointDamagedError."""
+    checkpoint_id = str(row["checkpoint_id"])
+    try:
+        found = EventBatch(
+            run_id=row["run_id"],
+            checkpoint_id=checkpoint_id,
+            first=row["first"],
+            count=row["count"],
+            data=row["data"],
+            refs=tuple(json.loads(row["refs"])),
+        )
+        checksum = found.checksum()
+    except (ValueError, TypeError) as error:
+        raise CheckpointDamagedError(checkpoint_id, f"its events can't be read ({error})") from error
+    if checksum != row["checksum"]:
+        raise CheckpointDamagedError(checkpoint_id, "the checksum of its events does not match")
+    return found

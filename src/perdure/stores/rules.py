@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from perdure.errors import ClaimLostError, RunBusyError, RunNotFoundError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import RunRecord
+from perdure.errors import (
+    ClaimLostError,
+    CommandWaitsError,
+    RunBusyError,
+    RunNotFoundError,
+    StaleCommandError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+)
+from perdure.records import EventBatch, RunRecord
 from perdure.stores.retention import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Mapping
 
-    from perdure.records import Claim, Commit, NewRun, Owner
+    from perdure.records import Claim, Command, Commit, NewRun, Owner, RunStatus
 
 BEFORE_THE_FIRST = -1
 
@@ -120,16 +128,73 @@ def require_next(state: RunState, commit: Commit) -> None:
         )
 
 
+def require_done(waiting: Container[str], commit: Commit) -> None:
+    """Refuse a commit that does the work of a command which waits and which it does not consume."""
+    for command_id in commit.taken:
+        if command_id in waiting and command_id not in commit.consumed:
+            raise CommandWaitsError(commit.manifest.run_id, command_id=command_id)
+
+
+def require_postable(state: RunState | None, run_id: str, command: Command, toc: Mapping[str, str]) -> RunState:
+    """The run, if a command may be put into its inbox. `toc` is the table of contents of its head."""
+    if state is None or not state.is_known:
+        raise RunNotFoundError(run_id)
+    if command.expects is not None:
+        path, part_hash = command.expects
+        if toc.get(path) != part_hash:
+            raise StaleCommandError(run_id, path=path)
+    return state
+
+
+def posted(command: Command, *, number: int) -> Command:
+    """A command as it waits in an inbox."""
+    return replace(command, parts=(), number=number)
+
+
+def told(state: RunState, commit: Commit) -> EventBatch | None:
+    """What a commit tells, with its numbers, if it tells anything; `state` is the run before it."""
+    events = commit.events
+    if events is None or events.count == 0:
+        return None
+    manifest = commit.manifest
+    return EventBatch(
+        run_id=manifest.run_id,
+        checkpoint_id=manifest.checkpoint_id,
+        first=state.record.events + 1,
+        count=events.count,
+        data=events.data,
+        refs=events.refs,
+    )
+
+
 def committed(state: RunState, commit: Commit) -> RunState:
     """The run after a commit."""
     manifest = commit.manifest
-    record = replace(state.record, head=manifest.checkpoint_id, position=manifest.position, settled=commit.settled)
+    record = replace(
+        state.record,
+        head=manifest.checkpoint_id,
+        position=manifest.position,
+        settled=commit.settled,
+        status=commit.status,
+        wake_at=commit.wake_at,
+        events=state.record.events + (commit.events.count if commit.events else 0),
+    )
     return replace(state, record=record, moment=moment(manifest.timestamp))
 
 
-def moved(state: RunState, *, head: str, settled: bool, nonce: str | None = None) -> RunState:
+def moved(
+    state: RunState,
+    *,
+    head: str,
+    settled: bool,
+    nonce: str | None = None,
+    status: RunStatus = "running",
+    wake_at: str | None = None,
+) -> RunState:
     """The run with its head at another of its checkpoints."""
-    record = replace(state.record, head=head, settled=settled, nonce=nonce or state.record.nonce)
+    record = replace(
+        state.record, head=head, settled=settled, nonce=nonce or state.record.nonce, status=status, wake_at=wake_at
+    )
     return replace(state, record=record)
 
 

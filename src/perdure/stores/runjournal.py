@@ -6,7 +6,6 @@ A head can be returned to, by rewinding, but never with the same nonce.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import JournalRecord, Part
-from perdure.stores import lines
+from perdure.stores import lineparts, lines
 from perdure.stores.besides import closure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from perdure.records import RunRecord
     from perdure.stores.disk import Disk, Stamp
 
-_INLINE_SIZE_MAX = 4096
 _SIZE_BEFORE_COMPACTION = 256 * 1024
 
 
@@ -48,13 +46,13 @@ class JournalLine:
     stay: Stay
     records: tuple[JournalRecord, ...]
     parts: tuple[Part, ...]
+    synced: int = 0
+    """Up to which offset the file was known to be synced when this was written."""
 
 
-def split(stay: Stay, records: Sequence[JournalRecord]) -> tuple[JournalLine, list[Part]]:
+def split(stay: Stay, records: Sequence[JournalRecord]) -> tuple[JournalLine, Sequence[Part]]:
     """The line for these records, and the parts to be written beside it."""
-    parts = {part.hash: part for record in records for part in record.parts}
-    beside = [part for part in parts.values() if len(part.data) > _INLINE_SIZE_MAX]
-    inline = tuple(part for part in parts.values() if len(part.data) <= _INLINE_SIZE_MAX)
+    inline, beside = lineparts.split(part for record in records for part in record.parts)
     return JournalLine(stay, tuple(replace(record, parts=()) for record in records), inline), beside
 
 
@@ -64,6 +62,7 @@ class _Contents:
 
     stamp: Stamp | None = None
     end: int = 0
+    synced: int = 0
     is_name_synced: bool = False
     stay: Stay | None = None
     records: dict[str, JournalRecord] = field(default_factory=dict[str, JournalRecord])
@@ -72,6 +71,7 @@ class _Contents:
     """How many records that were replaced had parts beside the file."""
 
     def take(self, line: JournalLine) -> None:
+        self.synced = max(self.synced, line.synced)
         if line.stay != self.stay:
             self.stay = line.stay
             self.records.clear()
@@ -109,11 +109,16 @@ class RunJournal:
         """A part that stands in the file, as far as it was looked at."""
         return self._contents.parts.get(part_hash)
 
+    def all_parts(self) -> Iterator[Part]:
+        """Every part that stands in the file. Raises WorkflowCheckpointException."""
+        written, _ = read(self._disk, self._path)
+        return chain.from_iterable(line.parts for line in written)
+
     def append(self, new: Sequence[JournalLine], *, sync: bool) -> None:
         """Write these lines, all of one stay. Raises CheckpointDamagedError for what is there already."""
         contents = self._refreshed(new[0].stay)
         before = contents.end
-        data = b"".join(map(encoded, new))
+        data = b"".join(encoded(replace(line, synced=contents.synced)) for line in new)
         self._disk.write_at(self._path, before, data, sync=sync)
         if sync and not contents.is_name_synced:
             self._disk.sync_directory(self._path.parent)
@@ -121,6 +126,7 @@ class RunJournal:
         for line in new:
             contents.take(line)
         contents.end += len(data)
+        contents.synced = contents.end if sync else contents.synced
         contents.stamp = self._disk.stamp(self._path)
         # At each doubling, so that a journal that can't be shortened costs little to try.
         if contents.end >= _SIZE_BEFORE_COMPACTION and before.bit_length() < contents.end.bit_length():
@@ -168,6 +174,7 @@ class RunJournal:
         self._contents = _Contents(
             stamp=self._disk.stamp(self._path),
             end=len(data),
+            synced=len(data),
             is_name_synced=True,
             stay=stay,
             records={record.key: record for record in records},
@@ -178,7 +185,7 @@ class RunJournal:
 
 def read(disk: Disk, path: Path) -> tuple[list[JournalLine], int]:
     """The lines of a file, and where the last whole one ends."""
-    values, end = lines.forward(disk, path)
+    values, end = lines.before_a_hole(disk, path)
     return [_from_json(value) for value in values], end
 
 
@@ -188,10 +195,9 @@ def encoded(line: JournalLine) -> bytes:
         {
             "head": line.stay.head,
             "nonce": line.stay.nonce,
-            "records": [{"key": each.key, "refs": each.refs, **_coded(each.data)} for each in line.records],
-            "parts": [
-                {"hash": each.hash, "kind": each.kind, "refs": each.refs, **_coded(each.data)} for each in line.parts
-            ],
+            "synced": line.synced,
+            "records": [{"key": each.key, "refs": each.refs, **lineparts.coded(each.data)} for each in line.records],
+            "parts": lineparts.parts_to_json(line.parts),
         }
     )
 
@@ -199,18 +205,9 @@ def encoded(line: JournalLine) -> bytes:
 def _from_json(value: dict[str, Any]) -> JournalLine:
     return JournalLine(
         stay=Stay(value["head"], value["nonce"]),
-        records=tuple(JournalRecord(each["key"], _decoded(each), tuple(each["refs"])) for each in value["records"]),
-        parts=tuple(Part(each["hash"], _decoded(each), tuple(each["refs"]), each["kind"]) for each in value["parts"]),
+        records=tuple(
+            JournalRecord(each["key"], lineparts.decoded(each), tuple(each["refs"])) for each in value["records"]
+        ),
+        parts=lineparts.parts_from_json(value["parts"]),
+        synced=value.get("synced", 0),
     )
-
-
-def _coded(data: bytes) -> dict[str, str]:
-    """Bytes as text that people can read, if they are."""
-    try:
-        return {"text": data.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
-
-
-def _decoded(fields: dict[str, str]) -> bytes:
-    return fields["text"].encode("utf-8") if "text" in fields else base64.b64decode(fields["base64"])

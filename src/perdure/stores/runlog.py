@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perdure.records import Owner, RunRecord
 from perdure.stores import lines, rules
-from perdure.stores.retention import Entry
+from perdure.stores.document import LogEntry, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,9 +33,17 @@ class RunLine:
 
     change: Change
     state: rules.RunState
-    newest: Entry | None
+    newest: LogEntry | None
     """The newest commit; it is the head unless the run was rewound."""
     subject: str | None = None
+    life: int = 0
+    """The token of the claim with which the run began. What was written for an earlier run of its id has another."""
+    consumed: tuple[int, ...] = ()
+    """The numbers of commands that have left the inbox, although they may still stand in its file."""
+    dropped: tuple[int, ...] = ()
+    """The numbers of those that go with the deletion which is announced."""
+    forgotten: int = 0
+    """The number of the last event that the retention has removed."""
 
 
 class RunLog:
@@ -48,7 +56,9 @@ class RunLog:
         self._mark: bytes = b""
         self._end = 0
         self._line_count = 0
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LogEntry] = {}
+        self._settled_size = -1
+        """The size of the file when this process synced it last, if it wrote nothing since."""
 
     def current(self) -> RunLine | None:
         """The run as it is now; None if it does not exist."""
@@ -63,7 +73,10 @@ class RunLog:
 
     def append(self, line: RunLine, *, sync: bool) -> None:
         """Write what the run is from now on."""
-        lines.append(self._disk, self.path, _to_json(line), sync=sync)
+        stamp = self._disk.stamp(self.path)
+        is_settled = stamp is None or stamp.size == self._settled_size
+        _, size = lines.append(self._disk, self.path, _to_json(line), sync=sync, settle=not is_settled)
+        self._settled_size = size if sync else -1
 
     def without(self, line: RunLine, checkpoint_id: str) -> RunLine | None:
         """The run after one of its checkpoints is deleted; None if it was the only one."""
@@ -72,10 +85,19 @@ class RunLog:
             return None
         state = line.state
         if state.record.head == checkpoint_id:
-            state = rules.moved(state, head=newest.checkpoint_id, settled=newest.settled)
-        return RunLine("deletion", state, newest, subject=checkpoint_id)
+            state = rules.moved(
+                state,
+                head=newest.checkpoint_id,
+                settled=newest.settled,
+                status=newest.status,
+                wake_at=newest.wake_at,
+            )
+        consumed = (*line.consumed, *line.dropped)
+        return RunLine(
+            "deletion", state, newest, checkpoint_id, life=line.life, consumed=consumed, forgotten=line.forgotten
+        )
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LogEntry]:
         """The commits of the run in their order, those that are gone by now left out as far as is known."""
         self._refresh()
         return list(self._entries.values())
@@ -97,13 +119,15 @@ class RunLog:
 
     def _with_deletion_settled(self, line: RunLine) -> RunLine | None:
         doomed = self._find(line.subject)
-        return line if doomed and self._documents.holds(doomed) else self.without(line, line.subject or "")
+        if doomed and self._documents.holds(doomed):
+            return replace(line, dropped=())
+        return self.without(line, line.subject or "")
 
-    def _find(self, checkpoint_id: str | None) -> Entry | None:
+    def _find(self, checkpoint_id: str | None) -> LogEntry | None:
         self._refresh()
         return self._entries.get(checkpoint_id or "")
 
-    def _newest_besides(self, checkpoint_id: str) -> Entry | None:
+    def _newest_besides(self, checkpoint_id: str) -> LogEntry | None:
         remaining = (entry for entry in reversed(self.entries()) if entry.checkpoint_id != checkpoint_id)
         return next((entry for entry in remaining if self._documents.holds(entry)), None)
 
@@ -139,9 +163,9 @@ class RunLog:
             self._entries.pop(line.subject or "", None)
 
 
-def _shortened(current: RunLine, kept: Iterable[Entry]) -> Iterator[object]:
+def _shortened(current: RunLine, kept: Iterable[LogEntry]) -> Iterator[object]:
     for entry in kept:
-        yield _to_json(RunLine("commit", current.state, entry, subject=entry.checkpoint_id))
+        yield _to_json(replace(current, change="commit", newest=entry, subject=entry.checkpoint_id))
     yield _to_json(replace(current, change="claim", subject=None))
 
 
@@ -153,17 +177,33 @@ def _to_json(line: RunLine) -> dict[str, Any]:
         "token": line.state.token,
         "moment": line.state.moment,
         "newest": asdict(line.newest) if line.newest else None,
+        "life": line.life,
+        "consumed": line.consumed,
+        "dropped": line.dropped,
+        "forgotten": line.forgotten,
     }
 
 
 def _from_json(value: dict[str, Any]) -> RunLine:
-    fields = dict(value)
+    fields: dict[str, Any] = {"status": status_of(value["settled"]), **value}
     change, subject, newest = fields.pop("change"), fields.pop("subject"), fields.pop("newest")
     token, moment, owner = fields.pop("token"), fields.pop("moment"), fields.pop("owner")
+    # Lines that were written before there were inboxes and events have nothing to say of them.
+    life, forgotten = fields.pop("life", 0), fields.pop("forgotten", 0)
+    consumed, dropped = fields.pop("consumed", ()), fields.pop("dropped", ())
     record = RunRecord(**fields, owner=Owner(**owner) if owner else None)
     return RunLine(
         change=change,
         state=rules.RunState(record, token=token, moment=moment),
-        newest=Entry(**newest) if newest else None,
+        newest=_entry(newest) if newest else None,
         subject=subject,
+        life=life,
+        consumed=tuple(consumed),
+        dropped=tuple(dropped),
+        forgotten=forgotten,
     )
+
+
+def _entry(fields: dict[str, Any]) -> LogEntry:
+    known: dict[str, Any] = {"status": status_of(fields["settled"]), **fields}
+    return LogEntry(**known)

@@ -11,20 +11,35 @@ from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
 from perdure.errors import CheckpointNotFoundError, CheckpointWriteError, WorkflowCheckpointException
-from perdure.records import Claim, Retention
+from perdure.records import Claim, Mark, Retention
 from perdure.stores import retention as keep
 from perdure.stores import rows, rules
 from perdure.stores.backend import BackedStore, PendingCommit, PendingRecords
 from perdure.stores.database import Database, database_errors
 from perdure.stores.owners import Owners
+from perdure.stores.sqlite_events import EventTable
+from perdure.stores.sqlite_inboxes import InboxTable
+from perdure.stores.sqlite_journals import JournalTable
+from perdure.stores.watching import real_pause
 from perdure.stores.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part, RunRecord
+    from perdure.records import (
+        Command,
+        Commit,
+        EventBatch,
+        JournalRecord,
+        Manifest,
+        NewRun,
+        Part,
+        RunRecord,
+        RunStatus,
+    )
     from perdure.stores.backend import Pending
+    from perdure.stores.watching import Pause
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50
 _SWEPT_PER_TRANSACTION_MAX = 10_000
@@ -34,7 +49,12 @@ class SqliteStore(BackedStore["SqliteBackend"]):
     """Runs in a SQLite file. The file is opened when it is first needed."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, retention: Retention | None = None, clock: Clock | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        pause: Pause = real_pause,
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
             raise WorkflowCheckpointException("runs are kept in a file; give its path, or use the in-memory storage")
@@ -42,7 +62,8 @@ class SqliteStore(BackedStore["SqliteBackend"]):
         open_backend = functools.partial(
             SqliteBackend, self.path, retention=retention or Retention(), clock=clock or SystemClock()
         )
-        super().__init__(f"sqlite:{self.path.resolve()}", Worker(f"perdure {self.path.name}", open_backend))
+        worker = Worker(f"perdure {self.path.name}", open_backend)
+        super().__init__(f"sqlite:{self.path.resolve()}", worker, pause=pause)
 
 
 class SqliteBackend:
@@ -54,6 +75,11 @@ class SqliteBackend:
         self._clock = clock
         self._owners = Owners(path.with_name(f"{path.name}-owners"))
         self._database = Database(path)
+        # Versions of the data mean something to the connection that gave them, and to no other.
+        self._connected = object()
+        self._journal = JournalTable(self._database)
+        self._inbox = InboxTable(self._database)
+        self._events = EventTable(self._database)
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
         with database_errors(self._path), self._database.transaction(durable=False):
@@ -65,7 +91,7 @@ class SqliteBackend:
                 is_replaceable=self._owners.is_replaceable,
             )
             if state.is_new:
-                self._drop_journal(run_id)
+                self._drop_run(run_id)
             self._database.execute("count", name="token", by=1)
             token = self._database.number("counted", name="token")
             owner = self._owners.enter()
@@ -99,6 +125,8 @@ class SqliteBackend:
                 match pending:
                     case PendingCommit():
                         self._commit(pending.claim, pending.commit)
+                        pending.removed = self._remove_finished(besides=pending.claim.run_id)
+                        pending.waiting = self._inbox.newest(pending.claim.run_id)
                     case PendingRecords():
                         self._record(pending.claim, pending.head, pending.records)
         except sqlite3.Error:
@@ -111,24 +139,16 @@ class SqliteBackend:
         rules.require_head(state, head)
         for record in records:
             self._put_parts(record.parts)
-            row: dict[str, object] = {"run_id": claim.run_id, "key": json.dumps(record.key)}
-            if self._database.execute("has_record_with_parts", **row).fetchone():
-                self._count_pruned(1)
-            checksum = record.checksum(run_id=claim.run_id, head=head)
-            refs = json.dumps(record.refs)
-            self._database.execute("put_record", **row, head=head, checksum=checksum, refs=refs, data=record.data)
+            self._count_pruned(self._journal.put(claim.run_id, record, head=head))
 
     def _put_parts(self, parts: Iterable[Part]) -> None:
         for part in parts:
             refs = json.dumps(part.refs)
             self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
 
-    def _drop_journal(self, run_id: str) -> None:
-        self._count_pruned(self._database.number("count_records_with_parts", run_id=run_id))
-        self._database.execute("drop_journal", run_id=run_id)
-
     def _drop_run(self, run_id: str) -> None:
-        self._drop_journal(run_id)
+        of_journal = self._journal.drop(run_id)
+        self._count_pruned(of_journal + self._inbox.with_parts(run_id) + self._events.with_parts(run_id))
         self._database.execute("drop_run", run_id=run_id)
 
     def _count_pruned(self, number: int) -> None:
@@ -142,30 +162,21 @@ class SqliteBackend:
         checkpoint_id = commit.manifest.checkpoint_id
         if self._database.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone():
             raise rules.exists_already(checkpoint_id)
+        rules.require_done(self._inbox.among(claim.run_id, commit.taken), commit)
         self._put_parts(commit.parts)
-        self._put_checkpoint(commit)
+        self._database.execute("put_checkpoint", **rows.of_commit(commit))
         self._put(rules.committed(state, commit))
-        self._drop_journal(claim.run_id)
+        self._count_pruned(self._journal.drop(claim.run_id))
+        self._count_pruned(self._inbox.consume(claim.run_id, commit.consumed))
+        self._tell(state, commit)
         self._count_pruned(self._prune(claim.run_id, head=checkpoint_id))
-        self._count_pruned(self._remove_finished(besides=claim.run_id))
 
-    def _put_checkpoint(self, commit: Commit) -> None:
-        manifest = commit.manifest
-        self._database.execute(
-            "put_checkpoint",
-            checkpoint_id=manifest.checkpoint_id,
-            run_id=manifest.run_id,
-            workflow_name=manifest.workflow_name,
-            position=manifest.position,
-            previous_id=manifest.previous_id,
-            timestamp=manifest.timestamp,
-            moment=keep.moment(manifest.timestamp),
-            iteration_count=manifest.iteration_count,
-            settled=commit.settled,
-            checksum=manifest.checksum(),
-            header=manifest.header,
-            toc=json.dumps(dict(manifest.toc), separators=(",", ":")),
-        )
+    def _tell(self, state: rules.RunState, commit: Commit) -> None:
+        batch = rules.told(state, commit)
+        if batch is not None and commit.events is not None:
+            self._put_parts(commit.events.parts)
+            self._events.add(batch, keep.moment(commit.manifest.timestamp))
+        self._count_pruned(self._events.prune(state.record.run_id, self._retention, self._clock.now()))
 
     def _prune(self, run_id: str, *, head: str) -> int:
         newest = keep.kept_newest(self._retention)
@@ -177,20 +188,20 @@ class SqliteBackend:
             return self._database.execute("prune_older", cutoff=cutoff, **common).rowcount
         return 0
 
-    def _remove_finished(self, *, besides: str) -> int:
+    def _remove_finished(self, *, besides: str) -> tuple[str, ...]:
         cutoff = keep.finished_cutoff(self._retention, self._clock.now())
         if cutoff is None:
-            return 0
+            return ()
         finished = self._database.execute(
             "finished_runs", besides=besides, cutoff=cutoff, limit=_EXAMINED_RUNS_PER_COMMIT_MAX
         ).fetchall()
-        owners = [(row["run_id"], rows.run_state(row).record.owner) for row in finished]
-        free = [run_id for run_id, owner in owners if owner is None or self._owners.is_dead(owner)]
-        pruned = 0
-        for run_id in free[: keep.REMOVED_RUNS_PER_COMMIT_MAX]:
-            pruned += self._database.number("count_checkpoints_of_run", run_id=run_id)
+        records = [rows.run_state(row).record for row in finished]
+        free = [record.run_id for record in records if record.owner is None or self._owners.is_dead(record.owner)]
+        removed = tuple(free[: keep.REMOVED_RUNS_PER_COMMIT_MAX])
+        for run_id in removed:
+            self._count_pruned(self._database.number("count_checkpoints_of_run", run_id=run_id))
             self._drop_run(run_id)
-        return pruned
+        return removed
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         with database_errors(self._path), self._database.transaction():
@@ -199,20 +210,72 @@ class SqliteBackend:
             row = self._database.execute("checkpoint", checkpoint_id=to).fetchone()
             if row is None or row["run_id"] != claim.run_id:
                 raise CheckpointNotFoundError(to)
-            self._put(rules.moved(state, head=to, settled=bool(row["settled"]), nonce=nonce))
-            self._drop_journal(claim.run_id)
+            self._move(state, row, nonce=nonce)
+
+    def _move(self, state: rules.RunState, row: sqlite3.Row, *, nonce: str | None = None) -> None:
+        """Give the run another head, of which this is the row."""
+        moved = rules.moved(
+            state,
+            head=row["checkpoint_id"],
+            settled=bool(row["settled"]),
+            nonce=nonce,
+            status=row["status"],
+            wake_at=row["wake_at"],
+        )
+        self._put(moved)
+        run_id = state.record.run_id
+        self._count_pruned(self._journal.drop(run_id) + self._inbox.drop_expecting(run_id))
 
     def run(self, run_id: str) -> RunRecord | None:
         with database_errors(self._path):
             state = self._state(run_id)
         return state.record if state and state.is_known else None
 
+    def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
+        with database_errors(self._path):
+            if workflow_name is not None:
+                found = self._database.execute("runs_of_workflow", workflow_name=workflow_name).fetchall()
+            elif status is not None:
+                found = self._database.execute("runs_of_status", status=status).fetchall()
+            else:
+                found = self._database.execute("runs").fetchall()
+        return [rows.run_state(row).record for row in found if status in {None, row["status"]}]
+
+    def post(self, run_id: str, command: Command) -> Command:
+        with database_errors(self._path), self._database.transaction():
+            waiting = self._inbox.find(run_id, command.id)
+            if waiting is not None:
+                return waiting
+            state = self._state(run_id)
+            rules.require_postable(state, run_id, command, self._toc_of_head(state) if command.expects else {})
+            self._put_parts(command.parts)
+            return self._inbox.put(run_id, command)
+
+    def _toc_of_head(self, state: rules.RunState | None) -> Mapping[str, str]:
+        head = state.record.head if state else None
+        row = self._database.execute("checkpoint", checkpoint_id=head).fetchone()
+        return rows.manifest(row).toc if row else {}
+
+    def inbox(self, run_id: str) -> Sequence[Command]:
+        with database_errors(self._path):
+            return self._inbox.of(run_id)
+
+    def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]:
+        with database_errors(self._path):
+            return self._events.after(run_id, after, limit=limit)
+
+    def mark(self, run_id: str) -> Mark:
+        with database_errors(self._path):
+            row = self._database.execute("mark", run_id=run_id).fetchone()
+        return Mark(row["head"], row["events"], row["commands"]) if row else Mark()
+
+    def changes(self) -> object:
+        with database_errors(self._path):
+            return self._connected, self._database.version_of_data()
+
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
         with database_errors(self._path):
-            found = self._database.execute("journal", run_id=run_id).fetchall()
-        # Each is looked at, also if it is not of this head: that may be just what is damaged of it.
-        records = [(row["head"] == row["run_head"], rows.journal_record(row)) for row in found]
-        return [record for is_of_head, record in records if is_of_head]
+            return self._journal.of(run_id)
 
     def manifest(self, checkpoint_id: str) -> Manifest:
         with database_errors(self._path):
@@ -268,8 +331,7 @@ class SqliteBackend:
         state = self._state(run_id)
         assert state is not None, f"checkpoints of {run_id!r} without their run"
         if state.record.head == checkpoint_id:
-            self._put(rules.moved(state, head=newest["checkpoint_id"], settled=bool(newest["settled"])))
-            self._drop_journal(run_id)
+            self._move(state, newest)
 
     def collect(self) -> int:
         removed = 0
@@ -297,23 +359,4 @@ class SqliteBackend:
         return rows.run_state(row) if row else None
 
     def _put(self, state: rules.RunState) -> None:
-        record = state.record
-        owner = record.owner
-        self._database.execute(
-            "put_run",
-            run_id=record.run_id,
-            workflow_name=record.workflow_name,
-            created_at=record.created_at,
-            nonce=record.nonce,
-            input_digest=record.input_digest,
-            parent_checkpoint_id=record.parent_checkpoint_id,
-            head=record.head,
-            position=record.position,
-            settled=record.settled,
-            moment=state.moment,
-            token=state.token,
-            owner_id=owner.id if owner else None,
-            owner_host=owner.host if owner else None,
-            owner_boot=owner.boot if owner else None,
-            owner_pid=owner.pid if owner else None,
-        )
+        self._database.execute("put_run", **rows.of_run_state(state))

@@ -62,7 +62,7 @@ def _box(box: Box) -> str:
 
 
 def _arrow(arrow: Arrow) -> str:
-    attributes = ' [style=dashed, label="conditional"]' if arrow.is_conditional else ""
+    attributes = "" if arrow.when is None else f" [style=dashed, label={_quoted(arrow.when)}]"
     return f"{_quoted(arrow.source)} -> {_quoted(arrow.target)}{attributes};"
 
 

@@ -55,7 +55,7 @@ def _subgraph(frame: Frame, indent: str) -> Iterator[str]:
 
 
 def _arrow(arrow: Arrow) -> str:
-    line = "-. conditional .->" if arrow.is_conditional else "-->"
+    line = "-->" if arrow.when is None else f"-. {arrow.when} .->"
     return f"{arrow.source} {line} {arrow.target};"
 
 

@@ -10,6 +10,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
+from perdure.graph.executor import on_error_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,11 +42,11 @@ class FanIn:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge, by the names of its ends."""
+    """A way for messages, by the names of its ends. One that is not always taken says when, and is dashed."""
 
     source: str
     target: str
-    is_conditional: bool
+    when: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_interna
     return Picture(
         boxes=tuple(boxes.values()),
         fan_ins=tuple(_fan_in(group, names, path, named) for group in groups if isinstance(group, FanInEdgeGroup)),
-        arrows=tuple(_arrows(groups, named)),
+        arrows=(*_arrows(groups, named), *_fallbacks(graph, named)),
         frames=tuple(
             Frame(boxes[id_], _draw(child, names, (*path, id_), include_internal=include_internal))
             for id_, child in graph.children.items()
@@ -138,7 +139,13 @@ def _arrows(groups: Iterable[EdgeGroup], named: Mapping[str, str]) -> Iterator[A
     for group in groups:
         if not isinstance(group, FanInEdgeGroup):
             for edge in group.edges:
-                yield Arrow(named[edge.source_id], named[edge.target_id], edge.has_condition)
+                when = "conditional" if edge.has_condition else None
+                yield Arrow(named[edge.source_id], named[edge.target_id], when)
+
+
+def _fallbacks(graph: Graph, named: Mapping[str, str]) -> Iterator[Arrow]:
+    for source_id, target_id in on_error_ways(graph.executors):
+        yield Arrow(named[source_id], named[target_id], "on error")
 
 
 def _fan_in(group: FanInEdgeGroup, names: _Names, path: tuple[str, ...], named: Mapping[str, str]) -> FanIn:

@@ -25,7 +25,7 @@ from perdure.graph.validation import validate_workflow_graph
 from perdure.workflow.workflow import Workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from perdure.clock import Clock
     from perdure.graph.definition import Reducer
@@ -50,7 +50,8 @@ class WorkflowBuilder:
     Beyond the reference: `reducers` merge several writes to a key of the shared state in one superstep, and
     `state_conflicts="strict"` makes such writes an error; `undelivered="error"` makes an error of a message that
     nobody can take; `on_checkpoint_error="warn"` lets a run go on without a checkpoint; `max_concurrency` limits how
-    many handlers run at once; `version` and `migrations` say how to read what older versions have stored.
+    many handlers run at once; `version` and `migrations` say how to read what older versions have stored;
+    `record_payloads` keeps what executors were given and what they sent with the stored events.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class WorkflowBuilder:
         on_checkpoint_error: Literal["stop", "warn"] = "stop",
         version: int | None = None,
         migrations: Sequence[Migration] = (),
+        record_payloads: bool = False,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(output_executors, _Unset):
@@ -96,6 +98,7 @@ class WorkflowBuilder:
             "on_checkpoint_error": _one_of("on_checkpoint_error", on_checkpoint_error, ("stop", "warn")),
             "version": _version(version, migrations),
             "migrations": tuple(sorted(migrations, key=lambda migration: migration.to)),
+            "record_payloads": record_payloads,
         }
         self._executors: dict[str, Executor] = {}
         self._groups: list[EdgeGroup] = []
@@ -110,9 +113,9 @@ class WorkflowBuilder:
         for candidate in candidates:
             if not isinstance(candidate, Executor):
                 raise TypeError(f"a node is an Executor or an agent, not a {type(candidate).__name__}: {candidate!r}")
-            wiring(candidate)
-            if known.setdefault(candidate.id, candidate) is not candidate:
-                raise ValueError(f"duplicate executor id {candidate.id!r}: two executors of one graph need two ids")
+            for executor in _with_fallbacks(candidate):
+                if known.setdefault(executor.id, executor) is not executor:
+                    raise ValueError(f"duplicate executor id {executor.id!r}: two executors of one graph need two ids")
             ids.append(candidate.id)
         return ids
 
@@ -124,9 +127,10 @@ class WorkflowBuilder:
         return self
 
     def _take(self, executor: Executor) -> None:
-        if executor.id not in self._executors:
-            self._executors[executor.id] = executor
-            self._groups.append(InternalEdgeGroup(executor.id))
+        for node in _with_fallbacks(executor):
+            if node.id not in self._executors:
+                self._executors[node.id] = node
+                self._groups.append(InternalEdgeGroup(node.id))
 
     def set_start_executor(self, executor: Executor) -> WorkflowBuilder:
         """Say where the workflow starts. The same as `start_executor=`."""
@@ -221,6 +225,14 @@ class WorkflowBuilder:
             case _:
                 intermediates = _designated_ids(self._intermediates)
         return OutputDesignation(outputs, intermediates)
+
+
+def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
+    """The executor, the one that was given as its `on_error`, that one's own, and so on."""
+    node: Executor | None = executor
+    while node is not None:
+        yield node
+        node = wiring(node).fallback
 
 
 def _entry(case: Case | Default) -> SwitchEntry:

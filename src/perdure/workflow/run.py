@@ -8,13 +8,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
-from perdure.errors import RunError, WorkflowException
+from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.runtime import rewinding
 from perdure.runtime.answers import accepted
 from perdure.runtime.call import Call
+from perdure.runtime.routing import accepts
 from perdure.runtime.session import final_state, output_events
+from perdure.storages.desk import Desk
+from perdure.storages.following import committed_events
 from perdure.streams import ResponseStream
+from perdure.typenames import type_of
 from perdure.workflow.edit import Edit, edited
 from perdure.workflow.result import WorkflowRunResult
 
@@ -104,9 +108,18 @@ class Run:
             await self._until_durable()
         return self
 
-    def events(self) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The events from here on, until the run is idle and nothing was sent to it. Reading them advances it."""
-        return ResponseStream(self._events(), finalizer=WorkflowRunResult.of)
+    def events(self, from_seq: int | None = None) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """The events from here on, until the run is idle and nothing was sent to it. Reading them advances it.
+
+        With `from_seq` they are the committed ones from that number on, each with its `seq`: first those that are
+        there, then those that come, until nobody advances the run any more. Reading these advances nothing, and any
+        process can do it; so does `storage.events(run_id, from_seq=..., follow=True)`.
+        """
+        if from_seq is None:
+            return ResponseStream(self._events(), finalizer=WorkflowRunResult.of)
+        binding = self._binding()
+        committed = committed_events(binding.store, lambda: binding.codec, self.run_id, from_seq=from_seq, follow=True)
+        return ResponseStream(committed, finalizer=WorkflowRunResult.of)
 
     async def result(self) -> WorkflowRunResult:
         """Advance the run until it is idle. What this handle was told, and the outputs that are committed.
@@ -190,7 +203,8 @@ class Run:
     async def respond(self, responses: Mapping[str, Any]) -> None:
         """Answer requests by id. A wrong answer is refused here, and nothing is changed.
 
-        An idle run has the answers committed when this returns; one that is under way gets them when it is idle.
+        An idle run has them committed when this returns. One that another task reads takes them in between two
+        supersteps; one that nobody reads just now, when it is idle.
         """
         tenure = self._tenure()
         accepted(
@@ -200,11 +214,44 @@ class Run:
             values=tenure.values,
             run_id=tenure.run_id,
         )
-        await self._give(Call(responses=dict(responses), storage=self._storage))
+        if self._reading is not None and self._desk is not None:
+            self._require_live()
+            await self._desk.respond(tenure.run_id, responses)
+        else:
+            await self._give(Call(responses=dict(responses), storage=self._storage))
 
-    async def send(self, message: Any) -> None:
-        """Give the run its next turn, at once if it is idle, else when it is."""
-        await self._give(Call(message=message, storage=self._storage))
+    async def send(self, message: Any, target: str | None = None) -> None:
+        """Give the run its next turn, at once if it is idle, else when it is.
+
+        With a `target` the message goes to that executor in the present turn, between two supersteps.
+        """
+        if target is None:
+            await self._give(Call(message=message, storage=self._storage))
+            return
+        self._require_live()
+        self._require_current()
+        self._require_target(message, target)
+        if self._desk is None:
+            raise WorkflowException("a message to an executor needs a checkpoint_storage that ships with perdure")
+        await self._desk.send(self.run_id, message, target=target)
+        if self._stream is None and not self._calls:
+            self._calls.append(Call(run_id=self.run_id, storage=self._storage))
+
+    def _require_target(self, message: Any, target: str) -> None:
+        executor = self._workflow.executors.get(target)
+        if executor is None:
+            known = ", ".join(self._workflow.executors)
+            raise ValueError(f"there is no executor {target!r} to send to; there are {known}")
+        if not accepts(executor, message):
+            raise TypeError(f"executor {target!r} has no handler for a {type_of(message)}")
+
+    @property
+    def _desk(self) -> Desk | None:
+        """Where commands to the run are left, if its storage has room for them."""
+        if self._storage is None:
+            return None
+        binding = self._binding()
+        return Desk(binding.store, lambda: binding.codec, self._workflow.blueprint.clock) if binding.has_inbox else None
 
     async def _give(self, call: Call) -> None:
         self._require_live()
@@ -216,16 +263,32 @@ class Run:
         if self._stream is None and len(self._calls) == 1:
             await self._until_durable()
 
-    async def cancel(self) -> None:
-        """Stop the run where it was last committed. `workflow.run(run_id=...)` goes on from there.
+    async def cancel(self, reason: str | None = None) -> None:
+        """Stop the run, durably: it ends in a CANCELLED checkpoint. `workflow.run(run_id=...)` goes on from there.
 
-        A task that is reading is told a `status` event with CANCELLED, and its reading ends.
+        What had finished inside the superstep under way is not done again then. A task that is reading is told a
+        `status` event with CANCELLED, and its reading ends. If another process drives the run, that one stops it.
         """
+        is_durable = self._mine is not None and self._desk is not None and self._is_current
+        if is_durable and self._desk is not None:
+            await self._desk.cancel(self.run_id, reason=reason)
         self._is_cancelled = True
         self._calls.clear()
         await self._close(None)
+        if is_durable:
+            await self._take_in_cancel()
         if self._mine is not None:
             self._workflow.note_cancelled(self._mine.run_id)
+
+    async def _take_in_cancel(self) -> None:
+        """Commit the wish to stop, unless somebody else drives the run, who does it then."""
+        stream = self._workflow.stream(Call(storage=self._storage, run_id=self.run_id, only_cancels=True))
+        try:
+            async for _ in stream:
+                pass
+        except RunBusyError:
+            return
+        self._mine = self._workflow.tenure
 
     async def _close(self, error: Exception | None) -> None:
         """End the stream. A task that is just pulling it gets the error, or learns that the run was cancelled."""

@@ -12,7 +12,8 @@ from perdure.events import WorkflowEvent
 from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
 from perdure.graph.executor import Executor
 from perdure.graph.handlers import handler, response_handler
-from perdure.kernel.moves import answer, begin_turn
+from perdure.graph.messages import TimersDue  # noqa: TC001 - handlers' annotations are read at run time
+from perdure.kernel.moves import answer, begin_turn, wake
 from perdure.kernel.snapshot import Snapshot
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
@@ -21,6 +22,7 @@ from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.journal import ChildLedger
+from perdure.runtime.outside import fan_ins_of
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
@@ -141,6 +143,14 @@ class WorkflowExecutor(Executor):
         """An answer that the parent has sent."""
         await self._answer(_activation(ctx), {message.source_event.request_id: message.data})
 
+    @handler
+    async def process_timers(self, message: TimersDue, ctx: WorkflowContext[Any, Any]) -> None:
+        """What waited for its time inside is due."""
+        activation = _activation(ctx)
+        before = self._child(activation)
+        after = wake(before, now=message.moment, fan_ins=fan_ins_of(self.workflow.graph))
+        await self._advance(activation, before, after)
+
     @response_handler
     async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
         """An answer to a request that was passed on to the outside."""
@@ -161,7 +171,7 @@ class WorkflowExecutor(Executor):
         except (UnknownRequestError, AlreadyAnsweredError) as error:
             activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
             return
-        await self._advance(activation, before, answer(before, answers, at=around.scope_id))
+        await self._advance(activation, before, answer(before, answers, at=around.clock.now().isoformat()))
 
     def _child(self, activation: ActivationRecorder) -> Snapshot:
         found = activation.around.children.get(self.id) or activation.around.snapshot.children.get(self.id)
@@ -169,7 +179,7 @@ class WorkflowExecutor(Executor):
 
     async def _advance(self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot) -> None:
         around = activation.around
-        journal = around.journal.under(f"{activation.activation.key}/")
+        journal = around.journal.under(f"{activation.home}/", {})
         reached = journal.child()
         if reached is not None:
             await load(self.workflow.graph, reached, around.values)
@@ -178,16 +188,20 @@ class WorkflowExecutor(Executor):
             snapshot=reached or begun,
             values=around.values,
             ledger=ChildLedger(journal),
-            scope_id=f"{around.scope_id}/{activation.activation.key}",
+            scope_id=f"{around.root_id}/{self.id}",
             is_checkpointed=around.is_checkpointed,
             streaming=around.streaming,
             run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
             drift=self._drift,
+            clock=around.clock,
+            span=around.span,
         )
         async with Closing(driver.supersteps()) as events:
             async for event in events:
                 self._pass_on(activation, event)
         activation.child = driver.snapshot
+        if spent := _spent_since(begun, driver.snapshot):
+            activation.spend(spent)
         await self._hand_out(activation, before, begun, driver.snapshot)
 
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
@@ -216,6 +230,14 @@ class WorkflowExecutor(Executor):
                 activation.request(event.data, request.response_type, request.id)
             else:
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)
+
+
+def _spent_since(before: Snapshot, after: Snapshot) -> dict[str, float]:
+    """What a sub-workflow has spent counts for its parent."""
+    spent = before.limits.spent
+    return {
+        name: amount - spent.get(name, 0) for name, amount in after.limits.spent.items() if amount != spent.get(name, 0)
+    }
 
 
 def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:

@@ -17,6 +17,7 @@ from perdure.runtime.blueprint import Blueprint
 from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift
+from perdure.runtime.limits import checked_budget, moment_of
 from perdure.runtime.opening import is_unfinished
 from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
@@ -26,6 +27,7 @@ from perdure.workflow.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping
+    from datetime import datetime, timedelta
 
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
@@ -135,6 +137,9 @@ class Workflow:
         include_status_events: bool = False,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
+        deadline: timedelta | datetime | None = None,
+        budget: Mapping[str, float] | None = None,
+        wait_for_timers: bool = True,
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
@@ -150,6 +155,9 @@ class Workflow:
         include_status_events: bool = False,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
+        deadline: timedelta | datetime | None = None,
+        budget: Mapping[str, float] | None = None,
+        wait_for_timers: bool = True,
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
         self,
@@ -164,6 +172,9 @@ class Workflow:
         include_status_events: bool = False,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
+        deadline: timedelta | datetime | None = None,
+        budget: Mapping[str, float] | None = None,
+        wait_for_timers: bool = True,
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
         """Run until nothing is left to do but to wait for the outside.
 
@@ -171,6 +182,11 @@ class Workflow:
         resume from a checkpoint (an older one than the newest of its run begins a fork); `run_id`, to go on from the
         newest. `responses` go together with the last two, and `run_id` with a message names a run to be started.
         `takeover` replaces an owner that can't be seen to be dead.
+
+        `deadline` and `budget` are limits of the run that are part of its checkpoints: when the deadline has passed it
+        is cancelled between two supersteps; when it has spent more of something than its budget has (`supersteps`,
+        `activations`, and what executors report with `ctx.spend`), it stops with BudgetExceededError and can be resumed
+        with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers` is False.
 
         Without `stream` the result is to be awaited; with it, it is to be read: `async for event in ...`.
         """
@@ -184,6 +200,9 @@ class Workflow:
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=stream,
             takeover=takeover,
+            deadline=None if deadline is None else moment_of(deadline, self.blueprint.clock),
+            budget=None if budget is None else checked_budget(budget),
+            waits=wait_for_timers,
         )
         _require_one_way(call)
         events = self.stream(call, include_status_events=include_status_events)
@@ -285,11 +304,15 @@ class Workflow:
         takeover: bool = False,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
+        deadline: timedelta | datetime | None = None,
+        budget: Mapping[str, float] | None = None,
+        wait_for_timers: bool = True,
     ) -> Run:
         """A live handle on a run. `await` it to have it durable.
 
         A message is the next turn of this instance's run, its first if it has none; with `run_id` it starts or finds
-        that run. Without one, the run of the `run_id` or of the `checkpoint_id` goes on.
+        that run. Without one, the run of the `run_id` or of the `checkpoint_id` goes on. `deadline`, `budget` and
+        `wait_for_timers` are those of `run`.
         """
         call = Call(
             message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
@@ -299,6 +322,9 @@ class Workflow:
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=True,
             takeover=takeover,
+            deadline=None if deadline is None else moment_of(deadline, self.blueprint.clock),
+            budget=None if budget is None else checked_budget(budget),
+            waits=wait_for_timers,
         )
         _require_one_way(call)
         return Run(self, call)

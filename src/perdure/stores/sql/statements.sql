@@ -3,25 +3,39 @@
 -- name: run
 SELECT * FROM runs WHERE run_id = :run_id;
 
+-- name: runs
+SELECT * FROM runs WHERE head IS NOT NULL ORDER BY began;
+
+-- name: runs_of_workflow
+SELECT * FROM runs WHERE workflow_name = :workflow_name AND head IS NOT NULL ORDER BY began;
+
+-- name: runs_of_status
+SELECT * FROM runs WHERE status = :status AND head IS NOT NULL ORDER BY began;
+
 -- name: put_run
 -- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it.
 INSERT INTO runs (
-    run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled, moment,
-    token, owner_id, owner_host, owner_boot, owner_pid
+    run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled, status,
+    wake_at, events, moment, token, began, owner_id, owner_host, owner_boot, owner_pid
 ) VALUES (
     :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position, :settled,
-    :moment, :token, :owner_id, :owner_host, :owner_boot, :owner_pid
+    :status, :wake_at, :events, :moment, :token, :token, :owner_id, :owner_host, :owner_boot, :owner_pid
 )
 ON CONFLICT (run_id) DO UPDATE SET
     workflow_name = excluded.workflow_name, created_at = excluded.created_at, nonce = excluded.nonce,
     input_digest = excluded.input_digest, parent_checkpoint_id = excluded.parent_checkpoint_id,
-    head = excluded.head, position = excluded.position, settled = excluded.settled, moment = excluded.moment,
-    token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
-    owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid;
+    head = excluded.head, position = excluded.position, settled = excluded.settled, status = excluded.status,
+    wake_at = excluded.wake_at, events = excluded.events, moment = excluded.moment, token = excluded.token,
+    owner_id = excluded.owner_id, owner_host = excluded.owner_host, owner_boot = excluded.owner_boot,
+    owner_pid = excluded.owner_pid;
 
 -- name: drop_run
--- Its checkpoints and its journal go with it.
+-- Its checkpoints, its journal, its inbox and its events go with it.
 DELETE FROM runs WHERE run_id = :run_id;
+
+-- name: mark
+SELECT head, events, (SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.run_id = :run_id) AS commands
+FROM runs WHERE run_id = :run_id AND head IS NOT NULL;
 
 -- name: count_checkpoints_of_run
 SELECT count(*) FROM checkpoints WHERE run_id = :run_id;
@@ -40,11 +54,11 @@ INSERT INTO parts (hash, kind, refs, data) VALUES (:hash, :kind, :refs, :data) O
 
 -- name: put_checkpoint
 INSERT INTO checkpoints (
-    checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
-    checksum, header, toc
+    checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled, status,
+    wake_at, checksum, header, toc
 ) VALUES (
     :checkpoint_id, :run_id, :workflow_name, :position, :previous_id, :timestamp, :moment, :iteration_count, :settled,
-    :checksum, :header, :toc
+    :status, :wake_at, :checksum, :header, :toc
 );
 
 -- name: put_record
@@ -72,6 +86,78 @@ DELETE FROM journal WHERE run_id = :run_id;
 DELETE FROM journal WHERE run_id IN (
     SELECT run_id FROM runs WHERE position = -1 AND parent_checkpoint_id = :checkpoint_id
 );
+
+-- name: put_command
+INSERT INTO inbox (number, run_id, id, kind, expects, checksum, refs, data)
+VALUES (:number, :run_id, :id, :kind, :expects, :checksum, :refs, :data);
+
+-- name: command
+SELECT inbox.*, runs.head AS run_head FROM inbox JOIN runs ON runs.run_id = inbox.run_id
+WHERE inbox.run_id = :run_id AND inbox.id = :id;
+
+-- name: commands
+SELECT inbox.*, runs.head AS run_head FROM inbox JOIN runs ON runs.run_id = inbox.run_id
+WHERE inbox.run_id = :run_id ORDER BY inbox.number;
+
+-- name: newest_command
+SELECT coalesce(max(number), 0) FROM inbox WHERE run_id = :run_id;
+
+-- name: has_command
+SELECT 1 FROM inbox WHERE run_id = :run_id AND id = :id;
+
+-- name: has_command_with_parts
+SELECT 1 FROM inbox WHERE run_id = :run_id AND id = :id AND refs <> '[]';
+
+-- name: drop_command
+DELETE FROM inbox WHERE run_id = :run_id AND id = :id;
+
+-- name: count_expecting_commands_with_parts
+SELECT count(*) FROM inbox WHERE run_id = :run_id AND expects IS NOT NULL AND refs <> '[]';
+
+-- name: drop_expecting_commands
+DELETE FROM inbox WHERE run_id = :run_id AND expects IS NOT NULL;
+
+-- name: count_commands_with_parts
+SELECT count(*) FROM inbox WHERE run_id = :run_id AND refs <> '[]';
+
+-- name: put_batch
+INSERT INTO events (run_id, first, count, checkpoint_id, moment, checksum, refs, data)
+VALUES (:run_id, :first, :count, :checkpoint_id, :moment, :checksum, :refs, :data);
+
+-- name: batches
+-- From the one on that holds the next event, with the number of the newest event of the run.
+SELECT events.*, runs.events AS newest FROM events JOIN runs ON runs.run_id = events.run_id
+WHERE events.run_id = :run_id
+    AND events.first >= coalesce((SELECT max(first) FROM events WHERE run_id = :run_id AND first <= :after + 1), 0)
+    AND events.first + events.count > :after + 1
+ORDER BY events.first LIMIT :limit;
+
+-- name: count_batches_with_parts
+SELECT count(*) FROM events WHERE run_id = :run_id AND refs <> '[]';
+
+-- name: batches_but_newest
+-- All but the newest so many of a run.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE run_id = :run_id
+    AND first < (SELECT first FROM events WHERE run_id = :run_id ORDER BY first DESC LIMIT 1 OFFSET :keep - 1)
+ORDER BY first LIMIT :limit;
+
+-- name: batches_older
+-- Those of a run before the first that is young enough, so that what stays has no gap.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE run_id = :run_id
+    AND first < coalesce(
+        (
+            SELECT first FROM events
+            WHERE run_id = :run_id AND (moment IS NULL OR moment >= :cutoff) ORDER BY first LIMIT 1
+        ),
+        9223372036854775807
+    )
+ORDER BY first LIMIT :limit;
+
+-- name: drop_batches
+-- The oldest ones of a run, up to this one.
+DELETE FROM events WHERE run_id = :run_id AND first <= :last;
 
 -- name: is_checkpoint
 SELECT 1 FROM checkpoints WHERE checkpoint_id = :checkpoint_id;
@@ -154,12 +240,16 @@ WITH RECURSIVE wanted (hash) AS (
 SELECT parts.hash, parts.data FROM wanted JOIN parts ON parts.hash = wanted.hash;
 
 -- name: sweep
--- Remove some of the parts that no checkpoint and no journal refers to, directly or not.
+-- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not.
 DELETE FROM parts WHERE hash IN (
     WITH RECURSIVE needed (hash) AS (
         SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root
         UNION
         SELECT root.value FROM journal, json_each(journal.refs) AS root
+        UNION
+        SELECT root.value FROM inbox, json_each(inbox.refs) AS root
+        UNION
+        SELECT root.value FROM events, json_each(events.refs) AS root
         UNION
         SELECT ref.value FROM needed JOIN parts ON parts.hash = needed.hash, json_each(parts.refs) AS ref
     )

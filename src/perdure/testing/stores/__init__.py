@@ -7,16 +7,21 @@ class TestMyStore(StoreConformance):
 
 from __future__ import annotations
 
+from perdure.testing.clock import ManualClock
 from perdure.testing.stores.claims import ClaimConformance
 from perdure.testing.stores.commits import CommitConformance
-from perdure.testing.stores.driver import ManualClock, RunDriver, finished, new_run, raw_part, text_part
+from perdure.testing.stores.driver import RunDriver, command, events, finished, new_run, raw_part, text_part
+from perdure.testing.stores.eventlogs import EventConformance
 from perdure.testing.stores.forgetting import ForgettingConformance
 from perdure.testing.stores.forks import ForkConformance
 from perdure.testing.stores.ids import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConformance
+from perdure.testing.stores.inboxes import InboxConformance
 from perdure.testing.stores.journals import JournalConformance
 from perdure.testing.stores.lives import LifeConformance
 from perdure.testing.stores.reading import ReadingConformance
 from perdure.testing.stores.retention import RetentionConformance
+from perdure.testing.stores.standing import StandingConformance
+from perdure.testing.stores.watches import WatchConformance
 
 __all__ = [
     "LEAVING_IDS",
@@ -25,6 +30,8 @@ __all__ = [
     "ManualClock",
     "RunDriver",
     "StoreConformance",
+    "command",
+    "events",
     "finished",
     "new_run",
     "raw_part",
@@ -38,6 +45,10 @@ class StoreConformance(
     IdConformance,
     ForkConformance,
     JournalConformance,
+    InboxConformance,
+    EventConformance,
+    StandingConformance,
+    WatchConformance,
     ReadingConformance,
     ForgettingConformance,
     RetentionConformance,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import RunNotFoundError
-from perdure.testing.stores.driver import ManualClock, RunDriver, new_run
+from perdure.testing.stores.driver import RunDriver, new_run
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
     from perdure.stores.port import Store
+    from perdure.testing.clock import ManualClock
 
 
 class ClaimConformance(StoreSuite):

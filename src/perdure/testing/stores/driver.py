@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from perdure.records import Commit, JournalRecord, Manifest, NewRun, Part
+from perdure.records import Command, Commit, JournalRecord, Manifest, Mark, NewEvents, NewRun, Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Unpack
 
     from perdure.clock import Clock
-    from perdure.records import Claim, RunRecord
+    from perdure.records import Claim, RunRecord, RunStatus
     from perdure.stores.port import Store
 
 
-class ManualClock:
-    """A clock that stands still until it is told to go on. Its ids are numbers."""
+NOWHERE = Mark(head="nowhere", events=-1, commands=-1)
+"""The mark of no run at all."""
 
-    def __init__(self) -> None:
-        self._now = datetime(2024, 1, 1, tzinfo=UTC)
-        self._ids = 0
 
-    def now(self) -> datetime:
-        """The time that it was set to."""
-        return self._now
+class Further(TypedDict, total=False):
+    """What a commit changes besides its checkpoint."""
 
-    def new_id(self) -> str:
-        """The next number."""
-        self._ids += 1
-        return f"id-{self._ids}"
-
-    def advance(self, by: timedelta) -> None:
-        """Let time pass."""
-        self._now += by
+    settled: bool
+    status: RunStatus
+    wake_at: str | None
+    consumed: tuple[str, ...]
+    taken: tuple[str, ...]
+    events: NewEvents | None
 
 
 class RunDriver:
@@ -48,6 +42,8 @@ class RunDriver:
         self.claim: Claim | None = None
         self.head: str | None = None
         self.position = -1
+        self.waiting = 0
+        """What the last commit has said: the number of the newest command that waits."""
 
     @classmethod
     async def start(
@@ -60,7 +56,7 @@ class RunDriver:
         return driver
 
     def next_commit(
-        self, values: Mapping[str, Part] | None = None, *, settled: bool = False, checkpoint_id: str | None = None
+        self, values: Mapping[str, Part] | None = None, *, checkpoint_id: str | None = None, **further: Unpack[Further]
     ) -> Commit:
         """The commit that would follow; `values` by path, each with its part."""
         contents = values or {}
@@ -75,12 +71,12 @@ class RunDriver:
             header=b'{"note":"f\xc3\xbcr dich","numbers":[1,2.5,null]}',
             toc={path: part.hash for path, part in contents.items()},
         )
-        return Commit(manifest, tuple(contents.values()), self.head, settled)
+        return replace(Commit(manifest, tuple(contents.values()), self.head, settled=False), **further)
 
     async def write(self, commit: Commit, *further: Part) -> str:
         """Commit it, with further parts that its own refer to."""
         assert self.claim is not None
-        await self.store.commit(self.claim, replace(commit, parts=(*commit.parts, *further)))
+        self.waiting = await self.store.commit(self.claim, replace(commit, parts=(*commit.parts, *further)))
         self.head = commit.manifest.checkpoint_id
         self.position = commit.manifest.position
         return self.head
@@ -88,12 +84,12 @@ class RunDriver:
     async def commit(
         self,
         values: Mapping[str, Part] | None = None,
-        *further: Part,
-        settled: bool = False,
+        *parts: Part,
         checkpoint_id: str | None = None,
+        **further: Unpack[Further],
     ) -> str:
         """Write the next commit; its id."""
-        return await self.write(self.next_commit(values, settled=settled, checkpoint_id=checkpoint_id), *further)
+        return await self.write(self.next_commit(values, checkpoint_id=checkpoint_id, **further), *parts)
 
     async def rewind(self, to: str, *, nonce: str = "another") -> None:
         """Move the head back."""
@@ -110,6 +106,26 @@ class RunDriver:
     async def noted(self) -> Sequence[str]:
         """What the journal holds: of each record its key and its data."""
         return [f"{record.key}={record.data.decode()}" for record in await self.store.journal(self.run_id)]
+
+    async def post(self, *commands: Command) -> Sequence[int]:
+        """Put commands into the inbox; their numbers."""
+        return [(await self.store.post(self.run_id, command)).number for command in commands]
+
+    async def inbox(self) -> Sequence[str]:
+        """What waits: of each command its id and its data."""
+        return [f"{command.id}={command.data.decode()}" for command in await self.store.inbox(self.run_id)]
+
+    async def events(self, *, after: int = 0, limit: int = 1000) -> Sequence[str]:
+        """What was told: of each event its number and its text."""
+        return [
+            f"{number}={text}"
+            for batch in await self.store.events(self.run_id, after=after, limit=limit)
+            for number, text in enumerate(batch.data.decode().split("\n"), start=batch.first)
+        ]
+
+    async def mark(self) -> Mark:
+        """How far the run is."""
+        return await self.store.watch(self.run_id, seen=NOWHERE)
 
     async def release(self) -> None:
         """Give the run free."""
@@ -148,3 +164,15 @@ def raw_part(data: bytes, *refs: Part) -> Part:
 def finished(key: str, data: str = "", *parts: Part) -> JournalRecord:
     """A record that comes with the parts that it refers to."""
     return JournalRecord(key, data.encode(), tuple(part.hash for part in parts), parts)
+
+
+def command(command_id: str, data: str = "", *parts: Part, expects: tuple[str, str] | None = None) -> Command:
+    """A command that comes with the parts that it refers to."""
+    return Command(
+        command_id, "message", data.encode(), tuple(part.hash for part in parts), parts=parts, expects=expects
+    )
+
+
+def events(*texts: str, parts: tuple[Part, ...] = ()) -> NewEvents:
+    """Events of these texts, which come with the parts that they refer to."""
+    return NewEvents(len(texts), "\n".join(texts).encode(), tuple(part.hash for part in parts), parts)

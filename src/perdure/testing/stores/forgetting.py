@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import CheckpointNotFoundError
-from perdure.testing.stores.driver import ManualClock, RunDriver, raw_part, text_part
+from perdure.testing.stores.driver import RunDriver, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop, latest_id
 
 if TYPE_CHECKING:
     from perdure.stores.port import Store
+    from perdure.testing.clock import ManualClock
 
 
 class ForgettingConformance(StoreSuite):

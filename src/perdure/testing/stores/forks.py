@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import CheckpointNotFoundError, ClaimLostError, StaleHeadError
-from perdure.testing.stores.driver import ManualClock, RunDriver, raw_part, text_part
+from perdure.testing.stores.driver import RunDriver, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop
 
 if TYPE_CHECKING:
     from perdure.stores.port import Store
+    from perdure.testing.clock import ManualClock
 
 
 class ForkConformance(StoreSuite):

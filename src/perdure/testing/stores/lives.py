@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from perdure.records import Retention
-from perdure.testing.stores.driver import ManualClock, RunDriver
+from perdure.testing.stores.driver import RunDriver
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.stores.port import Store
+    from perdure.testing.clock import ManualClock
 
 
 class LifeConformance(StoreSuite):

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from perdure.records import Part
-from perdure.testing.stores.driver import ManualClock, RunDriver, raw_part, text_part
+from perdure.testing.stores.driver import RunDriver, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop, latest_id
 
 if TYPE_CHECKING:
     from perdure.stores.port import Store
+    from perdure.testing.clock import ManualClock
 
 
 class ReadingConformance(StoreSuite):

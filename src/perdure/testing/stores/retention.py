@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from perdure.records import KeepFor, KeepLast, LatestOnly, Retention
-from perdure.testing.stores.driver import ManualClock, RunDriver, finished, raw_part, text_part
+from perdure.testing.clock import ManualClock
+from perdure.testing.stores.driver import RunDriver, finished, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop, latest_id
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import pytest
 
 from perdure.records import Retention
-from perdure.testing.stores.driver import ManualClock
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

@@ -1,0 +1,153 @@
+"""What is recorded inside an activation, as bytes: steps, the attempts at something, moments; and digests of values."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.checkpoint.codec import Codec
+from perdure.checkpoint.documents import document, loads, piece, plain
+from perdure.checkpoint.trust import Trust, register_type
+from perdure.checkpoint.values import CodedValues, Kept
+from perdure.errors import CheckpointDamagedError, EncodeError
+from perdure.records import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from perdure.checkpoint.codec import Encoded
+    from perdure.checkpoint.values import Values
+    from perdure.kernel.snapshot import Moment
+
+
+@register_type
+@dataclass(frozen=True, slots=True)
+class InterruptedStep:
+    """A request: this step had begun when the process died, and nobody knows whether its work was done.
+
+    `key` is the idempotency key that the step had, under which the other side may know it.
+    """
+
+    name: str
+    key: str
+    executor_id: str
+    started_at: str
+
+
+@register_type
+@dataclass(frozen=True, slots=True)
+class StepDecision:
+    """The answer to an `InterruptedStep`: do it again; take it as done, with this result; or let the step fail."""
+
+    action: Literal["rerun", "done", "fail"]
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
+
+    `round` counts how often it was begun anew after an interruption.
+    """
+
+    at: Moment
+    digest: str | None
+    round: int = 0
+    is_open: bool = True
+    result: Kept | None = None
+
+    def encoded(self) -> Encoded:
+        """The record as bytes."""
+        members = {"at": plain(self.at), "digest": plain(self.digest), "round": plain(self.round)}
+        if self.result is not None:
+            members["result"] = self.result.require_encoded()
+        elif self.is_open:
+            members["open"] = plain(value=True)
+        return document(members)
+
+    @classmethod
+    def of(cls, kept: Kept, name: str) -> StepRecord:
+        """The record of a step. Raises CheckpointDamagedError."""
+        tree = _tree(kept)
+        try:
+            result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
+            return cls(tree["at"], tree["digest"], tree["round"], "open" in tree, result)
+        except KeyError as error:
+            raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class TriesRecord:
+    """How often something was tried and failed, when it may be tried again, and how it failed last."""
+
+    count: int
+    due: Moment | None = None
+    error: str | None = None
+
+    def encoded(self) -> Encoded:
+        """The record as bytes."""
+        return plain([self.count, self.due, self.error])
+
+    @classmethod
+    def of(cls, kept: Kept) -> TriesRecord:
+        """The record of attempts. Raises CheckpointDamagedError."""
+        try:
+            count, due, error = _tree(kept)
+        except (TypeError, ValueError) as fault:
+            raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {fault}") from fault
+        return cls(count, due, error)
+
+
+def moment_in(kept: Kept) -> Moment:
+    """The moment that a record holds. Raises CheckpointDamagedError."""
+    moment = _tree(kept)
+    if not isinstance(moment, str):
+        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is no moment")
+    return moment
+
+
+def _tree(kept: Kept) -> Any:
+    return loads(kept.require_encoded().text)
+
+
+def _inside(kept: Kept, tree: object, path: str) -> Kept:
+    """A value inside of a record, with the parts of the record."""
+    stored: Mapping[str, bytes] | None = kept.stored
+    if stored is None:
+        stored = {part.hash: part.data for part in kept.require_encoded().parts}
+    return Kept(path=path, encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
+
+
+def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Values) -> str | None:
+    """What tells the arguments of a step from others; None if they can't be encoded, and so can't be compared."""
+    bound: tuple[object, ...] = (args,)
+    if isinstance(fn, functools.partial):
+        bound = (args, fn.args, fn.keywords)
+    try:
+        kept = values.fix(bound, "arguments of a step")
+    except EncodeError:
+        return None
+    return None if kept.encoded is None else _digest(kept.encoded)
+
+
+def value_digest(value: object, values: Values) -> str:
+    """What tells a value from others, whatever the order of its keys. Raises EncodeError."""
+    path = "what is approved"
+    kept = values.fix(value, path)
+    if kept.refusal is not None:
+        raise kept.refusal
+    if kept.encoded is None:
+        # Without a storage nothing is read back: the value's own type is all that has to be trusted.
+        kept = CodedValues(Codec(Trust.of([type(value)]))).fix(value, path)
+    return _digest(kept.require_encoded())
+
+
+def _digest(encoded: Encoded) -> str:
+    return digest(json.dumps(loads(encoded.text), sort_keys=True).encode())
+
+
+def moment_record(moment: Moment) -> Encoded:
+    """A moment as a record."""
+    return plain(moment)

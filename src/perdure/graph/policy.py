@@ -1,0 +1,115 @@
+"""What happens when an executor fails: how often it is tried, for how long, and who is told of a failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias, cast
+
+from typing_extensions import TypeIs
+
+from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields of FailedMessage
+
+Backoff: TypeAlias = float | timedelta | Callable[[int], float]
+RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try again after a failure: `attempts` in all, for the errors that `on` names or says yes to.
+
+    The wait after the first failure is `backoff`, and each further one is `factor` times the one before; a function as
+    `backoff` is given the number of the attempt that failed, from 1, and returns seconds. No wait is longer than
+    `longest`.
+    """
+
+    attempts: int = 3
+    backoff: Backoff = 1.0
+    on: RetryOn = Exception
+    _: KW_ONLY
+    factor: float = 2.0
+    longest: float | timedelta = 60.0
+
+    def __post_init__(self) -> None:
+        _require_attempts(self.attempts)
+        if isinstance(self.backoff, (int, float, timedelta)) or not callable(self.backoff):
+            seconds_of("Retry: backoff", self.backoff)
+        seconds_of("Retry: factor", self.factor)
+        seconds_of("Retry: longest", self.longest)
+        _require_errors(self.on)
+
+    def covers(self, error: Exception) -> bool:
+        """Whether this error is worth another attempt."""
+        if _is_errors(self.on):
+            return isinstance(error, self.on)
+        return bool(self.on(error))
+
+    def wait_after(self, attempt: int) -> float:
+        """How many seconds to wait after the attempt of this number, counted from 1, has failed."""
+        longest = seconds_of("Retry: longest", self.longest)
+        if not isinstance(self.backoff, (int, float, timedelta)):
+            return min(seconds_of("Retry: what backoff returns", self.backoff(attempt)), longest)
+        first = seconds_of("Retry: backoff", self.backoff)
+        try:
+            return min(first * float(self.factor) ** (attempt - 1), longest)
+        except OverflowError:
+            return longest if first else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an executor was told about failing: attempts, seconds for each, and the id of the one who is told."""
+
+    retry: Retry | None = None
+    timeout: float | None = None
+    on_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message that an executor could not handle, and why: what `on_error` sends to the executor that it names."""
+
+    message: Any
+    executor_id: str
+    error: WorkflowErrorDetails
+    attempts: int
+
+
+def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy:
+    """A policy of what a user gave. Raises TypeError or ValueError."""
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"retry is a Retry, as in retry=Retry(attempts=3), not {retry!r}")
+    seconds = None if timeout is None else seconds_of("timeout", timeout)
+    if seconds == 0:
+        raise ValueError("timeout is more than 0 seconds; leave it out for no limit")
+    return Policy(retry, seconds, on_error)
+
+
+def seconds_of(name: str, given: object) -> float:
+    """A time that a user gave, in seconds. Raises TypeError or ValueError that call it by `name`."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{name} is a number or a timedelta, not {given!r}")
+    if not math.isfinite(given) or given < 0:
+        raise ValueError(f"{name} is finite and not negative, not {given!r}")
+    return float(given)
+
+
+def _require_attempts(attempts: object) -> None:
+    if isinstance(attempts, bool) or not isinstance(attempts, int):
+        raise TypeError(f"Retry: attempts is a whole number, not {attempts!r}")
+    if attempts < 1:
+        raise ValueError(f"Retry: attempts is 1 or more, the first attempt included, not {attempts}")
+
+
+def _require_errors(on: object) -> None:
+    if not _is_errors(on) and (isinstance(on, (type, tuple)) or not callable(on)):
+        raise TypeError(f"Retry: on is an Exception class, a tuple of such, or a function of an error, not {on!r}")
+
+
+def _is_errors(on: object) -> TypeIs[type[Exception] | tuple[type[Exception], ...]]:
+    kinds = cast("tuple[object, ...]", on) if isinstance(on, tuple) else (on,)
+    return all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)

@@ -1,0 +1,138 @@
+"""What stands behind a handler's context: the port that the runtime fills, and the values that pass through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from perdure.events import WorkflowEvent
+    from perdure.graph.policy import Retry
+
+
+class Absent:
+    """Stands for an argument that was not given, since None may be one."""
+
+    def __repr__(self) -> str:
+        return "<absent>"
+
+
+ABSENT: Final = Absent()
+
+IfInterrupted: TypeAlias = "Literal['rerun', 'ask'] | Callable[[str], Any]"
+"""What becomes of a step that a crash interrupted: it is run again, somebody is asked, or a function finds out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a request comes with: until when it waits, the answer that stands then, and what is approved by it."""
+
+    deadline: datetime | timedelta | None = None
+    default: Any = ABSENT
+    approves: Any = ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A step as a handler asked for it. `timeout` is in seconds."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    key: str | None = None
+    retry: Retry | None = None
+    timeout: float | None = None
+    if_interrupted: IfInterrupted = "rerun"
+
+
+class ActivationPort(Protocol):
+    """One handler call in progress, as its context sees it."""
+
+    @property
+    def source_executor_ids(self) -> Sequence[str]:
+        """Where the message came from."""
+        ...
+
+    @property
+    def request_id(self) -> str | None:
+        """The request that is being answered, if one is."""
+        ...
+
+    @property
+    def idempotency_key(self) -> str:
+        """What names this activation to others: the same however often it is entered."""
+        ...
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the caller reads a stream."""
+        ...
+
+    @property
+    def sent(self) -> Sequence[Any]:
+        """The messages sent so far."""
+        ...
+
+    @property
+    def yielded(self) -> Sequence[Any]:
+        """The outputs yielded so far."""
+        ...
+
+    def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
+        """Queue a message for the next superstep, or for later."""
+        ...
+
+    def output(self, value: Any) -> None:
+        """Tell an output."""
+        ...
+
+    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
+        """Tell an event of the executor's own."""
+        ...
+
+    def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ...) -> None:
+        """Open a request."""
+        ...
+
+    def digest(self, value: Any) -> str:
+        """What tells a value that is approved from any other."""
+        ...
+
+    def require_approved(self, value: Any) -> None:
+        """Raise ApprovalMismatchError unless the request that is being answered was about this value."""
+        ...
+
+    def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
+        """A step, to be awaited; which one it is, is settled by the call."""
+        ...
+
+    def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
+        """A wait, to be awaited."""
+        ...
+
+    def spend(self, amounts: Mapping[str, float]) -> None:
+        """Count what was spent."""
+        ...
+
+    def read(self, scope: str, key: str) -> Any:
+        """A value of the state. Raises KeyError."""
+        ...
+
+    def write(self, scope: str, key: str, value: Any) -> None:
+        """Stage a value."""
+        ...
+
+    def erase(self, scope: str, key: str) -> None:
+        """Stage the removal of a value. Raises KeyError."""
+        ...
+
+    def keys(self, scope: str) -> Sequence[str]:
+        """The keys of a scope as this activation sees it."""
+        ...
+
+    def private_scope(self) -> str:
+        """The name of the scope that belongs to this executor alone."""
+        ...

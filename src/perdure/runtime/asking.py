@@ -1,0 +1,145 @@
+"""The requests that one activation opens: the terms that they come with, and what is approved by an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint.steps import value_digest
+from perdure.errors import ApprovalMismatchError
+from perdure.events import WorkflowEvent
+from perdure.graph.port import ABSENT, Terms
+from perdure.kernel.snapshot import Request
+from perdure.runtime.answers import coerce
+from perdure.runtime.parking import moment_of, now
+from perdure.typenames import describe, type_of
+from perdure.types import is_instance_of
+
+if TYPE_CHECKING:
+    from perdure.checkpoint.values import Kept
+    from perdure.graph.executor import Executor
+    from perdure.kernel.snapshot import Moment
+    from perdure.runtime.activation import Surroundings
+    from perdure.runtime.logbook import Logbook
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request whose data is fixed when the activation ends."""
+
+    id: str
+    data: object
+    response_type: object
+    opened_at: Moment
+    deadline: Moment | None
+    default: Kept | None
+    approves: str | None
+
+
+class Asking:
+    """The requests of one attempt at an activation."""
+
+    def __init__(self, executor: Executor, around: Surroundings, home: str, book: Logbook) -> None:
+        self._executor = executor
+        self._around = around
+        self._home = home
+        self._book = book
+        self._asked: list[_Asked] = []
+        self._awaited: list[Request] = []
+
+    def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms) -> None:
+        """Open a request that a response handler is given the answer to. Raises ValueError."""
+        chosen = request_id or self._around.derived_id(f"{self._home}/request/{len(self._asked)}")
+        if chosen in self._around.snapshot.requests or chosen in self._around.opened:
+            raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
+        asked = self._with_terms(chosen, data, response_type, terms)
+        if not self._executor.is_request_supported(type(data), response_type):
+            self._book.warn(
+                f"executor {self._executor.id!r} asks with a {type_of(data)} for a {describe(response_type)} "
+                "but has no @response_handler for the two: an answer would be refused"
+            )
+        self._asked.append(asked)
+        self._around.opened.add(chosen)
+        event = WorkflowEvent.request_info(chosen, self._executor.id, data, response_type)
+        self._book.request(event, len(self._asked) - 1)
+
+    def _with_terms(self, request_id: str, data: Any, response_type: Any, terms: Terms) -> _Asked:
+        clock, values = self._around.clock, self._around.values
+        deadline = None if terms.deadline is None else moment_of(clock, terms.deadline, "the deadline of a request")
+        if (deadline is None) != (terms.default is ABSENT):
+            raise ValueError(
+                f"request {request_id!r} has a {'default' if deadline is None else 'deadline'} alone: give "
+                "request_info both, the deadline=... and the default=... that is the answer when it has passed"
+            )
+        default = None
+        if terms.default is not ABSENT:
+            answer = _fitting(terms.default, response_type, request_id)
+            default = values.fix(answer, f"default of request {request_id!r}")
+        approves = None if terms.approves is ABSENT else value_digest(terms.approves, values)
+        return _Asked(request_id, data, response_type, now(clock), deadline, default, approves)
+
+    def wait_for(self, request_id: str, data: object, response_type: object) -> None:
+        """Open a request that the activation itself goes on with, unless it is open since an earlier entry."""
+        if request_id in self._around.snapshot.requests:
+            return
+        request = Request(
+            request_id,
+            self._executor.id,
+            self._around.values.fix(data, f"request of executor {self._executor.id!r}"),
+            type(data),
+            response_type,
+            opened_at=now(self._around.clock),
+            resumes=self._home,
+        )
+        self._awaited.append(request)
+        event = WorkflowEvent.request_info(request_id, self._executor.id, data, response_type)
+        self._book.asked(event, request)
+
+    @property
+    def awaited(self) -> tuple[Request, ...]:
+        """The requests that the activation itself waits for."""
+        return tuple(self._awaited)
+
+    def opened(self) -> tuple[Request, ...]:
+        """The requests that response handlers wait for, fixed as they are now."""
+        name = self._executor.id
+        return tuple(
+            Request(
+                asked.id,
+                name,
+                self._around.values.fix(asked.data, f"request of executor {name!r}"),
+                type(asked.data),
+                asked.response_type,
+                opened_at=asked.opened_at,
+                deadline=asked.deadline,
+                default=asked.default,
+                approves=asked.approves,
+            )
+            for asked in self._asked
+        )
+
+    def discard(self) -> None:
+        """The attempt comes to nothing: its requests were never opened."""
+        self._around.opened.difference_update(asked.id for asked in self._asked)
+
+
+def require_approved(value: Any, request: Request | None, around: Surroundings) -> None:
+    """Raise ApprovalMismatchError unless the request that is being answered said that it approves this value."""
+    if request is None:
+        raise RuntimeError("require_approved is for a @response_handler: no request is being answered here")
+    digest = value_digest(value, around.values)
+    if request.approves != digest:
+        raise ApprovalMismatchError(request.id, approved=request.approves, now=digest)
+
+
+def _fitting(default: Any, response_type: Any, request_id: str) -> Any:
+    """The default as the type that is asked for. Raises ValueError."""
+    try:
+        answer = coerce(default, response_type)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the default of request {request_id!r} is no {describe(response_type)}: {error}") from error
+    if not is_instance_of(answer, response_type):
+        raise ValueError(
+            f"the default of request {request_id!r} is a {type_of(default)}, not a {describe(response_type)}"
+        )
+    return answer

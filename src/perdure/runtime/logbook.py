@@ -1,0 +1,142 @@
+"""What one activation tells: live at once, and kept for the commit that numbers it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.kernel.effects import Told
+from perdure.runtime.narration import kept_data, told_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.graph.definition import OutputKind
+    from perdure.kernel.snapshot import Output, Request
+    from perdure.runtime.activation import Surroundings
+
+FRAMEWORK = WorkflowEventSource.FRAMEWORK
+_WITH_PAYLOAD = frozenset({"executor_invoked", "executor_completed"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """Stands for an event whose data is fixed when the activation ends."""
+
+    of: Literal["outputs", "requests"]
+    index: int
+
+
+class Logbook:
+    """The events of one attempt at an activation, in order."""
+
+    def __init__(self, around: Surroundings, executor_id: str) -> None:
+        self._around = around
+        self._executor_id = executor_id
+        self._entries: list[Told | _Later] = []
+
+    def tell(self, event: WorkflowEvent[Any], *, is_kept: bool = True) -> None:
+        """Tell an event."""
+        self._around.tell(event)
+        if is_kept and self._around.is_checkpointed:
+            self._entries.append(told_of(event, self._around.values))
+
+    def inner(self, event: WorkflowEvent[WorkflowEvent[Any]]) -> None:
+        """Tell what a sub-workflow told. If its data can't be kept, that it was told is."""
+        self._around.tell(event)
+        if not self._around.is_checkpointed:
+            return
+        rules = self._around.graph.rules
+        if event.data.type in _WITH_PAYLOAD and not rules.record_payloads:
+            event = _stripped(event)
+        told = told_of(event, self._around.values)
+        if told.lost is not None:
+            told = replace(told_of(_stripped(event), self._around.values), lost=told.lost)
+        self._entries.append(told)
+
+    def warn(self, text: str) -> None:
+        """Tell a warning."""
+        self.tell(WorkflowEvent.warning(text))
+
+    def invoked(self, message: Any) -> None:
+        """Tell that the handler is called."""
+        self._payload("executor_invoked", message)
+
+    def completed(self, made: Sequence[Any]) -> None:
+        """Tell that the handler has returned, and what it sent and yielded."""
+        self._payload("executor_completed", list(made) or None)
+
+    def _payload(self, kind: str, data: Any) -> None:
+        """Tell with data what is kept without, unless the workflow records payloads."""
+        event = WorkflowEvent(kind, data, executor_id=self._executor_id, origin=FRAMEWORK)
+        is_whole = self._around.graph.rules.record_payloads
+        self.tell(event, is_kept=is_whole)
+        if not is_whole:
+            self._keep(Told(kind, executor_id=self._executor_id))
+
+    def failed(self, error: BaseException) -> WorkflowErrorDetails:
+        """Tell that the handler raised."""
+        details = WorkflowErrorDetails.from_exception(error, executor_id=self._executor_id)
+        event = WorkflowEvent(
+            "executor_failed", details, executor_id=self._executor_id, details=details, origin=FRAMEWORK
+        )
+        self.tell(event, is_kept=False)
+        kept, lost = kept_data(details, "details of an 'executor_failed' event", self._around.values)
+        self._keep(Told("executor_failed", executor_id=self._executor_id, details=kept, lost=lost))
+        return details
+
+    def suspended(self, reason: str | None) -> None:
+        """Tell that the handler was left, until when or for which request."""
+        self.tell(WorkflowEvent("executor_suspended", reason, executor_id=self._executor_id, origin=FRAMEWORK))
+
+    def output(self, kind: OutputKind, value: Any, index: int) -> None:
+        """Tell an output."""
+        self._around.tell(WorkflowEvent(kind, value, executor_id=self._executor_id, origin=FRAMEWORK))
+        self._keep(_Later("outputs", index))
+
+    def request(self, event: WorkflowEvent[Any], index: int) -> None:
+        """Tell a request."""
+        self._around.tell(event)
+        self._keep(_Later("requests", index))
+
+    def asked(self, event: WorkflowEvent[Any], request: Request) -> None:
+        """Tell a request that the activation itself waits for."""
+        self._around.tell(event)
+        self._keep(_told_request(request))
+
+    def _keep(self, entry: Told | _Later) -> None:
+        if self._around.is_checkpointed:
+            self._entries.append(entry)
+
+    def told(self, outputs: Sequence[Output], requests: Sequence[Request]) -> tuple[Told, ...]:
+        """What an activation that has ended told, with its outputs and requests as they were fixed."""
+        return tuple(_resolved(entry, outputs, requests) for entry in self._entries)
+
+    def rest(self) -> tuple[Told, ...]:
+        """What an attempt told whose outputs and requests are discarded."""
+        return tuple(entry for entry in self._entries if isinstance(entry, Told))
+
+
+def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequence[Request]) -> Told:
+    match entry:
+        case Told():
+            return entry
+        case _Later("outputs", index):
+            output = outputs[index]
+            return Told(output.kind, output.data, output.executor_id)
+        case _Later(_, index):
+            return _told_request(requests[index])
+
+
+def _stripped(event: WorkflowEvent[WorkflowEvent[Any]]) -> WorkflowEvent[WorkflowEvent[Any]]:
+    """An event of a sub-workflow without the data of the event inside."""
+    outer, inner = copy.copy(event), copy.copy(event.data)
+    inner.data = None
+    outer.data = inner
+    return outer
+
+
+def _told_request(request: Request) -> Told:
+    return Told("request_info", request.data, request.executor_id, request_id=request.id)

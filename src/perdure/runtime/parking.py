@@ -1,0 +1,206 @@
+"""Waiting inside an activation: when a moment is, how long something may take, and leaving a handler until later."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+from perdure.graph.policy import seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Sequence
+
+    from perdure.clock import Clock
+    from perdure.kernel.snapshot import Moment
+
+ResultT = TypeVar("ResultT")
+
+# A step that ends may be followed by another: until the handler has heard of its result, some turns of the loop pass.
+_QUIET_TURNS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What a handler that was left waits for."""
+
+    wake_at: Moment | None = None
+    awaits: str | None = None
+
+
+class Parking:
+    """Lets a handler wait for longer than the process may live: it is cancelled, and entered again when it is time.
+
+    Steps in flight are finished first, so that they are not done again. The cancellation goes through all that the
+    handler runs, as any would, so that nothing of it is left behind.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._task: asyncio.Task[Any] | None = None
+        self._waiting: dict[asyncio.Future[None], Parked] = {}
+        self._in_flight = 0
+        self.parked: Parked | None = None
+        """What the handler waits for, once it was left."""
+
+    async def call(self, handler: Callable[[], Any]) -> None:
+        """Call the handler. It has returned afterwards, or was left, and `parked` says for what."""
+        task = asyncio.current_task()
+        assert task is not None, "a handler runs in a task"
+        self._task, before = task, task.cancelling()
+        try:
+            outcome = handler()
+            if inspect.isawaitable(outcome):
+                await outcome
+        except asyncio.CancelledError:
+            # Somebody else may have cancelled at the same time: then there is more than ours to it.
+            if self.parked is None or task.uncancel() > before:
+                raise
+            return
+        except BaseException:
+            self._forgive(task)
+            raise
+        finally:
+            self._task = None
+            for waiter in list(self._waiting):
+                waiter.cancel()
+        if self._forgive(task):
+            raise RuntimeError(
+                f"the handler of executor {self._owner!r} went on after it was cancelled to let it wait; "
+                "let asyncio.CancelledError pass where you catch it"
+            )
+
+    def _forgive(self, task: asyncio.Task[Any]) -> bool:
+        """Take our cancellation back, if there was one."""
+        if self.parked is None:
+            return False
+        self.parked = None
+        task.uncancel()
+        return True
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """Something is under way that has to be finished before the handler is left."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._look_soon()
+
+    async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
+        """Leave the handler until a moment, or until a request is answered. Of several waits the first one counts."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = Parked(wake_at, awaits)
+        self._look_soon()
+        try:
+            await waiter
+        finally:
+            del self._waiting[waiter]
+        raise AssertionError("nobody ends a wait but by cancelling it")
+
+    def _look_soon(self) -> None:
+        if self._may_leave:
+            asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS)
+
+    @property
+    def _may_leave(self) -> bool:
+        return bool(self._waiting) and not self._in_flight and self._task is not None and self.parked is None
+
+    def _look(self, turns: int) -> None:
+        """Leave the handler if it has waited for some turns and nothing else was under way.
+
+        This is called by the loop and never inside the handler, so that the cancellation reaches it where it waits.
+        """
+        if not self._may_leave:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._look, turns - 1)
+            return
+        assert self._task is not None, "the handler is running"
+        reasons = list(self._waiting.values())
+        self.parked = Parked(
+            min((each.wake_at for each in reasons if each.wake_at is not None), default=None),
+            next((each.awaits for each in reasons if each.awaits is not None), None),
+        )
+        self._task.cancel()
+
+
+class OutOfTimeError(Exception):
+    """Something did not end in time. Its cause is how it ended, if that was with an error."""
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of the work; if it takes longer it is cancelled and awaited. Raises OutOfTimeError."""
+    task, alarm = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        is_late = not task.done()
+    finally:
+        await stop((task, alarm))
+    if is_late and task.cancelled():
+        raise OutOfTimeError
+    if is_late and (error := task.exception()) is not None:
+        raise OutOfTimeError from error
+    return task.result()
+
+
+async def finished(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of work that goes on to its end, however often whoever waits for it is interrupted."""
+    task = asyncio.ensure_future(work)
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            interruption = error
+    if interruption is not None:
+        has_failed(task)
+        raise interruption
+    return task.result()
+
+
+async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what runs and wait for it, however often that is interrupted: nothing of it goes on afterwards."""
+    interruption: asyncio.CancelledError | None = None
+    for task in tasks:
+        task.cancel()
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            interruption = error
+    for task in tasks:
+        has_failed(task)  # an exception that nobody has looked at would be told by asyncio
+    if interruption is not None:
+        raise interruption
+
+
+def has_failed(task: asyncio.Future[Any]) -> bool:
+    """Whether a task has ended otherwise than well."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def now(clock: Clock) -> Moment:
+    """The present moment."""
+    return clock.now().astimezone(UTC).isoformat()
+
+
+def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> Moment:
+    """The moment that a user meant by a time from now on, or by a time of day. Raises TypeError, ValueError."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
+        return given.astimezone(UTC).isoformat()
+    try:
+        return (clock.now() + timedelta(seconds=seconds_of(what, given))).astimezone(UTC).isoformat()
+    except OverflowError:
+        raise ValueError(f"{what} is too far away: {given!r}") from None
+
+
+def seconds_until(clock: Clock, moment: Moment) -> float:
+    """How long it is until a moment; 0 if it has passed."""
+    return max((datetime.fromisoformat(moment) - clock.now()).total_seconds(), 0.0)

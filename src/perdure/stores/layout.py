@@ -1,0 +1,116 @@
+"""All that stands in a store's directory, opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.stores.besides import Besides
+from perdure.stores.counter import Counter
+from perdure.stores.documents import Documents
+from perdure.stores.runevents import RunEvents
+from perdure.stores.runfiles import RunFiles
+from perdure.stores.runinbox import RunInbox
+from perdure.stores.runjournal import RunJournal
+from perdure.stores.runlogs import ForkIndex, RunLogs, WorkflowIndex
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perdure.stores.disk import Disk
+
+_FORMAT = 1
+_DIRECTORIES = ("aside", "parts", "runs", "journal", "inbox", "events", "workflows", "forks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The files of a directory by what they are for."""
+
+    lock: Path
+    owners: Path
+    documents: Documents
+    besides: Besides
+    logs: RunLogs
+    journals: RunFiles[RunJournal]
+    inboxes: RunFiles[RunInbox]
+    events: RunFiles[RunEvents]
+    workflows: WorkflowIndex
+    forks: ForkIndex
+    counter: Counter
+    _disk: Disk
+    _aside: Path
+
+    @classmethod
+    def open(cls, disk: Disk, directory: Path) -> Layout:
+        """The directory, laid out if it is new. Raises WorkflowCheckpointException for one of a later release."""
+        own = directory / ".perdure"
+        aside = own / "aside"
+        for name in _DIRECTORIES:
+            disk.make_directory(own / name)
+        _require_format(disk, own / "format", lock=own / "lock")
+        documents = Documents(disk, directory, aside=aside / "checkpoint")
+        logs = RunLogs(disk, own / "runs", documents)
+        inboxes = RunFiles(disk, own / "inbox", RunInbox)
+        return cls(
+            lock=own / "lock",
+            owners=own / "owners",
+            documents=documents,
+            besides=Besides(disk, own / "parts", aside=aside / "part"),
+            logs=logs,
+            journals=RunFiles(disk, own / "journal", RunJournal),
+            inboxes=inboxes,
+            events=RunFiles(disk, own / "events", RunEvents),
+            workflows=WorkflowIndex(disk, own / "workflows", logs),
+            forks=ForkIndex(disk, own / "forks", logs),
+            counter=Counter(disk, own / "counter", lambda: _highest_number(documents, logs, inboxes)),
+            _disk=disk,
+            _aside=aside,
+        )
+
+    def drop_journal(self, name: str) -> None:
+        """Remove the journal of that file name."""
+        self.count_pruned(self.journals.named(name).drop())
+
+    def count_pruned(self, number: int) -> None:
+        """Take note of what was forgotten, for a collection to be due some time."""
+        if number:
+            self.counter.add_pruned(number)
+
+    def remove_asides(self) -> None:
+        """Remove what is aside. Only who holds the lock has files there, so these are a crash's."""
+        for name in self._disk.names(self._aside):
+            self._disk.remove(self._aside / name)
+
+
+def _highest_number(documents: Documents, logs: RunLogs, inboxes: RunFiles[RunInbox]) -> int:
+    """The highest number in use anywhere, for when the counter is lost."""
+    numbers = [document.sequence for document in documents.all()]
+    for name in logs.names():
+        line = logs.named(name).current()
+        if line:
+            numbers += [line.state.token, *line.consumed, inboxes.named(name).highest_number(line)]
+    return max(numbers, default=0)
+
+
+def _require_format(disk: Disk, path: Path, *, lock: Path) -> None:
+    """Refuse a directory that a later perdure has laid out otherwise; say so in a new one."""
+    if not _is_written(disk, path):
+        with disk.lock(lock):
+            # Of several processes that find the directory new, one writes.
+            if not _is_written(disk, path):
+                disk.write_new(path, b"%d\n" % _FORMAT)
+                return
+    written = disk.read(path).strip().decode("ascii", "replace")
+    if written != str(_FORMAT):
+        raise WorkflowCheckpointException(
+            f"the directory {str(path.parent.parent)!r} has format {written}, this perdure knows {_FORMAT}; "
+            "upgrade perdure to open it"
+        )
+
+
+def _is_written(disk: Disk, path: Path) -> bool:
+    stamp = disk.stamp(path)
+    # A crash can leave it empty.
+    return stamp is not None and stamp.size > 0

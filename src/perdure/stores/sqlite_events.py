@@ -1,0 +1,72 @@
+"""What the commits of all runs have told, in a SQLite file. Whoever changes something is inside of a transaction."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING
+
+from perdure.errors import CheckpointDamagedError
+from perdure.stores import retention as keep
+from perdure.stores import rows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from perdure.records import EventBatch, Retention
+    from perdure.stores.database import Database
+
+
+class EventTable:
+    """The batches of events, one for each commit that told any."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, batch: EventBatch, moment: float | None) -> None:
+        """Add the newest batch of a run, of a commit at that moment."""
+        self._database.execute(
+            "put_batch",
+            run_id=batch.run_id,
+            first=batch.first,
+            count=batch.count,
+            checkpoint_id=batch.checkpoint_id,
+            moment=moment,
+            checksum=batch.checksum(),
+            refs=json.dumps(batch.refs),
+            data=batch.data,
+        )
+
+    def after(self, run_id: str, number: int, *, limit: int) -> Sequence[EventBatch]:
+        """The batches with events beyond a number, at most so many. Raises CheckpointDamagedError."""
+        limit = max(0, limit)
+        found = self._database.execute("batches", run_id=run_id, after=number, limit=limit).fetchall()
+        batches = [rows.batch(row) for row in found]
+        for earlier, later in itertools.pairwise(batches):
+            if later.first != earlier.last + 1:
+                raise CheckpointDamagedError(later.checkpoint_id, "events are missing before its own")
+        if batches and len(batches) < limit and batches[-1].last != found[-1]["newest"]:
+            raise CheckpointDamagedError(batches[-1].checkpoint_id, "events are missing after its own")
+        return batches
+
+    def prune(self, run_id: str, retention: Retention, now: datetime) -> int:
+        """Remove some of what the retention lets go; how many of those had parts."""
+        prunable = self._prunable(run_id, retention, now)
+        if prunable:
+            self._database.execute("drop_batches", run_id=run_id, last=prunable[-1]["first"])
+        return sum(row["has_parts"] for row in prunable)
+
+    def _prunable(self, run_id: str, retention: Retention, now: datetime) -> list[sqlite3.Row]:
+        newest, cutoff = keep.kept_newest_batches(retention), keep.events_cutoff(retention, now)
+        some: dict[str, object] = {"run_id": run_id, "limit": keep.PRUNED_PER_COMMIT_MAX}
+        if newest is not None:
+            return self._database.execute("batches_but_newest", keep=newest, **some).fetchall()
+        if cutoff is not None:
+            return self._database.execute("batches_older", cutoff=cutoff, **some).fetchall()
+        return []
+
+    def with_parts(self, run_id: str) -> int:
+        """How many batches of a run have parts."""
+        return self._database.number("count_batches_with_parts", run_id=run_id)

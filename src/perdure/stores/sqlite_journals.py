@@ -1,0 +1,43 @@
+"""The journals of all runs in a SQLite file. Whoever calls this is inside of a transaction, or only reads."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from perdure.stores import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.records import JournalRecord
+    from perdure.stores.database import Database
+
+
+class JournalTable:
+    """What runs have finished since their heads. What removes records says how many of those had parts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, run_id: str) -> Sequence[JournalRecord]:
+        """The records of a run, in the order of their first recording. Raises CheckpointDamagedError."""
+        found = self._database.execute("journal", run_id=run_id).fetchall()
+        # Each is looked at, also if it is not of this head: that may be just what is damaged of it.
+        records = [(row["head"] == row["run_head"], rows.journal_record(row)) for row in found]
+        return [record for is_of_head, record in records if is_of_head]
+
+    def put(self, run_id: str, record: JournalRecord, *, head: str | None) -> int:
+        """Add a record, or replace the one that has its key."""
+        row: dict[str, object] = {"run_id": run_id, "key": json.dumps(record.key)}
+        replaced = self._database.execute("has_record_with_parts", **row).fetchone() is not None
+        checksum = record.checksum(run_id=run_id, head=head)
+        refs = json.dumps(record.refs)
+        self._database.execute("put_record", **row, head=head, checksum=checksum, refs=refs, data=record.data)
+        return int(replaced)
+
+    def drop(self, run_id: str) -> int:
+        """Remove all of a run."""
+        removed = self._database.number("count_records_with_parts", run_id=run_id)
+        self._database.execute("drop_journal", run_id=run_id)
+        return removed

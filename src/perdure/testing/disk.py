@@ -1,0 +1,307 @@
+"""A disk in memory that loses what was not synced when its machine goes down.
+
+disk = SimulatedDisk()
+store = FileStore("/anywhere", disk=disk)
+...
+after = FileStore("/anywhere", disk=disk.crash(seed=7))
+
+Writing to a file and giving a name are kept apart from letting them last: the data of a file lasts when the file is
+synced, its name when its directory is. Of all else a crash keeps nothing, everything, or what the seed chooses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import threading
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from typing_extensions import override
+
+from perdure.stores.disk import Disk, Stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+NOTHING_SURVIVES: Final = 0
+"""The seed of a crash that keeps what was synced and no more."""
+
+EVERYTHING_SURVIVES: Final = 1
+"""The seed of a crash that loses nothing. All others choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """These bytes became the end of a file, from the offset on."""
+
+    offset: int
+    data: bytes
+
+    def whole(self, before: bytes) -> bytes:
+        return before[: self.offset].ljust(self.offset, b"\0") + self.data
+
+    def torn(self, before: bytes, at: int, *, zeros: bool) -> bytes:
+        """The file if only the first bytes came to the disk, and what stands after them."""
+        begun = before[: self.offset].ljust(self.offset, b"\0") + self.data[:at]
+        return begun.ljust(self.offset + len(self.data), b"\0") if zeros else begun + before[len(begun) :]
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    number: int
+    data: bytes = b""
+    synced: bytes = b""
+    unsynced: list[_Write] = field(default_factory=list[_Write])
+    modified: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Directory:
+    names: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
+    synced: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
+
+
+_Node: TypeAlias = _File | _Directory
+
+
+@dataclass(slots=True, eq=False)
+class _Naming:
+    """What names stand for since one operation; None if they were taken away. It comes to the disk as one."""
+
+    nodes: dict[tuple[_Directory, str], _Node | None]
+
+
+class SimulatedDisk(Disk):
+    """A file system in memory, empty at first.
+
+    `before_change` is called before every change, also between the writing of a file and its syncing: each of
+    these moments is one at which a machine can go down.
+    """
+
+    def __init__(self, *, before_change: Callable[[], None] | None = None) -> None:
+        self._before_change = before_change or _nothing
+        self._root = _Directory()
+        self._unsynced: list[_Naming] = []
+        self._numbers = itertools.count(1)
+        self._moments = itertools.count(1)
+        self._locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
+
+    def crash(self, seed: int) -> SimulatedDisk:
+        """The disk as a machine finds it that went down just now. This one stays as it is."""
+        crash, disk = _Crash(seed), SimulatedDisk()
+        disk._root = crash.left_of(self._root, self._unsynced)
+        disk._numbers = crash.numbers
+        return disk
+
+    def files(self) -> dict[Path, bytes]:
+        """Every file with what a reader finds in it."""
+        return {path: node.data for path, node in _walk(Path("/"), self._root) if isinstance(node, _File)}
+
+    def sync_file(self, path: Path) -> None:
+        """Let what was written to a file last."""
+        self._before_change()
+        file = self._file(path)
+        file.synced = file.data
+        file.unsynced.clear()
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        self._before_change()
+        directory = self._directory(path)
+        for naming in list(self._unsynced):
+            if any(each is directory for each, _ in naming.nodes):
+                self._settle(naming)
+
+    @override
+    def stamp(self, path: Path) -> Stamp | None:
+        match self._find(path):
+            case _File() as file:
+                return Stamp(file.number, len(file.data), file.modified)
+            case _:
+                return None
+
+    @override
+    def read(self, path: Path, *, start: int = 0, end: int | None = None) -> bytes:
+        return self._file(path).data[start:end]
+
+    @override
+    def names(self, directory: Path) -> list[str]:
+        return list(self._directory(directory).names)
+
+    @override
+    def make_directory(self, path: Path) -> None:
+        if isinstance(self._find(path), _Directory):
+            return
+        if not isinstance(self._find(path.parent), _Directory):
+            self.make_directory(path.parent)
+        self._before_change()
+        self._name({path: _Directory()})
+        self.sync_directory(path.parent)
+
+    @override
+    def write_new(self, path: Path, data: bytes) -> None:
+        self.remove(path)
+        self._before_change()
+        self._write(self._create(path), _Write(0, data))
+        self.sync_file(path)
+
+    @override
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        self._before_change()
+        found = self._find(path)
+        self._write(found if isinstance(found, _File) else self._create(path), _Write(offset, data))
+        if sync:
+            self.sync_file(path)
+
+    @override
+    def link(self, source: Path, target: Path) -> None:
+        self._before_change()
+        if self._find(target):
+            raise FileExistsError(errno.EEXIST, "File exists", str(target))
+        self._name({target: self._file(source)})
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        self._before_change()
+        self._name({source: None, target: self._file(source)})
+
+    @override
+    def remove(self, path: Path) -> None:
+        if self._find(path):
+            self._before_change()
+            self._name({path: None})
+
+    @override
+    @contextlib.contextmanager
+    def lock(self, path: Path) -> Generator[None]:
+        with self._locks[path]:
+            yield
+
+    def _create(self, path: Path) -> _File:
+        file = _File(next(self._numbers))
+        self._name({path: file})
+        return file
+
+    def _write(self, file: _File, write: _Write) -> None:
+        file.data = write.whole(file.data)
+        file.modified = next(self._moments)
+        file.unsynced.append(write)
+
+    def _name(self, nodes: dict[Path, _Node | None]) -> None:
+        naming = _Naming({(self._directory(path.parent), path.name): node for path, node in nodes.items()})
+        for (directory, name), node in naming.nodes.items():
+            _put(directory.names, name, node)
+        self._unsynced.append(naming)
+
+    def _settle(self, naming: _Naming) -> None:
+        """Let a naming last in each of its directories, and what came before it there no longer matter."""
+        for earlier in self._unsynced[: self._unsynced.index(naming)]:
+            for key in naming.nodes:
+                earlier.nodes.pop(key, None)
+        for (directory, name), node in naming.nodes.items():
+            _put(directory.synced, name, node)
+        self._unsynced.remove(naming)
+
+    def _find(self, path: Path) -> _Node | None:
+        node: _Node | None = self._root
+        for name in path.parts[1:]:
+            node = node.names.get(name) if isinstance(node, _Directory) else None
+        return node
+
+    def _file(self, path: Path) -> _File:
+        match self._find(path):
+            case _File() as file:
+                return file
+            case _:
+                raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
+
+    def _directory(self, path: Path) -> _Directory:
+        match self._find(path):
+            case _Directory() as directory:
+                return directory
+            case _:
+                raise FileNotFoundError(errno.ENOENT, "No such directory", str(path))
+
+
+class _Crash:
+    """One way of losing what was not synced."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._draws = itertools.count()
+        self._copies: dict[_Node, _Node] = {}
+        self.numbers = itertools.count(1)
+
+    def left_of(self, root: _Directory, unsynced: list[_Naming]) -> _Directory:
+        """The tree that is left of this one."""
+        return self._directory(root, self._surviving(unsynced))
+
+    def _surviving(self, namings: list[_Naming]) -> list[_Naming]:
+        """Those that came to the disk: the first few, or any of them."""
+        if self._seed == NOTHING_SURVIVES:
+            return []
+        if self._seed == EVERYTHING_SURVIVES:
+            return namings
+        if self._draw(2):
+            return namings[: self._draw(len(namings) + 1)]
+        return [naming for naming in namings if self._draw(2)]
+
+    def _directory(self, directory: _Directory, survivors: list[_Naming]) -> _Directory:
+        names = dict(directory.synced)
+        for naming in survivors:
+            for (where, name), node in naming.nodes.items():
+                if where is directory:
+                    _put(names, name, node)
+        left = {name: self._copy(node, survivors) for name, node in names.items()}
+        return _Directory(dict(left), left)
+
+    def _copy(self, node: _Node, survivors: list[_Naming]) -> _Node:
+        """What is left of a file or a directory: the same one under all of its names."""
+        if node not in self._copies:
+            match node:
+                case _File():
+                    data = self._data(node)
+                    self._copies[node] = _File(next(self.numbers), data, data)
+                case _Directory():
+                    self._copies[node] = self._directory(node, survivors)
+        return self._copies[node]
+
+    def _data(self, file: _File) -> bytes:
+        if self._seed == NOTHING_SURVIVES:
+            return file.synced
+        if self._seed == EVERYTHING_SURVIVES:
+            return file.data
+        data, count = file.synced, self._draw(len(file.unsynced) + 1)
+        for write in file.unsynced[:count]:
+            data = write.whole(data)
+        for write in file.unsynced[count : count + 1]:
+            data = write.torn(data, self._draw(len(write.data) + 1), zeros=self._draw(4) == 0)
+        return data
+
+    def _draw(self, below: int) -> int:
+        """A number that depends on the seed alone and looks like chance."""
+        text = f"{self._seed} {next(self._draws)}".encode("ascii")
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % below
+
+
+def _put(names: dict[str, _Node], name: str, node: _Node | None) -> None:
+    if node is None:
+        names.pop(name, None)
+    else:
+        names[name] = node
+
+
+def _walk(path: Path, directory: _Directory) -> Iterator[tuple[Path, _Node]]:
+    for name, node in directory.names.items():
+        yield path / name, node
+        if isinstance(node, _Directory):
+            yield from _walk(path / name, node)
+
+
+def _nothing() -> None:
+    pass

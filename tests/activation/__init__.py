@@ -1,0 +1,1 @@
+"""Inside one activation: steps, waiting, attempts, and what is told of them."""

@@ -1,0 +1,36 @@
+"""The log of a run over several lives of its program."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.events.bakery import RUN_ID, Loaf, bakery, facts, opened
+
+from perdure import InMemoryCheckpointStorage
+
+ROOT = Path(__file__).parents[2]
+
+
+def life(kind: str, directory: Path, victim: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.events.bakery", kind, str(directory), victim]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+@pytest.mark.parametrize("victim", ["counter", "baker-0", "baker-2", "packer", "label"])
+async def test_the_log_of_a_run_that_was_killed_and_resumed_is_that_of_an_undisturbed_one(
+    kind: str, victim: str, tmp_path: Path
+) -> None:
+    undisturbed = InMemoryCheckpointStorage(allowed_checkpoint_types=[Loaf])
+    await bakery(undisturbed).run(2, run_id=RUN_ID)
+    first, second = life(kind, tmp_path, victim), life(kind, tmp_path, victim)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    assert second.returncode == 0, second.stderr
+    async with opened(kind, tmp_path) as storage:
+        log = await facts(storage.events(RUN_ID))
+    assert [seq for seq, *_ in log] == list(range(1, len(log) + 1))
+    assert log == await facts(undisturbed.events(RUN_ID))

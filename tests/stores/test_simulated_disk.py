@@ -1,0 +1,539 @@
+"""The file store on a disk that loses what was not synced: a power cut at every moment of a history."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import pytest
+from typing_extensions import override
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, digest
+from perdure.stores.backend import BackedStore, Backend
+from perdure.stores.directory import FileBackend
+from perdure.stores.disk import Disk
+from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from perdure.records import EventBatch, Manifest, Part, RunRecord
+    from perdure.stores.port import Store
+
+IS_SOAK = "PERDURE_SOAK" in os.environ
+pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
+
+CHANCES = 40 if IS_SOAK else 3
+"""How many ways of losing something are tried at each moment, besides losing all and nothing."""
+
+RUNS = "rsf"
+LARGE = b"large " * 2000
+
+B = TypeVar("B", bound=Backend)
+T = TypeVar("T")
+Work: TypeAlias = "Callable[[Store, ManualClock], Awaitable[None]]"
+
+
+class Directly(Generic[B]):
+    """Does the work of a backend where it is asked for."""
+
+    def __init__(self, backend: B) -> None:
+        self._backend = backend
+
+    async def do(self, work: Callable[[B], T]) -> T:
+        return work(self._backend)
+
+    def do_blocking(self, work: Callable[[B], T]) -> T:
+        return work(self._backend)
+
+    def post(self, work: Callable[[B], T]) -> T:
+        return work(self._backend)
+
+    async def close(self) -> None:
+        pass
+
+
+class Machine:
+    """Opens the file store of one directory, as many processes would, each time after another start."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._directory = directory / "runs"
+        self._boot = directory / "boot_id"
+        self._starts = 0
+        monkeypatch.setattr("perdure.stores.owners._BOOT_ID", self._boot)
+        self.start()
+
+    def start(self) -> None:
+        self._starts += 1
+        self._boot.write_text(f"start {self._starts}\n", "ascii")
+
+    def open(self, disk: Disk, retention: Retention, clock: ManualClock) -> Store:
+        backend = FileBackend(self._directory, retention=retention, clock=clock, disk=disk)
+        return BackedStore("simulated", Directly(backend))
+
+
+@pytest.fixture
+def machine(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(quick_path, monkeypatch)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that a process does. Without `lasts` it may be lost until its run writes something that does."""
+
+    work: Work
+    run_id: str | None = None
+    lasts: bool = True
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a reader can see, but for who owns what."""
+
+    runs: Mapping[str, RunRecord | None]
+    journals: Mapping[str, Sequence[JournalRecord]]
+    inboxes: Mapping[str, Sequence[Command]]
+    events: Mapping[str, Sequence[EventBatch]]
+    latest: Manifest | None
+    checkpoints: Mapping[str, Manifest]
+
+
+async def view(store: Store) -> View:
+    """What is there, all of it read and found to be whole."""
+    records = {run_id: await store.run(run_id) for run_id in RUNS}
+    journals = {run_id: list(await store.journal(run_id)) for run_id in RUNS}
+    inboxes = {run_id: [replace(each, number=0) for each in await store.inbox(run_id)] for run_id in RUNS}
+    events = {run_id: list(await store.events(run_id)) for run_id in RUNS}
+    checkpoints = {manifest.checkpoint_id: manifest for manifest in await store.manifests()}
+    for each in itertools.chain(*journals.values(), *inboxes.values(), *events.values()):
+        await require_whole(store, each.refs)
+    for manifest in checkpoints.values():
+        await require_whole(store, manifest.toc.values())
+    return View(
+        runs={run_id: record and replace(record, owner=None) for run_id, record in records.items()},
+        journals=journals,
+        inboxes=inboxes,
+        events=events,
+        latest=await store.latest(workflow_name="flow"),
+        checkpoints=checkpoints,
+    )
+
+
+async def require_whole(store: Store, roots: Collection[str]) -> None:
+    """These parts are there, each with the bytes that its hash promises."""
+    parts = await store.parts(roots)
+    assert parts.keys() >= set(roots), f"of {roots} only {list(parts)} are there"
+    assert all(digest(data) == part_hash for part_hash, data in parts.items())
+
+
+def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        commit = run.next_commit(values, settled=settled)
+        # As an engine does: only what the head does not have.
+        known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
+        parts = tuple(part for part in commit.parts if part.hash not in known)
+        consumed = tuple(command.id for command in await store.inbox(run_id))
+        told = (text_part(f"told by {commit.manifest.checkpoint_id}"), *values.values())
+        events = NewEvents(2, b"two events", refs=tuple(part.hash for part in told), parts=told)
+        await run.write(replace(commit, parts=parts, consumed=consumed, events=events))
+        await run.release()
+
+    return Operation(work, run_id)
+
+
+async def claimed(store: Store, clock: ManualClock, run_id: str) -> RunDriver:
+    run = RunDriver(store, clock, run_id, "flow")
+    run.claim = await store.claim(run_id, create=new_run(run_id), takeover=True)
+    record = await store.run(run_id)
+    run.head, run.position = (record.head, record.position) if record else (None, -1)
+    return run
+
+
+def note(run_id: str, *keys: str, durable: bool = True, data: bytes = b"done") -> Operation:
+    """Record something under each key, with a small part and a large one."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        records: list[JournalRecord] = []
+        for key in keys:
+            parts = (text_part(f"{key} of {run.head}"), raw_part(LARGE + key.encode()))
+            records.append(JournalRecord(key, data, tuple(part.hash for part in parts), parts))
+        await run.note(*records, durable=durable)
+        await run.release()
+
+    return Operation(work, run_id, lasts=durable)
+
+
+def post(run_id: str, command_id: str, *, expects: Part | None = None) -> Operation:
+    """Put a command into an inbox, with a small part and a large one."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        parts = (text_part(command_id), raw_part(LARGE + command_id.encode()))
+        refs = tuple(part.hash for part in parts)
+        await store.post(
+            run_id, Command(command_id, "order", b"do it", refs, parts, expects=expects and ("a", expects.hash))
+        )
+
+    return Operation(work)
+
+
+def take(run_id: str) -> Operation:
+    """Claim a run and leave it so."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        await claimed(store, clock, run_id)
+
+    return Operation(work)
+
+
+def fork(run_id: str, parent: str) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.release(await store.claim(run_id, create=new_run(run_id, parent=parent)))
+
+    return Operation(work, run_id)
+
+
+def rewind(run_id: str, to: str, *, nonce: str) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        await run.rewind(to, nonce=nonce)
+        await run.release()
+
+    return Operation(work, run_id)
+
+
+def delete(checkpoint_id: str, *, is_head: bool) -> Operation:
+    """Forget a checkpoint; with the head goes its journal."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.delete(checkpoint_id)
+
+    return Operation(work, checkpoint_id[0], lasts=is_head)
+
+
+def collect() -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.collect()
+
+    return Operation(work)
+
+
+def an_hour_passes() -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del store
+        clock.advance(timedelta(hours=1))
+
+    return Operation(work)
+
+
+AN_HOUR_PASSES = an_hour_passes()
+FURTHER = advance("r", a=text_part("r5"))
+SMALL = text_part("constant")
+BIG = raw_part(LARGE)
+HISTORY: Sequence[Operation] = (
+    advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    note("r", "x", durable=False),
+    note("r", "w", durable=False),
+    note("r", "y", "x"),
+    note("r", "x", durable=False, data=b"done again"),
+    post("r", "first"),
+    post("r", "second", expects=text_part("r0")),
+    advance("r", a=text_part("r1"), small=SMALL, big=BIG),
+    advance("s", a=text_part("s0"), small=SMALL),
+    take("r"),
+    advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
+    fork("f", "r@1"),
+    note("f", "x", "z"),
+    advance("s", a=text_part("s1"), settled=True),
+    note("r", "x", "y"),
+    post("r", "lasting"),
+    post("r", "dropped", expects=text_part("r2")),
+    post("s", "waiting"),
+    rewind("r", "r@0", nonce="renewed"),
+    note("r", "z", durable=False),
+    note("r", "y", durable=False),
+    advance("f", a=text_part("f0"), small=SMALL, big=BIG),
+    rewind("r", "r@0", nonce="once more"),
+    note("r", "v"),
+    advance("r", a=text_part("r3"), small=SMALL),
+    note("r", "x"),
+    note("s", "x"),
+    collect(),
+    delete("r@3", is_head=True),
+    note("r", "x", durable=False),
+    delete("r@1", is_head=False),
+    take("s"),
+    delete("s@1", is_head=True),
+    delete("s@0", is_head=True),
+    collect(),
+    advance("s", a=text_part("s0 again")),
+    advance("r", a=text_part("r4"), small=SMALL, big=BIG),
+    collect(),
+)
+
+FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)), events=KeepLast(2))
+FORGETFUL_HISTORY: Sequence[Operation] = (
+    advance("s", a=text_part("s0")),
+    AN_HOUR_PASSES,
+    advance("s", a=text_part("s1"), big=BIG, settled=True),
+    note("s", "x"),
+    AN_HOUR_PASSES,
+    advance("r", a=text_part("r0"), big=BIG),
+    note("r", "x", durable=False),
+    advance("r", a=text_part("r1"), big=BIG),
+    fork("f", "r@1"),
+    advance("r", a=text_part("r2")),
+    advance("f", a=text_part("f0"), big=BIG),
+    collect(),
+    advance("r", a=text_part("r3")),
+    advance("r", a=text_part("r4")),
+    collect(),
+)
+
+
+@dataclass(frozen=True)
+class PowerCut:
+    """What was left when the machine went down at a moment of an operation."""
+
+    operation: int
+    moment: int
+    seed: int
+    disk: SimulatedDisk
+
+    def __str__(self) -> str:
+        return f"power cut {self.moment} in operation {self.operation}, seed {self.seed}"
+
+
+@dataclass
+class Recording:
+    """A history as it went, and what a power cut at any moment of it would have left."""
+
+    history: Sequence[Operation]
+    retention: Retention
+    views: list[View] = field(default_factory=list[View])
+    cuts: list[PowerCut] = field(default_factory=list[PowerCut])
+    _moment: int = 0
+    _known: set[object] = field(default_factory=set[object])
+
+    async def make(self, machine: Machine, disk_type: type[SimulatedDisk]) -> None:
+        """Let two processes do the history in turns."""
+        disk = disk_type(before_change=lambda: self._cut(disk))
+        clock = ManualClock()
+        stores = [machine.open(disk, self.retention, clock) for _ in range(2)]
+        for number, operation in enumerate(self.history):
+            # Looking changes nothing, so no moment is missed meanwhile.
+            self.views.append(await view(stores[number // 2 % 2]))
+            await operation.work(stores[number // 2 % 2], clock)
+        self.views.append(await view(stores[0]))
+        self._cut(disk)
+
+    def _cut(self, disk: SimulatedDisk) -> None:
+        self._moment += 1
+        chances = range(2 + self._moment * CHANCES, 2 + (self._moment + 1) * CHANCES)
+        # The view after the last operation is taken before the next one begins.
+        operation = max(0, len(self.views) - 1)
+        for seed in (NOTHING_SURVIVES, EVERYTHING_SURVIVES, *chances):
+            left = disk.crash(seed)
+            key = (operation, frozenset(left.files().items()))
+            if key not in self._known:
+                self._known.add(key)
+                self.cuts.append(PowerCut(operation, self._moment, seed, left))
+
+    @property
+    def ever(self) -> Mapping[str, Manifest]:
+        """Every checkpoint that there was at any time."""
+        return {key: manifest for each in self.views for key, manifest in each.checkpoints.items()}
+
+    def journals(self, run_id: str, after: int) -> Sequence[object]:
+        """What a run's journal may be, if so many operations were done."""
+        since = after
+        while since > 0 and not (self.history[since - 1].run_id == run_id and self.history[since - 1].lasts):
+            since -= 1
+        return [self.views[number].journals[run_id] for number in range(since, after + 1)]
+
+
+async def recorded(
+    machine: Machine,
+    history: Sequence[Operation] = HISTORY,
+    *,
+    retention: Retention | None = None,
+    disk_type: type[SimulatedDisk] = SimulatedDisk,
+) -> Recording:
+    recording = Recording(history, retention or Retention())
+    await recording.make(machine, disk_type)
+    return recording
+
+
+def is_after(recording: Recording, done: int, seen: View) -> bool:
+    """Whether this is what has to be there after so many operations, or as much of it."""
+    if done >= len(recording.views):
+        return False
+    is_possible = all(seen.journals[run_id] in recording.journals(run_id, done) for run_id in RUNS)
+    return is_possible and replace(seen, journals={}) == replace(recording.views[done], journals={})
+
+
+async def assert_survives(machine: Machine, recording: Recording, cut: PowerCut, *, going_on: bool) -> None:
+    """What lasted is there and whole, nothing else is, and the rest of the history can be done."""
+    machine.start()
+    clock = ManualClock()
+    store = machine.open(cut.disk, recording.retention, clock)
+    seen = await view(store)
+    after = [done for done in (cut.operation, cut.operation + 1) if is_after(recording, done, seen)]
+    assert after, f"after a {cut} this is there: {seen}"
+    if going_on:
+        for operation in recording.history[after[-1] :]:
+            await operation.work(store, clock)
+        assert await view(store) == recording.views[-1], f"going on after a {cut}"
+
+
+def test_the_simulated_disk_leaves_no_operation_to_the_real_one() -> None:
+    operations = {name for name, _ in inspect.getmembers(Disk, inspect.isfunction) if not name.startswith("_")}
+    assert operations <= vars(SimulatedDisk).keys()
+
+
+async def assert_all_survive(machine: Machine, recording: Recording) -> None:
+    for cut in recording.cuts:
+        await assert_survives(machine, recording, cut, going_on=IS_SOAK or cut.moment % 7 == 0)
+
+
+async def test_what_was_acknowledged_outlasts_a_power_cut_at_any_moment(machine: Machine) -> None:
+    recording = await recorded(machine)
+    await assert_all_survive(machine, recording)
+    assert {cut.operation for cut in recording.cuts} == set(range(len(HISTORY) + 1))
+    assert len(recording.cuts) > 500
+
+
+async def test_a_power_cut_while_forgetting_loses_nothing_that_is_kept(machine: Machine) -> None:
+    recording = await recorded(machine, FORGETFUL_HISTORY, retention=FORGETFUL)
+    for cut in recording.cuts:
+        await assert_forgets(machine, recording, cut)
+    assert len(recording.cuts) > 200
+
+
+async def assert_forgets(machine: Machine, recording: Recording, cut: PowerCut) -> None:
+    """What has to stay is there and whole, and what may go is gone in the end."""
+    machine.start()
+    clock = ManualClock()
+    store = machine.open(cut.disk, recording.retention, clock)
+    seen = await view(store)
+    around = recording.views[cut.operation : cut.operation + 2]
+    for run_id, record in seen.runs.items():
+        assert record in [each.runs[run_id] for each in around], f"after a {cut}"
+        assert record is None or record.head in seen.checkpoints, f"after a {cut}"
+        told = [number for batch in seen.events[run_id] for number in range(batch.first, batch.last + 1)]
+        newest = record.events if record else 0
+        assert told == list(range(newest - len(told) + 1, newest + 1)), f"after a {cut}"
+        assert len(told) >= min(len(each.events[run_id]) for each in around), f"after a {cut}"
+        journals = [recording.journals(run_id, cut.operation + number) for number in range(len(around))]
+        assert seen.journals[run_id] in itertools.chain(*journals), f"after a {cut}"
+    assert seen.latest in [each.latest for each in around], f"after a {cut}"
+    assert all(recording.ever[each] == manifest for each, manifest in seen.checkpoints.items()), f"after a {cut}"
+    assert seen.checkpoints.keys() >= set[str].intersection(*(set(each.checkpoints) for each in around))
+    done = cut.operation
+    if cut.operation < len(recording.history):
+        run_id = recording.history[cut.operation].run_id
+        done += run_id is not None and seen.runs[run_id] == around[-1].runs[run_id] != around[0].runs[run_id]
+    if seen.runs["s"] is not None:
+        # The process that had claimed it would be dead now, but it is this one.
+        await store.release(await store.claim("s"))
+    clock.advance(timedelta(hours=sum(each is AN_HOUR_PASSES for each in recording.history[:done])))
+    for operation in recording.history[done:]:
+        await operation.work(store, clock)
+    await FURTHER.work(store, clock)
+    await store.collect()
+    last = await view(store)
+    assert list(last.checkpoints) == ["f@0", "r@5"], f"going on after a {cut}"
+    assert last.runs["s"] is None, f"going on after a {cut}"
+    assert len([path for path in cut.disk.files() if path.parent.name == "parts"]) == 1, f"going on after a {cut}"
+
+
+class FileSyncsDoNothing(SimulatedDisk):
+    @override
+    def sync_file(self, path: Path) -> None:
+        pass
+
+
+class DirectorySyncsDoNothing(SimulatedDisk):
+    @override
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+class SyncsDoNothing(FileSyncsDoNothing, DirectorySyncsDoNothing):
+    pass
+
+
+@pytest.mark.parametrize("disk_type", [FileSyncsDoNothing, DirectorySyncsDoNothing, SyncsDoNothing])
+async def test_a_store_that_did_not_sync_would_not_outlast_a_power_cut(
+    machine: Machine, disk_type: type[SimulatedDisk]
+) -> None:
+    recording = await recorded(machine, disk_type=disk_type)
+    with pytest.raises((AssertionError, WorkflowCheckpointException)):
+        await assert_all_survive(machine, recording)
+
+
+def test_names_and_data_come_to_the_disk_apart_from_each_other() -> None:
+    disk = SimulatedDisk()
+    place = Path("/place")
+    disk.make_directory(place)
+    disk.write_at(place / "synced", 0, b"data", sync=True)
+    disk.write_at(place / "named", 0, b"data", sync=False)
+    left = [disk.crash(seed).files() for seed in range(100)]
+    assert left[NOTHING_SURVIVES] == {}
+    assert left[EVERYTHING_SURVIVES] == {place / "synced": b"data", place / "named": b"data"}
+    assert all(files.get(place / "synced", b"data") == b"data" for files in left)
+    assert {files.get(place / "named") for files in left} >= {None, b"", b"d", b"dat", b"data", b"da\0\0"}
+    disk.sync_directory(place)
+    assert disk.crash(NOTHING_SURVIVES).files() == {place / "synced": b"data", place / "named": b""}
+
+
+def test_a_rename_comes_to_the_disk_in_both_directories_or_in_neither() -> None:
+    disk = SimulatedDisk()
+    old, new = Path("/old/name"), Path("/new/name")
+    for path in (old, new):
+        disk.make_directory(path.parent)
+    disk.write_new(old, b"data")
+    disk.sync_directory(old.parent)
+    disk.rename(old, new)
+    assert {tuple(disk.crash(seed).files()) for seed in range(20)} == {(old,), (new,)}
+    disk.sync_directory(new.parent)
+    assert {tuple(disk.crash(seed).files()) for seed in range(20)} == {(new,)}
+
+
+def test_a_write_in_place_can_be_torn_between_old_and_new() -> None:
+    disk = SimulatedDisk()
+    disk.write_at(Path("/file"), 0, b"old one", sync=True)
+    disk.sync_directory(Path("/"))
+    disk.write_at(Path("/file"), 0, b"new", sync=False)
+    found = {disk.crash(seed).files()[Path("/file")] for seed in range(100)}
+    assert found >= {b"old one", b"nld one", b"ned one", b"new"}
+    assert len(disk.read(Path("/file"))) == 3
+
+
+def test_a_link_is_another_name_of_the_same_file() -> None:
+    disk = SimulatedDisk()
+    first, second = Path("/first"), Path("/second")
+    disk.write_new(first, b"data")
+    disk.link(first, second)
+    with pytest.raises(FileExistsError):
+        disk.link(first, second)
+    disk.write_at(second, 4, b" and more", sync=True)
+    disk.remove(first)
+    disk.remove(first)
+    assert disk.stamp(first) is None
+    assert disk.names(Path("/")) == ["second"]
+    assert disk.read(second, start=2, end=8) == b"ta and"
+    with pytest.raises(FileNotFoundError):
+        disk.read(first)
