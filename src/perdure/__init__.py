@@ -2,6 +2,7 @@
 
 from perdure.checkpoint.compat import CompatibilityReport
 from perdure.checkpoint.record import WorkflowCheckpoint
+from perdure.checkpoint.steps import InterruptedStep, StepDecision
 from perdure.checkpoint.trust import register_type
 from perdure.clock import Clock, SystemClock
 from perdure.errors import (
@@ -50,6 +51,7 @@ from perdure.errors import (
 )
 from perdure.events import (
     CheckpointInfo,
+    Undecoded,
     UndeliveredMessage,
     WorkflowErrorDetails,
     WorkflowEvent,
@@ -78,6 +80,7 @@ from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMess
 from perdure.graph.policy import FailedMessage, Retry
 from perdure.graph.validation import validate_workflow_graph
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
+from perdure.runtime.steps import NOT_DONE, step_key
 from perdure.secrets import Secret
 from perdure.storages.desk import PendingRequest
 from perdure.storages.protocol import CheckpointID, CheckpointStorage
@@ -94,6 +97,7 @@ from perdure.workflow.workflow import Workflow
 __all__ = [
     "DEFAULT_MAX_ITERATIONS",
     "INTERNAL_SOURCE_ID",
+    "NOT_DONE",
     "AgentFrameworkException",
     "AlreadyAnsweredError",
     "AnswerTypeError",
@@ -129,6 +133,7 @@ __all__ = [
     "InMemoryCheckpointStorage",
     "IncompatibleGraphError",
     "IncompatibleTypeError",
+    "InterruptedStep",
     "KeepFor",
     "KeepLast",
     "LatestOnly",
@@ -154,6 +159,7 @@ __all__ = [
     "StaleHeadError",
     "State",
     "StateConflictError",
+    "StepDecision",
     "StepError",
     "StepMismatchError",
     "StepTimeoutError",
@@ -165,6 +171,7 @@ __all__ = [
     "SwitchCaseEdgeGroupDefault",
     "SystemClock",
     "TypeCompatibilityError",
+    "Undecoded",
     "UndeliveredError",
     "UndeliveredMessage",
     "UnknownRequestError",
@@ -192,5 +199,6 @@ __all__ = [
     "handler",
     "register_type",
     "response_handler",
+    "step_key",
     "validate_workflow_graph",
 ]

@@ -209,11 +209,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a run is known: its newest commit, its newest event and its newest command."""
+    """How far a run is known: its newest commit, its newest event, the newest command that waits, and its owner."""
 
     head: str | None = None
     events: int = 0
     commands: int = 0
+    owner: str | None = None
 
 
 def _json(value: object) -> bytes:

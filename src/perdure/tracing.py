@@ -103,7 +103,8 @@ class _OtelSpan:
     @property
     def traceparent(self) -> str | None:
         context = self._span.get_span_context()
-        if not context.is_valid:
+        if not context.is_valid or not context.trace_flags.sampled:
+            # Nobody will ever see it.
             return None
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 

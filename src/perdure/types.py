@@ -68,7 +68,7 @@ def is_instance_of(data: object, target: object) -> bool:
     """
     if type(target) is type:
         return isinstance(data, target)
-    target = _plain(target)
+    target = plain_type(target)
     if target is Any:
         return True
     origin, args = get_origin(target), get_args(target)
@@ -84,9 +84,32 @@ def is_type_compatible(source: object, target: object) -> bool:
     return _fits(source, target, _Rule(any_fits=True))
 
 
+def plain_type(type_expression: object) -> object:
+    """The type without what makes no difference at run time: metadata, aliases, new names, type variables."""
+    origin = get_origin(type_expression)
+    if type_expression is None:
+        return NoneType
+    if isinstance(type_expression, NewType):
+        return plain_type(type_expression.__supertype__)
+    if isinstance(type_expression, TypeVar):
+        constraints = type_expression.__constraints__
+        return plain_type(_union(constraints) if constraints else type_expression.__bound__ or Any)
+    if _is_alias(type_expression):
+        return plain_type(_alias_value(type_expression))
+    if _is_alias(origin):
+        return plain_type(_substituted(_alias_value(origin), origin.__type_params__, get_args(type_expression)))
+    if origin in _WRAPPERS:
+        return plain_type(get_args(type_expression)[0])
+    if type_expression is typing.LiteralString:
+        return str
+    # typing.List without parameters is list, and typing.Tuple must not pass for tuple[()].
+    is_bare = origin is not None and not hasattr(type_expression, "__args__")
+    return origin if is_bare else type_expression
+
+
 def split_union(type_expression: object) -> tuple[object, ...]:
     """The members of a union, seen through aliases; a tuple of the type itself if it is none."""
-    plain = _plain(type_expression)
+    plain = plain_type(type_expression)
     if get_origin(plain) not in _UNIONS:
         return (type_expression,)
     return tuple(part for member in get_args(plain) for part in split_union(member))
@@ -114,29 +137,6 @@ def contains_typevar(type_expression: object) -> bool:
         return True
     parts = cast("list[object]", type_expression) if isinstance(type_expression, list) else get_args(type_expression)
     return any(contains_typevar(part) for part in parts)
-
-
-def _plain(type_expression: object) -> object:
-    """The type without what makes no difference at run time: metadata, aliases, new names, type variables."""
-    origin = get_origin(type_expression)
-    if type_expression is None:
-        return NoneType
-    if isinstance(type_expression, NewType):
-        return _plain(type_expression.__supertype__)
-    if isinstance(type_expression, TypeVar):
-        constraints = type_expression.__constraints__
-        return _plain(_union(constraints) if constraints else type_expression.__bound__ or Any)
-    if _is_alias(type_expression):
-        return _plain(_alias_value(type_expression))
-    if _is_alias(origin):
-        return _plain(_substituted(_alias_value(origin), origin.__type_params__, get_args(type_expression)))
-    if origin in _WRAPPERS:
-        return _plain(get_args(type_expression)[0])
-    if type_expression is typing.LiteralString:
-        return str
-    # typing.List without parameters is list, and typing.Tuple must not pass for tuple[()].
-    is_bare = origin is not None and not hasattr(type_expression, "__args__")
-    return origin if is_bare else type_expression
 
 
 def _substituted(generic: Any, parameters: Iterable[object], args: Iterable[object]) -> object:
@@ -269,7 +269,7 @@ class _Rule:
 
 
 def _fits(source: object, target: object, rule: _Rule) -> bool:
-    source, target = _plain(source), _plain(target)
+    source, target = plain_type(source), plain_type(target)
     if target is Any or source == target or (source, target) in rule.assumed:
         return True
     if source is Any:

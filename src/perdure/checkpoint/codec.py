@@ -19,15 +19,13 @@ from perdure.checkpoint.codec_records import RECORD_KEYS, DataclassKind, ModelKi
 from perdure.checkpoint.codec_refusals import refused, unfit
 from perdure.checkpoint.codec_types import TYPE_KINDS, TYPE_TAGS, write_class
 from perdure.checkpoint.codec_write import Write, Writer, part_reference, to_bytes, too_deep
-from perdure.checkpoint.trust import registration, stored_name
+from perdure.checkpoint.trust import Trust, registration, stored_name
 from perdure.checkpoint.trust_reach import is_enum, is_model, is_named_tuple
 from perdure.errors import EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.records import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from perdure.checkpoint.trust import Trust
+    from collections.abc import Callable, Iterable, Mapping
 
 _KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS}
 _TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS}
@@ -87,6 +85,10 @@ class Codec:
             **{tag: Tag.of(self._read_object, *keys) for tag, keys in _OBJECT_KEYS.items()},
             "pickle": pickle_tag(allowed=allow_pickle),
         }
+
+    def trusting(self, types: Iterable[object]) -> Codec:
+        """A codec that trusts these types as well."""
+        return Codec(self._trust.including(Trust.of(types)), allow_pickle=self._allow_pickle)
 
     def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
         """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back.

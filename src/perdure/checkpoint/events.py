@@ -68,6 +68,8 @@ def _members(told: Told, pieces: PieceWriter) -> dict[str, Encoded]:
         found = lost if name == "lost" else getattr(told, name)
         if found not in {None, ()}:
             members[name] = plain(found)
+    if told.inner is not None:
+        members["inner"] = told_document(told.inner, pieces)
     return members | values
 
 
@@ -83,6 +85,7 @@ def told_in(tree: dict[str, Any], pieces: PieceReader) -> Told:
         tree.get("iteration"),
         pieces.inline(tree["details"], path) if "details" in tree else None,
         tree.get("lost"),
+        told_in(tree["inner"], pieces) if "inner" in tree else None,
     )
 
 
@@ -145,14 +148,21 @@ class EventReader:
             if not isinstance(trees, list) or len(cast("list[object]", trees)) != batch.count:
                 raise DamagedPartError(f"there are not {batch.count} of them")  # noqa: TRY301 - named below
             numbered = enumerate(cast("list[dict[str, Any]]", trees), start=batch.first)
-            return [self._event(seq, tree) for seq, tree in numbered if seq >= from_seq]
+            return [self._read(seq, tree) for seq, tree in numbered if seq >= from_seq]
         except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"its events can't be read: {error or repr(error)}"
             raise CheckpointDamagedError(batch.checkpoint_id, reason) from error
 
-    def _event(self, seq: int, tree: dict[str, Any]) -> WorkflowEvent[Any]:
-        told = told_in(tree, self._pieces)
+    def _read(self, seq: int, tree: dict[str, Any]) -> WorkflowEvent[Any]:
+        types = self._type(tree, "request_type"), self._type(tree, "response_type")
+        return self._event(told_in(tree, self._pieces), seq=seq, types=types)
+
+    def _event(
+        self, told: Told, *, seq: int | None = None, types: tuple[Any, Any] = (None, None)
+    ) -> WorkflowEvent[Any]:
         data, details = self._value(told.data), self._value(told.details)
+        if told.inner is not None:
+            data = self._event(told.inner)
         if data is None and told.lost is not None:
             data = Undecoded(told.lost)
         if data is None and (told.type == "executor_failed" or isinstance(details, Undecoded)):
@@ -165,8 +175,8 @@ class EventReader:
             executor_id=told.executor_id,
             request_id=told.request_id,
             source_executor_id=told.executor_id,
-            request_type=self._type(tree, "request_type"),
-            response_type=self._type(tree, "response_type"),
+            request_type=types[0],
+            response_type=types[1],
             iteration=told.iteration,
             path=told.path,
             seq=seq,

@@ -13,11 +13,11 @@ from perdure.errors import CheckpointDamagedError
 from perdure.kernel.effects import Done, Effects, Unrouted, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from perdure.checkpoint.codec import Codec
-    from perdure.kernel.effects import Activation
+    from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Snapshot, StateKey
     from perdure.records import Part
 
@@ -54,6 +54,10 @@ class JournalWriter:
         if effects.child is not None:
             members["child"] = self.snapshot(effects.child)
         return document(members)
+
+    def told(self, told: Sequence[Told]) -> Encoded:
+        """What a superstep of a sub-workflow told."""
+        return array(told_document(each, self._pieces) for each in told)
 
     def _write(self, write: Write) -> Encoded:
         scope, key = write.key
@@ -92,6 +96,10 @@ class JournalReader:
     def snapshot(self, data: bytes) -> Snapshot:
         """A sub-workflow between two of its supersteps. Raises CheckpointDamagedError."""
         return self._read(lambda: self._snapshot(loads(data)))
+
+    def told(self, data: bytes) -> tuple[Told, ...]:
+        """What a superstep of a sub-workflow told. Raises CheckpointDamagedError."""
+        return self._read(lambda: tuple(told_in(each, self._pieces) for each in loads(data)))
 
     def _read(self, read: Callable[[], ReadT]) -> ReadT:
         try:

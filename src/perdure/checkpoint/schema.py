@@ -25,7 +25,7 @@ from uuid import UUID
 import typing_extensions
 
 from perdure.checkpoint.trust_reach import is_model
-from perdure.types import _plain as plain_type  # pyright: ignore[reportPrivateUsage] - what a type is without names
+from perdure.types import plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

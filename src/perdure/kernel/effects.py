@@ -49,6 +49,8 @@ class Told:
     details: Value | None = None
     lost: str | None = None
     """Why its data is not kept, if it had any that could not be."""
+    inner: Told | None = None
+    """Of a `sub_workflow` event: what was told inside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from perdure.kernel.trail import Trail
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.kernel.snapshot import Cancelled, Moment, Request, Snapshot, Value
+    from perdure.kernel.snapshot import Cancelled, Moment, Request, Snapshot, Suspended, Value
     from perdure.kernel.superstep import FanIn
 
 
@@ -84,10 +84,13 @@ def reopen(snapshot: Snapshot, request: Request, *, reason: str) -> Snapshot:
 
 
 def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Snapshot:
-    """Let go on what is due by now: suspended activations, delayed messages, sub-workflows with either."""
-    due = [each for each in snapshot.suspended if each.wake_at is not None and each.wake_at <= now]
+    """Let go on what is due by now, what was due first before the rest.
+
+    That are suspended activations, then delayed messages, then sub-workflows in which something is due.
+    """
+    due = sorted((each for each in snapshot.suspended if _is_due(each.wake_at, now)), key=_wake_at)
     arriving = sorted((each for each in snapshot.delayed if each.due <= now), key=lambda each: each.due)
-    children = [key for key, child in snapshot.children.items() if (at := child.next_timer) is not None and at <= now]
+    children = _due_children(snapshot, now)
     if not due and not arriving and not children:
         return snapshot
     sendings = [
@@ -104,6 +107,20 @@ def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Sn
         delayed=tuple(each for each in snapshot.delayed if each not in arriving),
         fan_in=fan_in,
     )
+
+
+def _is_due(moment: Moment | None, now: Moment) -> bool:
+    return moment is not None and moment <= now
+
+
+def _wake_at(suspended: Suspended) -> Moment:
+    return suspended.wake_at or ""
+
+
+def _due_children(snapshot: Snapshot, now: Moment) -> list[str]:
+    """The sub-workflows in which something is due, unless they are told already."""
+    told = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
+    return [key for key, child in snapshot.children.items() if key not in told and _is_due(child.next_timer, now)]
 
 
 def cancel(snapshot: Snapshot, cancelled: Cancelled, *, carried: Mapping[str, Value]) -> Snapshot:

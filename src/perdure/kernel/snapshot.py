@@ -123,13 +123,6 @@ class Limits:
     budget: Mapping[str, float] = field(default_factory=dict[str, float])
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def exceeded(self, *, beginning: Mapping[str, float]) -> str | None:
-        """A resource of which more was spent than there was, or would be by what begins now."""
-        for name, limit in self.budget.items():
-            if self.spent.get(name, 0) + beginning.get(name, 0) > limit:
-                return name
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -187,6 +180,13 @@ class Snapshot:
         moments += [each.due for each in self.delayed]
         moments += [moment for child in self.children.values() if (moment := child.next_timer) is not None]
         return min(moments, default=None)
+
+    @property
+    def left(self) -> Mapping[str, float]:
+        """What may still be spent of what is limited, once the next superstep has begun."""
+        begins = {"supersteps": 1, "activations": len(self.deliveries)}
+        spent = self.limits.spent
+        return {name: limit - spent.get(name, 0) - begins.get(name, 0) for name, limit in self.limits.budget.items()}
 
     @property
     def wake_at(self) -> Moment | None:

@@ -71,7 +71,7 @@ def fold(
         limits=_spent(snapshot, effects),
         state=_written(snapshot.state, effects, merged or {}),
         executors=_updated(snapshot.executors, ((e.activation.executor_id, e.executor_state) for e in effects)),
-        requests=_opened(snapshot.requests, effects),
+        requests=_opened(snapshot, effects),
         outputs=snapshot.outputs.extended(output for e in effects for output in e.outputs),
         children=_updated(snapshot.children, ((e.activation.executor_id, e.child) for e in effects)),
     )
@@ -159,7 +159,8 @@ def _carried(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Val
 
 def _spent(snapshot: Snapshot, effects: Sequence[Effects]) -> Limits:
     amounts = [(name, amount) for effect in effects for name, amount in effect.spent.items()]
-    counted = (("supersteps", 1), ("activations", len(effects)))
+    # One that was left to wait is the same activation when it is entered again.
+    counted = (("supersteps", 1), ("activations", sum(effect.suspension is None for effect in effects)))
     # What the engine counts is kept only where it is limited: it would change with every superstep.
     amounts += [(name, number) for name, number in counted if name in snapshot.limits.budget]
     if not amounts:
@@ -199,6 +200,12 @@ def _updated(before: Mapping[str, ValueT], changes: Iterable[tuple[str, ValueT |
     return {**before, **fresh} if fresh else before
 
 
-def _opened(before: Mapping[str, Request], effects: Iterable[Effects]) -> Mapping[str, Request]:
+def _opened(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Request]:
+    """The requests that are open now. What an activation has asked for itself is of no use once it has ended."""
+    before = snapshot.requests
+    ended = {home_of(snapshot, effect.activation) for effect in effects if effect.suspension is None}
+    given_up = {key for key, request in before.items() if request.resumes in ended}
     opened = {request.id: request for effect in effects for request in effect.requests}
-    return {**before, **opened} if opened else before
+    if not given_up and not opened:
+        return before
+    return {**{key: request for key, request in before.items() if key not in given_up}, **opened}

@@ -11,6 +11,7 @@ from perdure.checkpoint.steps import moment_in, moment_record, value_digest
 from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
+from perdure.graph.messages import TimersDue
 from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
@@ -116,6 +117,7 @@ class ActivationRecorder:
         self.child: Snapshot | None = None
         self.book = Logbook(around, executor.id)
         self.parking = Parking(executor.id)
+        self.span: Span = NO_SPAN
         self._staging = Staging(executor, around)
         self._asking = Asking(executor, around, self.home, self.book)
         self._steps = Steps(self)
@@ -137,9 +139,11 @@ class ActivationRecorder:
 
     def _message(self) -> Any:
         delivery, give = self.activation.delivery, self.around.values.give
+        if delivery.woken_at is not None:
+            return TimersDue(delivery.woken_at)
         if delivery.is_gathered:
             return [give(value) for value in delivery.values]
-        return give(delivery.values[0]) if delivery.values else None
+        return give(delivery.values[0])
 
     @property
     def executor_id(self) -> str:
@@ -214,9 +218,9 @@ class ActivationRecorder:
         else:
             self.book.tell(event, is_kept=not transient)
 
-    def pass_on(self, event: WorkflowEvent[WorkflowEvent[Any]]) -> None:
-        """Tell a `sub_workflow` event: what the workflow inside of this executor told."""
-        self.book.inner(event)
+    def pass_on(self, told: Told) -> None:
+        """Keep what the workflow inside of this executor told, as a `sub_workflow` event."""
+        self.book.inner(told)
 
     def warn(self, text: str) -> None:
         """Tell a warning."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from enum import Enum
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
 from perdure.errors import AlreadyAnsweredError, AnswerTypeError, UnknownRequestError
 from perdure.graph.executor import Executor, response_handler_of
 from perdure.graph.messages import WorkflowMessage
+from perdure.runtime.coercion import coerce
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 
@@ -82,57 +79,3 @@ def takes_answer(executor: Executor, request: Request, answer: Any, values: Valu
         return response_handler_of(executor, values.give(request.data), answer) is not None
     event = request_event(request, values)
     return executor.can_handle(WorkflowMessage(answer, executor.id, original_request_info_event=event))
-
-
-def coerce(value: Any, expected: Any) -> Any:
-    """Plain data, as JSON would have it, as the type that is expected. What fits already is left alone."""
-    if is_instance_of(value, expected):
-        return value
-    origin = get_origin(expected)
-    if origin in {typing.Union, types.UnionType}:
-        return _any_member(value, get_args(expected))
-    if origin is list and isinstance(value, (list, tuple)):
-        (element,) = get_args(expected)
-        return [coerce(item, element) for item in typing.cast("list[Any]", value)]
-    if origin is dict and isinstance(value, dict):
-        key_type, value_type = get_args(expected)
-        items = typing.cast("dict[Any, Any]", value).items()
-        return {coerce(key, key_type): coerce(item, value_type) for key, item in items}
-    if isinstance(expected, type):
-        return _as_class(value, expected)
-    return value
-
-
-def _any_member(value: Any, members: tuple[Any, ...]) -> Any:
-    for member in members:
-        try:
-            coerced = coerce(value, member)
-        except (TypeError, ValueError):
-            continue
-        if is_instance_of(coerced, member):
-            return coerced
-    return value
-
-
-def _as_class(value: Any, expected: type[Any]) -> Any:
-    if expected is float and type(value) is int:
-        return float(value)
-    if issubclass(expected, Enum):
-        return expected(value)
-    if not isinstance(value, dict):
-        return value
-    given = typing.cast("dict[str, Any]", value)
-    if dataclasses.is_dataclass(expected):
-        return expected(**_fields(given, typing.get_type_hints(expected)))
-    validate = getattr(expected, "model_validate", None)
-    return given if validate is None else validate(given)
-
-
-def _fields(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a dataclass's fields. Raises TypeError for one that is not of its type."""
-    fields = {name: coerce(item, hints.get(name, Any)) for name, item in given.items()}
-    for name, value in fields.items():
-        hint = hints.get(name, Any)
-        if not is_instance_of(value, hint):
-            raise TypeError(f"{name!r} is a {type_of(value)}, not a {describe(hint)}")
-    return fields

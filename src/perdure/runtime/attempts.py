@@ -12,6 +12,7 @@ from perdure.graph.policy import FailedMessage
 from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.parking import OutOfTimeError, Parked, within
 from perdure.runtime.tries import Tries, is_final
+from perdure.tracing import current, traced
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class Attempts:
     async def _attempt(self, recorder: ActivationRecorder) -> Done:
         before = self._drift.look(self._executor) if self._around.is_checkpointed else None
         recorder.book.invoked(recorder.message)
-        await self._called(recorder)
+        recorder.span = self._around.span.child("perdure.activation", executor_id=self._executor.id, home=recorder.home)
+        with traced(recorder.span), current(recorder.span):
+            await self._called(recorder)
         if recorder.parking.parked is not None:
             await self._put_back()
             return recorder.suspended(recorder.parking.parked, self._told)

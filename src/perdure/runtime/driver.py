@@ -29,18 +29,19 @@ from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.narration import live, told_of
 from perdure.runtime.outside import NoOutside, fan_ins_of
+from perdure.runtime.parking import seconds_until
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 
     from perdure.checkpoint.values import Values
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
     from perdure.kernel.effects import Done, Effects, Unrouted
-    from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.kernel.snapshot import Moment, Snapshot, StateKey
     from perdure.runtime.journal import Journal
     from perdure.runtime.ledger import Ledger
     from perdure.runtime.outside import Outside
@@ -72,6 +73,8 @@ class Driver:
     """Whether only what has come from outside is committed, and nothing is run."""
     is_watched: bool = False
     """Whether others can want the run to stop while a superstep is under way."""
+    carried: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Of a sub-workflow: what its parent's checkpoint holds of its records."""
     _routed: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
 
@@ -100,23 +103,26 @@ class Driver:
                 f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
                 "since its last input, and messages are left; raise max_iterations if it is meant to run on"
             )
+        for name, left in self.snapshot.left.items():
+            if left < 0:
+                raise self._over_budget(name)
+
+    def _over_budget(self, name: str, spent_inside: float = 0) -> BudgetExceededError:
         limits = self.snapshot.limits
-        name = limits.exceeded(beginning={"supersteps": 1, "activations": len(self.snapshot.deliveries)})
-        if name is not None:
-            spent, limit = limits.spent.get(name, 0), limits.budget[name]
-            raise BudgetExceededError(self.run_id, name=name, spent=spent, limit=limit)
+        spent = limits.spent.get(name, 0) + spent_inside
+        return BudgetExceededError(self.run_id, name=name, spent=spent, limit=limits.budget[name])
 
     async def _taken_in(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Commit what has come from outside or become due."""
         while True:
-            recorded = journal.under("", self.snapshot.carried).records
+            recorded = self._records(journal).records
             taken = await self.outside.look(self.snapshot, recorded=recorded)
             if taken is None:
                 return
+            # The commit makes the journal void. What an earlier life has finished of the superstep goes with it.
+            after = replace(taken.snapshot, carried={**taken.snapshot.carried, **recorded()})
             try:
-                told = await self._commit(
-                    taken.snapshot, "inbox", told=taken.told, consumed=taken.consumed, done=taken.done
-                )
+                told = await self._commit(after, "inbox", told=taken.told, consumed=taken.consumed, done=taken.done)
             except CommandWaitsError:
                 # Somebody has sent just what we thought had not come.
                 self.outside.heard(sys.maxsize)
@@ -150,6 +156,9 @@ class Driver:
                 yield event
             told = await self._commit(after, "superstep", told=self._narrated(iteration, superstep.outcomes))
             is_kept = True
+        except BudgetExceededError as error:
+            # A sub-workflow has only what is left to this one: say it in numbers of the whole.
+            raise self._over_budget(error.name, error.spent) from error
         finally:
             self._superstep_under_way = None
             span.end(sys.exc_info()[1])
@@ -161,17 +170,16 @@ class Driver:
 
     @asynccontextmanager
     async def _watched(self) -> AsyncGenerator[None]:
-        """Stop the superstep under way when somebody wants the run to stop: what has finished is recorded.
+        """Stop the superstep under way when it is time or somebody wants it: what has finished is recorded.
 
         Most runs are over before it is worth to look.
         """
-        if not self.is_watched:
-            yield
-            return
         watching: list[asyncio.Task[None]] = []
-        timer = asyncio.get_running_loop().call_later(
-            _WATCHED_AFTER_SECONDS, lambda: watching.append(asyncio.ensure_future(self._watch()))
-        )
+
+        def begin() -> None:
+            watching.extend(asyncio.ensure_future(self._stop_after(reason)) for reason in self._reasons_to_stop())
+
+        timer = asyncio.get_running_loop().call_later(_WATCHED_AFTER_SECONDS, begin)
         try:
             yield
         finally:
@@ -180,10 +188,20 @@ class Driver:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _watch(self) -> None:
-        await self.outside.cancelling()
+    def _reasons_to_stop(self) -> Iterator[Awaitable[None]]:
+        if self.is_watched:
+            yield self.outside.cancelling()
+        if self.snapshot.limits.deadline is not None:
+            yield self._until(self.snapshot.limits.deadline)
+
+    async def _stop_after(self, reason: Awaitable[None]) -> None:
+        await reason
         if self._superstep_under_way is not None:
             self._superstep_under_way.stop()
+
+    async def _until(self, moment: Moment) -> None:
+        while seconds := seconds_until(self.clock, moment):
+            await self.clock.sleep(seconds)
 
     def _narrated(self, iteration: int, outcomes: Sequence[Done]) -> list[Told]:
         """What a superstep tells, in plan order."""
@@ -195,6 +213,9 @@ class Driver:
             Told("superstep_completed", iteration=iteration),
         ]
 
+    def _records(self, journal: Journal) -> Journal:
+        return journal.under("", {**self.snapshot.carried, **self.carried})
+
     def _surroundings(self, telling: Telling, journal: Journal, span: Span) -> Surroundings:
         return Surroundings(
             graph=self.graph,
@@ -205,7 +226,7 @@ class Driver:
             clock=self.clock,
             span=span,
             run_kwargs=self.run_kwargs,
-            journal=journal.under("", self.snapshot.carried),
+            journal=self._records(journal),
             streaming=self.streaming,
             is_checkpointed=self.is_checkpointed,
         )

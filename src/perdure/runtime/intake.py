@@ -6,12 +6,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.commands import answer_id, shown
-from perdure.errors import AlreadyAnsweredError, MissingRunKwargsError
+from perdure.errors import (
+    AlreadyAnsweredError,
+    AnswerTypeError,
+    IncompatibleTypeError,
+    MissingRunKwargsError,
+    UntrustedTypeError,
+)
 from perdure.graph.messages import WorkflowMessage
 from perdure.kernel.effects import Told
 from perdure.kernel.moves import answer, begin_turn, go_on
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.answers import accepted, checked_answer
+from perdure.runtime.call import ABSENT
 from perdure.runtime.outside import answered
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.checkpoint.commands import AnswerCommand
+    from perdure.checkpoint.values import Values
     from perdure.graph.definition import Graph
     from perdure.kernel.snapshot import Limits, Request, Snapshot
     from perdure.runtime.call import Call
@@ -112,15 +120,21 @@ def checked(
 
 
 def _require_same(answer: Any, command: AnswerCommand, graph: Graph, tenure: Tenure) -> None:
-    request = tenure.snapshot.requests.get(command.request_id)
-    if request is not None:
-        values = tenure.values
-        standing = checked_answer(request, values.give(command.value), graph, values)
-        if checked_answer(request, answer, graph, values) == standing:
-            return
-    raise AlreadyAnsweredError(
-        command.request_id, run_id=tenure.run_id, answered_at=command.at, by=command.by, what=command.shown
-    )
+    """Raise AlreadyAnsweredError unless the answer is the one that waits, or AnswerTypeError if it does not fit."""
+    request, values = tenure.snapshot.requests.get(command.request_id), tenure.values
+    given = ABSENT if request is None else checked_answer(request, answer, graph, values)
+    if request is None or given != _standing(request, command, graph, values):
+        raise AlreadyAnsweredError(
+            command.request_id, run_id=tenure.run_id, answered_at=command.at, by=command.by, what=command.shown
+        )
+
+
+def _standing(request: Request, command: AnswerCommand, graph: Graph, values: Values) -> Any:
+    """The answer that waits. It may prove not to fit; that is told when the run takes it in."""
+    try:
+        return checked_answer(request, values.give(command.value), graph, values)
+    except (AnswerTypeError, UntrustedTypeError, IncompatibleTypeError):
+        return ABSENT
 
 
 def _continued(tenure: Tenure, live: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from perdure.checkpoint.codec import Encoded
 from perdure.checkpoint.documents import with_parts
 from perdure.checkpoint.journal import JournalReader, JournalWriter
 from perdure.checkpoint.values import Kept, as_kept
-from perdure.errors import EncodeError
+from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHILD = "child"
+_CHILD_TOLD = "child/told/"
 
 
 class Journal(Protocol):
@@ -66,8 +67,12 @@ class Journal(Protocol):
         """A sub-workflow as an earlier life has left it."""
         ...
 
-    def keep_child(self, snapshot: Snapshot) -> None:
-        """Note a sub-workflow after one of its supersteps. Nobody waits for it."""
+    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
+        """Note a sub-workflow after one of its supersteps, and what that told. Nobody waits for it."""
+        ...
+
+    def child_told(self) -> Sequence[Told]:
+        """What the supersteps of a sub-workflow told that an earlier life has noted, in order."""
         ...
 
     async def settle(self) -> None:
@@ -111,8 +116,12 @@ class NoJournal:
         """Nothing."""
         return None
 
-    def keep_child(self, snapshot: Snapshot) -> None:
+    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
         """Forget it."""
+
+    def child_told(self) -> Sequence[Told]:
+        """Nothing."""
+        return ()
 
     async def settle(self) -> None:
         """There is nothing to wait for."""
@@ -186,7 +195,12 @@ class RunJournal:
     async def put(self, key: str, encoded: Encoded) -> None:
         """Write a record and wait until it is synced."""
         record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
-        await self._store.record(self._claim, head=self._head, records=[record])
+        try:
+            await self._store.record(self._claim, head=self._head, records=[record])
+        except AgentFrameworkException:
+            raise
+        except Exception as error:
+            raise CheckpointWriteError(run_id=self._claim.run_id, reason=f"{type(error).__name__}: {error}") from error
         self._entered(key, encoded)
 
     async def settle(self) -> None:
@@ -210,8 +224,13 @@ class _JournalPart:
         self._carried = carried
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
-        """A part of the part. What is carried inside of it comes with its own snapshot."""
-        return _JournalPart(self._journal, f"{self._prefix}{prefix}", carried)
+        """A part of the part: what was carried of it, and what its own snapshot has carried since."""
+        inner = (
+            {key.removeprefix(prefix): value for key, value in self._carried.items() if key.startswith(prefix)}
+            if self._carried and prefix
+            else {}
+        )
+        return _JournalPart(self._journal, f"{self._prefix}{prefix}", {**inner, **carried})
 
     def find(self, key: str) -> Kept | None:
         """A record; one of this superstep before one that was carried."""
@@ -252,9 +271,23 @@ class _JournalPart:
         found = self.find(_CHILD)
         return None if found is None else self._journal.reader(found).snapshot(found.require_encoded().text)
 
-    def keep_child(self, snapshot: Snapshot) -> None:
-        """Note a sub-workflow after one of its supersteps."""
+    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
+        """Note a sub-workflow after one of its supersteps; first what it told, so that a snapshot never lacks it."""
+        self.note(f"{_CHILD_TOLD}{snapshot.iteration}", lambda: self._journal.writer.told(told))
         self.note(_CHILD, lambda: self._journal.writer.snapshot(snapshot))
+
+    def child_told(self) -> Sequence[Told]:
+        """What the supersteps of a sub-workflow told, up to the snapshot that is noted."""
+        reached = self.child()
+        if reached is None:
+            return ()
+        found = ((number, self.find(f"{_CHILD_TOLD}{number}")) for number in range(reached.iteration + 1))
+        return [
+            told
+            for _, kept in found
+            if kept is not None
+            for told in self._journal.reader(kept).told(kept.require_encoded().text)
+        ]
 
     async def settle(self) -> None:
         """Wait until all that was noted is written."""
@@ -275,11 +308,14 @@ class ChildLedger:
 
     waiting = 0
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, tell: Callable[[Told], None]) -> None:
         self.journal = journal
+        self._tell = tell
 
     async def open(self) -> Journal:
-        """The part of the parent's journal that is about this child."""
+        """The part of the parent's journal that is about this child. What an earlier life told is told on."""
+        for each in self.journal.child_told():
+            self._tell(each)
         return self.journal
 
     async def commit(
@@ -292,6 +328,10 @@ class ChildLedger:
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:
         """Note the child; its parent's commit absorbs it."""
-        del kind, told, consumed, done
-        self.journal.keep_child(snapshot)
+        del kind, consumed, done
+        # There is no checkpoint but the parent's.
+        told = [each for each in told if each.type != "checkpoint"]
+        self.journal.keep_child(snapshot, told)
+        for each in told:
+            self._tell(each)
         return None

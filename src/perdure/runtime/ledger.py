@@ -153,15 +153,7 @@ class StoreLedger:
         """Write the checkpoint and move the head, or raise and change nothing."""
         identity = self._next(kind)
         with traced(self._span.child("perdure.commit", run_id=self.run_id, checkpoint_id=identity.checkpoint_id)):
-            manifest = await self._committed(snapshot, identity, told, consumed, done)
-        return CheckpointInfo(
-            manifest.checkpoint_id,
-            manifest.previous_id,
-            manifest.run_id,
-            manifest.workflow_name,
-            manifest.iteration_count,
-            manifest.timestamp,
-        )
+            return _info(await self._committed(snapshot, identity, told, consumed, done))
 
     async def _committed(
         self,
@@ -181,7 +173,7 @@ class StoreLedger:
             wake_at=snapshot.wake_at,
             consumed=consumed,
             taken=done,
-            events=self._events.batch(told),
+            events=self._events.batch(told, requests=snapshot.requests, checkpoint=_info(manifest)),
         )
         try:
             self.waiting = await self._store.commit(self.claim, commit)
@@ -216,6 +208,17 @@ class StoreLedger:
         """The time, but never before that of the predecessor: a clock that was set back must not reorder a run."""
         now = self._clock.now().isoformat()
         return max(now, self.head.timestamp) if self.head else now
+
+
+def _info(manifest: Manifest) -> CheckpointInfo:
+    return CheckpointInfo(
+        manifest.checkpoint_id,
+        manifest.previous_id,
+        manifest.run_id,
+        manifest.workflow_name,
+        manifest.iteration_count,
+        manifest.timestamp,
+    )
 
 
 def status_of(snapshot: Snapshot) -> RunStatus:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from perdure.runtime.activation import Surroundings
 
 FRAMEWORK = WorkflowEventSource.FRAMEWORK
-_WITH_PAYLOAD = frozenset({"executor_invoked", "executor_completed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +41,10 @@ class Logbook:
         if is_kept and self._around.is_checkpointed:
             self._entries.append(told_of(event, self._around.values))
 
-    def inner(self, event: WorkflowEvent[WorkflowEvent[Any]]) -> None:
-        """Tell what a sub-workflow told. If its data can't be kept, that it was told is."""
-        self._around.tell(event)
-        if not self._around.is_checkpointed:
-            return
-        rules = self._around.graph.rules
-        if event.data.type in _WITH_PAYLOAD and not rules.record_payloads:
-            event = _stripped(event)
-        told = told_of(event, self._around.values)
-        if told.lost is not None:
-            told = replace(told_of(_stripped(event), self._around.values), lost=told.lost)
-        self._entries.append(told)
+    def inner(self, told: Told) -> None:
+        """Keep what a sub-workflow told. A later attempt goes on inside of it, and has that from the journal."""
+        inner, path = (told.inner, told.path) if told.inner is not None else (told, ())
+        self._keep(Told("sub_workflow", executor_id=self._executor_id, path=(self._executor_id, *path), inner=inner))
 
     def warn(self, text: str) -> None:
         """Tell a warning."""
@@ -116,7 +106,7 @@ class Logbook:
 
     def rest(self) -> tuple[Told, ...]:
         """What an attempt told whose outputs and requests are discarded."""
-        return tuple(entry for entry in self._entries if isinstance(entry, Told))
+        return tuple(entry for entry in self._entries if isinstance(entry, Told) and entry.inner is None)
 
 
 def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequence[Request]) -> Told:
@@ -128,14 +118,6 @@ def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequenc
             return Told(output.kind, output.data, output.executor_id)
         case _Later(_, index):
             return _told_request(requests[index])
-
-
-def _stripped(event: WorkflowEvent[WorkflowEvent[Any]]) -> WorkflowEvent[WorkflowEvent[Any]]:
-    """An event of a sub-workflow without the data of the event inside."""
-    outer, inner = copy.copy(event), copy.copy(event.data)
-    inner.data = None
-    outer.data = inner
-    return outer
 
 
 def _told_request(request: Request) -> Told:

@@ -22,6 +22,7 @@ from perdure.kernel.superstep import FanIn
 from perdure.records import Mark
 from perdure.runtime.answers import checked_answer
 from perdure.runtime.routing import accepts
+from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -112,23 +113,27 @@ class RunOutside:
         self._store = store
         self._waits = waits
         self._commands: list[AnyCommand] = []
+        self._unconfirmed: tuple[str, ...] = ()
         self._newest = 0
         self._has_news = store is not None
 
     def heard(self, newest: int) -> None:
-        """There is news if the newest command is not known yet."""
+        """There is news if the newest command is not known yet. What was taken in has left the inbox, or not at all."""
+        self._unconfirmed = ()
         self._has_news = self._has_news or newest > self._newest
 
     async def look(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Taken | None:
         """Take in the commands in order, then what is due by now."""
         await self._read_news()
-        taken = Taken(snapshot)
+        # What a commit that failed has left in the inbox is in the snapshot already.
+        taken = Taken(snapshot, consumed=self._unconfirmed)
         for command in list(self._commands):
             after = self._taken_in(taken, command, recorded)
             if after is not None:
                 taken = after
                 self._commands.remove(command)
         taken = self._timed(taken, recorded)
+        self._unconfirmed = taken.consumed
         return None if taken == Taken(snapshot) else taken
 
     async def _read_news(self) -> bool:
@@ -140,7 +145,11 @@ class RunOutside:
         parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
         before = self._newest
         self._newest = max((command.number for command in found), default=before)
-        self._commands = [read_command(command, parts, checkpoint_id=self._run_id) for command in found]
+        self._commands = [
+            read_command(command, parts, checkpoint_id=self._run_id)
+            for command in found
+            if command.id not in self._unconfirmed
+        ]
         self._has_news = False
         return self._newest > before
 
@@ -179,11 +188,10 @@ class RunOutside:
             # The next turn begins when this one has ended.
             return None
         target_id = command.target_id or self._graph.start_id
-        target = self._graph.executors.get(target_id)
-        message = self._values.give(command.value)
-        if target is None or not accepts(target, message):
-            reason = "there is no such executor" if target is None else "it does not take such a message"
-            text = f"a message of {command.by} to executor {target_id!r} was not delivered: {reason}"
+        try:
+            message = self._deliverable(command, target_id)
+        except (LookupError, TypeError, UntrustedTypeError, IncompatibleTypeError) as error:
+            text = f"a message of {command.by} to executor {target_id!r} was not delivered: {error}"
             return taken.then(snapshot, self._warning(text), consumed=command.command_id)
         value = self._values.fix(message, f"message for executor {target_id!r}")
         if command.target_id is None:
@@ -191,6 +199,17 @@ class RunOutside:
             return taken.then(after, Told("started"), consumed=command.command_id)
         after = moves.receive(snapshot, target_id=target_id, value=value, send=command.command_id)
         return taken.then(after, Told("received", executor_id=target_id), consumed=command.command_id)
+
+    def _deliverable(self, command: MessageCommand, target_id: str) -> object:
+        """The message, if the executor is there and takes it."""
+        target = self._graph.executors.get(target_id)
+        if target is None:
+            raise LookupError(f"there are only {', '.join(self._graph.executors)}")
+        message = self._values.give(command.value)
+        if not accepts(target, message):
+            takes = ", ".join(describe(type_) for type_ in target.input_types)
+            raise TypeError(f"it takes {takes}, not a {type_of(message)}")
+        return message
 
     def _cancelled(self, taken: Taken, command: CancelCommand, recorded: Callable[[], Mapping[str, Kept]]) -> Taken:
         if taken.snapshot.is_settled or taken.snapshot.cancelled is not None:
@@ -214,7 +233,7 @@ class RunOutside:
         if taken.snapshot.wake_at is None or taken.snapshot.wake_at > (now := self._now()):
             return taken
         for request in list(taken.snapshot.requests.values()):
-            if request.deadline is not None and request.deadline <= now and answer_id(request.id) not in taken.consumed:
+            if request.deadline is not None and request.deadline <= now:
                 taken = self._expired(taken, request, now)
         deadline = taken.snapshot.limits.deadline
         if deadline is not None and deadline <= now:
@@ -237,8 +256,8 @@ class RunOutside:
         return self._clock.now().astimezone(UTC).isoformat()
 
     async def wait(self, snapshot: Snapshot) -> bool:
-        """Wait for the next timer, or until somebody sends something."""
-        timer = snapshot.next_timer if self._waits else None
+        """If time will move the run on: wait for the next that is due, or until somebody sends something."""
+        timer = snapshot.wake_at if self._waits and snapshot.next_timer is not None else None
         self._has_news = self._store is not None
         if await self._read_news():
             return True

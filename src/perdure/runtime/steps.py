@@ -9,20 +9,23 @@ from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_type_hints
 from urllib.parse import quote
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
-from perdure.errors import StepMismatchError, StepTimeoutError, StepUnsettledError
+from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.runtime.parking import OutOfTimeError, now, within
 from perdure.runtime.tries import Tries
+from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from perdure.checkpoint.values import Kept
     from perdure.graph.port import StepCall
     from perdure.runtime.activation import Surroundings
     from perdure.runtime.parking import Parking
+    from perdure.tracing import Span
 
 
 class NotDone(Enum):
@@ -63,6 +66,7 @@ class StepOwner(Protocol):
     home: str
     around: Surroundings
     parking: Parking
+    span: Span
 
     @property
     def executor_id(self) -> str:
@@ -143,7 +147,7 @@ class Steps:
             if None not in {record.digest, step.digest} and record.digest != step.digest:
                 raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
             if record.result is not None:
-                return values.give(record.result)
+                return self._given(step, record.result)
             if record.is_open:
                 settled = await self._settled(step, record)
                 if settled is not NOT_DONE:
@@ -221,6 +225,11 @@ class Steps:
             await self._owner.parking.park(wake_at=tries.due)
 
     async def _timed(self, step: _Step) -> Any:
+        span = self._owner.span.child("perdure.step", step=step.name, executor_id=self._owner.executor_id)
+        with traced(span), current(span):
+            return await self._called_in_time(step)
+
+    async def _called_in_time(self, step: _Step) -> Any:
         call = step.call
         work = _called(call.fn, call.args, step.key)
         if call.timeout is None:
@@ -233,14 +242,27 @@ class Steps:
     async def _kept(self, step: _Step, result: Any) -> Any:
         """The result as every life sees it, on disk."""
         self._owner.require_running()
-        values = self._around.values
-        kept = values.fix(result, f"result of step {step.name!r}") if self._around.keeps_records else None
+        kept = self._fixed(step, result) if self._around.keeps_records else None
         if kept is None or kept.refusal is not None:
             self._unrecorded[step.place] = result
             return result
         record = StepRecord(now(self._around.clock), step.digest, result=kept)
         await self._around.put(step.place, record.encoded())
-        return values.give(kept)
+        return self._given(step, kept)
+
+    def _fixed(self, step: _Step, result: Any) -> Kept:
+        """The result, kept. Its type may be known by nothing but the annotation of the step's function."""
+        path = f"result of step {step.name!r}"
+        try:
+            return self._around.values.fix(result, path)
+        except EncodeError:
+            return self._around.values.trusting(*_result_types(step.call.fn)).fix(result, path)
+
+    def _given(self, step: _Step, kept: Kept) -> Any:
+        try:
+            return self._around.values.give(kept)
+        except UntrustedTypeError:
+            return self._around.values.trusting(*_result_types(step.call.fn)).give(kept)
 
 
 async def _called(fn: Callable[..., Any], args: tuple[Any, ...], key: str) -> Any:
@@ -253,7 +275,21 @@ async def _called(fn: Callable[..., Any], args: tuple[Any, ...], key: str) -> An
         _key.reset(token)
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
+def _result_types(fn: Callable[..., Any]) -> tuple[object, ...]:
+    """What the function of a step says that it returns, if it says it in a way that can be read."""
+    try:
+        hints = get_type_hints(_innermost(fn))
+    except (NameError, TypeError):
+        return ()
+    return (hints["return"],) if "return" in hints else ()
+
+
+def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(fn, functools.partial):
         fn = fn.func
+    return fn
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    fn = _innermost(fn)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004

@@ -38,8 +38,8 @@ async def committed_events(
 ) -> AsyncGenerator[WorkflowEvent[Any]]:
     """The events that a run has committed, from a number on, each once and in order.
 
-    With `follow` it waits for further ones, and for a run that has not begun; with `until_rest` it ends when the run
-    has nothing to do at once: it is idle, sleeps, waits for an answer or was cancelled.
+    With `follow` it waits for further ones, and for a run that has not begun; with `until_rest` it ends when nobody
+    advances the run, or it has nothing to do at once: it is idle, sleeps, waits for an answer or was cancelled.
 
     Raises:
         RunNotFoundError: there is no such run, or no more.
@@ -71,8 +71,8 @@ async def committed_events(
 
 
 def _is_at_rest(record: RunRecord, mark: Mark) -> bool:
-    """Whether the newest commit leaves nothing to do at once. A command that waits is work for whoever has the run."""
-    return record.status != "running" and (record.owner is None or mark.commands == 0)
+    """Whether nobody has the run, or it leaves nothing to do at once: a command that waits is work for who has it."""
+    return record.owner is None or (record.status != "running" and mark.commands == 0)
 
 
 class _Log:

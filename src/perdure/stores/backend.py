@@ -166,7 +166,10 @@ class BackedStore(Generic[B]):
 
     async def release(self, claim: Claim) -> None:
         """Give the run free, if the claim still stands."""
-        await self._doer.do(lambda backend: backend.release(claim))
+        try:
+            await self._doer.do(lambda backend: backend.release(claim))
+        finally:
+            watching.wake(self._place, claim.run_id, inbox=False)
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
         """Write one commit; the number of the newest command that waits."""

@@ -21,6 +21,9 @@ APPLICATION_ID = 0x70657264
 BUSY_TIMEOUT_SECONDS = 30.0
 _BUSY_RETRY_SECONDS = 0.02
 
+_CHECKED_SIZE_MAX = 16 * 1024 * 1024
+"""Larger files are not looked through when they are opened, which would take longer than a fraction of a second."""
+
 _statements = functools.cache(named_statements)
 _migrations = functools.cache(migrations)
 
@@ -50,6 +53,7 @@ class Database:
         _switch_to_wal(connection)
         connection.execute("PRAGMA foreign_keys = ON")
         _migrate(connection, self.path)
+        _require_sound(connection, self.path)
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         """Run the statement of that name."""
@@ -105,7 +109,8 @@ def database_errors(path: Path) -> Generator[None]:
     """Errors of sqlite3 and of the file system as ours, with the file named."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError, IndexError) as error:
+        # The last two come of a damaged schema: a message that is no text, a column that is not there.
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
             raise WorkflowCheckpointException(
                 f"{str(path)!r} is not a SQLite database; choose another file for the storage"
@@ -148,6 +153,18 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             time.sleep(_BUSY_RETRY_SECONDS)  # noqa: TID251 - SQLite offers nothing to wait for here
         else:
             return
+
+
+def _require_sound(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a file in which an index does not lead to all that is there: the rest would be missing without a word."""
+    size = _pragma(connection, "PRAGMA page_count") * _pragma(connection, "PRAGMA page_size")
+    if size > _CHECKED_SIZE_MAX:
+        return
+    found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    if found != "ok":
+        raise WorkflowCheckpointException(
+            f"the database {str(path)!r} is damaged: {found}; restore a copy, or try .recover of the sqlite3 shell"
+        )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -91,6 +91,7 @@ class FileBackend:
             if line is None or not rules.is_held(line.state, claim):
                 return
             if line.state.is_known:
+                self._files.counter.note_change()
                 log.append(replace(line, change="release", state=rules.released(line.state), subject=None), sync=False)
             else:
                 self._files.drop_journal(log.path.name)
@@ -207,7 +208,8 @@ class FileBackend:
             if line is None or not line.state.is_known:
                 return Mark()
             newest = self._files.inboxes.of(run_id).newest(line)
-        return Mark(line.state.record.head, line.state.record.events, newest)
+        record = line.state.record
+        return Mark(record.head, record.events, newest, record.owner.id if record.owner else None)
 
     def changes(self) -> object:
         # Under the lock: a number is taken before the change that it is for, and who looks between the two would

@@ -100,7 +100,10 @@ def _require_format(disk: Disk, path: Path, *, lock: Path) -> None:
         with disk.lock(lock):
             # Of several processes that find the directory new, one writes.
             if not _is_written(disk, path):
-                disk.write_new(path, b"%d\n" % _FORMAT)
+                # Aside first: a power cut can leave zeros in a file that is being written.
+                aside = path.with_suffix(".aside")
+                disk.write_new(aside, b"%d\n" % _FORMAT)
+                disk.rename(aside, path)
                 return
     written = disk.read(path).strip().decode("ascii", "replace")
     if written != str(_FORMAT):

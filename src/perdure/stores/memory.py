@@ -225,7 +225,10 @@ class MemoryBackend:
 
     def mark(self, run_id: str) -> Mark:
         record = self.run(run_id)
-        return Mark(record.head, record.events, self._inboxes.newest(run_id)) if record else Mark()
+        if record is None:
+            return Mark()
+        owner = record.owner.id if record.owner else None
+        return Mark(record.head, record.events, self._inboxes.newest(run_id), owner)
 
     def changes(self) -> object:
         """No other process can change anything here."""

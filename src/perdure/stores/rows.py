@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import Command, EventBatch, JournalRecord, Manifest, Owner, RunRecord
+from perdure.records import Command, EventBatch, JournalRecord, Manifest, Owner, RunRecord, digest
 from perdure.stores import retention as keep
 from perdure.stores.rules import RunState
 
@@ -36,7 +37,14 @@ def run_state(row: sqlite3.Row) -> RunState:
         wake_at=row["wake_at"],
         events=row["events"],
     )
+    if row["checksum"] not in {None, _checksum(record)}:
+        raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
     return RunState(record, token=row["token"], moment=row["moment"])
+
+
+def _checksum(run: RunRecord) -> str:
+    """A hash over all but the owner."""
+    return digest(repr(astuple(replace(run, owner=None))).encode("utf-8", "surrogatepass"))
 
 
 def of_run_state(state: RunState) -> dict[str, object]:
@@ -56,6 +64,7 @@ def of_run_state(state: RunState) -> dict[str, object]:
         "status": record.status,
         "wake_at": record.wake_at,
         "events": record.events,
+        "checksum": _checksum(record),
         "moment": state.moment,
         "token": state.token,
         "owner_id": owner.id if owner else None,

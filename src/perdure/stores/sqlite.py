@@ -24,7 +24,7 @@ from perdure.stores.watching import real_pause
 from perdure.stores.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from perdure.clock import Clock
     from perdure.records import (
@@ -55,12 +55,17 @@ class SqliteStore(BackedStore["SqliteBackend"]):
         retention: Retention | None = None,
         clock: Clock | None = None,
         pause: Pause = real_pause,
+        database: Callable[[Path], Database] = Database,
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
             raise WorkflowCheckpointException("runs are kept in a file; give its path, or use the in-memory storage")
         self.path = Path(path).absolute()
         open_backend = functools.partial(
-            SqliteBackend, self.path, retention=retention or Retention(), clock=clock or SystemClock()
+            SqliteBackend,
+            self.path,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            database=database,
         )
         worker = Worker(f"perdure {self.path.name}", open_backend)
         super().__init__(f"sqlite:{self.path.resolve()}", worker, pause=pause)
@@ -69,12 +74,14 @@ class SqliteStore(BackedStore["SqliteBackend"]):
 class SqliteBackend:
     """What the store's thread does with the file."""
 
-    def __init__(self, path: Path, *, retention: Retention, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, *, retention: Retention, clock: Clock, database: Callable[[Path], Database] = Database
+    ) -> None:
         self._path = path
         self._retention = retention
         self._clock = clock
         self._owners = Owners(path.with_name(f"{path.name}-owners"))
-        self._database = Database(path)
+        self._database = database(path)
         # Versions of the data mean something to the connection that gave them, and to no other.
         self._connected = object()
         self._journal = JournalTable(self._database)
@@ -239,7 +246,7 @@ class SqliteBackend:
                 found = self._database.execute("runs_of_status", status=status).fetchall()
             else:
                 found = self._database.execute("runs").fetchall()
-        return [rows.run_state(row).record for row in found if status in {None, row["status"]}]
+            return [rows.run_state(row).record for row in found if status in {None, row["status"]}]
 
     def post(self, run_id: str, command: Command) -> Command:
         with database_errors(self._path), self._database.transaction():
@@ -267,7 +274,7 @@ class SqliteBackend:
     def mark(self, run_id: str) -> Mark:
         with database_errors(self._path):
             row = self._database.execute("mark", run_id=run_id).fetchone()
-        return Mark(row["head"], row["events"], row["commands"]) if row else Mark()
+        return Mark(row["head"], row["events"], row["commands"], row["owner_id"]) if row else Mark()
 
     def changes(self) -> object:
         with database_errors(self._path):
@@ -280,9 +287,9 @@ class SqliteBackend:
     def manifest(self, checkpoint_id: str) -> Manifest:
         with database_errors(self._path):
             row = self._database.execute("checkpoint", checkpoint_id=checkpoint_id).fetchone()
-        if row is None:
-            raise CheckpointNotFoundError(checkpoint_id)
-        return rows.manifest(row)
+            if row is None:
+                raise CheckpointNotFoundError(checkpoint_id)
+            return rows.manifest(row)
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
         with database_errors(self._path):
@@ -292,7 +299,7 @@ class SqliteBackend:
                 found = self._database.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
             else:
                 found = self._database.execute("checkpoints").fetchall()
-        return [rows.manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
+            return [rows.manifest(row) for row in found if workflow_name in {None, row["workflow_name"]}]
 
     def ids(self, *, workflow_name: str | None) -> Sequence[str]:
         with database_errors(self._path):
@@ -305,7 +312,7 @@ class SqliteBackend:
     def latest(self, *, workflow_name: str) -> Manifest | None:
         with database_errors(self._path):
             row = self._database.execute("latest_of_workflow", workflow_name=workflow_name).fetchone()
-        return rows.manifest(row) if row else None
+            return rows.manifest(row) if row else None
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         with database_errors(self._path):

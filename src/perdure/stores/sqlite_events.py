@@ -49,7 +49,7 @@ class EventTable:
                 raise CheckpointDamagedError(later.checkpoint_id, "events are missing before its own")
         if batches and len(batches) < limit and batches[-1].last != found[-1]["newest"]:
             raise CheckpointDamagedError(batches[-1].checkpoint_id, "events are missing after its own")
-        return batches
+        return [batch for batch in batches if batch.last > number]
 
     def prune(self, run_id: str, retention: Retention, now: datetime) -> int:
         """Remove some of what the retention lets go; how many of those had parts."""

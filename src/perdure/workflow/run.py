@@ -118,7 +118,9 @@ class Run:
         if from_seq is None:
             return ResponseStream(self._events(), finalizer=WorkflowRunResult.of)
         binding = self._binding()
-        committed = committed_events(binding.store, lambda: binding.codec, self.run_id, from_seq=from_seq, follow=True)
+        committed = committed_events(
+            binding.store, lambda: binding.codec, self.run_id, from_seq=from_seq, follow=True, until_rest=True
+        )
         return ResponseStream(committed, finalizer=WorkflowRunResult.of)
 
     async def result(self) -> WorkflowRunResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
@@ -14,7 +14,7 @@ from perdure.graph.executor import Executor
 from perdure.graph.handlers import handler, response_handler
 from perdure.graph.messages import TimersDue  # noqa: TC001 - handlers' annotations are read at run time
 from perdure.kernel.moves import answer, begin_turn, wake
-from perdure.kernel.snapshot import Snapshot
+from perdure.kernel.snapshot import Limits, Snapshot
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
 from perdure.runtime.answers import accepted
@@ -166,12 +166,17 @@ class WorkflowExecutor(Executor):
                 graph=self.workflow.graph,
                 snapshot=before,
                 values=around.values,
-                run_id=f"{self.id} (a sub-workflow)",
+                run_id=self._name,
             )
         except (UnknownRequestError, AlreadyAnsweredError) as error:
             activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
             return
         await self._advance(activation, before, answer(before, answers, at=around.clock.now().isoformat()))
+
+    @property
+    def _name(self) -> str:
+        """What errors call it."""
+        return f"{self.id} (a sub-workflow)"
 
     def _child(self, activation: ActivationRecorder) -> Snapshot:
         found = activation.around.children.get(self.id) or activation.around.snapshot.children.get(self.id)
@@ -179,15 +184,18 @@ class WorkflowExecutor(Executor):
 
     async def _advance(self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot) -> None:
         around = activation.around
-        journal = around.journal.under(f"{activation.home}/", {})
+        carried = _records_inside(activation)
+        journal = around.journal.under(f"{activation.home}/", carried)
         reached = journal.child()
         if reached is not None:
             await load(self.workflow.graph, reached, around.values)
+        # The limits of the run hold inside as well: what is left to the parent is what there is.
+        limits = Limits(budget=around.snapshot.left, spent=Limits().spent if reached is None else reached.limits.spent)
         driver = Driver(
             graph=self.workflow.graph,
-            snapshot=reached or begun,
+            snapshot=replace(reached or begun, limits=limits),
             values=around.values,
-            ledger=ChildLedger(journal),
+            ledger=ChildLedger(journal, activation.pass_on),
             scope_id=f"{around.root_id}/{self.id}",
             is_checkpointed=around.is_checkpointed,
             streaming=around.streaming,
@@ -195,13 +203,14 @@ class WorkflowExecutor(Executor):
             drift=self._drift,
             clock=around.clock,
             span=around.span,
+            run_id=self._name,
+            carried=carried,
         )
         async with Closing(driver.supersteps()) as events:
             async for event in events:
                 self._pass_on(activation, event)
-        activation.child = driver.snapshot
-        if spent := _spent_since(begun, driver.snapshot):
-            activation.spend(spent)
+        activation.spend(driver.snapshot.limits.spent)
+        activation.child = replace(driver.snapshot, limits=Limits())
         await self._hand_out(activation, before, begun, driver.snapshot)
 
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
@@ -232,12 +241,11 @@ class WorkflowExecutor(Executor):
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)
 
 
-def _spent_since(before: Snapshot, after: Snapshot) -> dict[str, float]:
-    """What a sub-workflow has spent counts for its parent."""
-    spent = before.limits.spent
-    return {
-        name: amount - spent.get(name, 0) for name, amount in after.limits.spent.items() if amount != spent.get(name, 0)
-    }
+def _records_inside(activation: ActivationRecorder) -> dict[str, object]:
+    """What is recorded inside of an activation, by the keys that the records have there."""
+    prefix = f"{activation.home}/"
+    found = activation.around.journal.records(activation.home)
+    return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
 
 
 def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:

@@ -16,16 +16,16 @@ SELECT * FROM runs WHERE status = :status AND head IS NOT NULL ORDER BY began;
 -- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it.
 INSERT INTO runs (
     run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled, status,
-    wake_at, events, moment, token, began, owner_id, owner_host, owner_boot, owner_pid
+    wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid
 ) VALUES (
     :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position, :settled,
-    :status, :wake_at, :events, :moment, :token, :token, :owner_id, :owner_host, :owner_boot, :owner_pid
+    :status, :wake_at, :events, :checksum, :moment, :token, :token, :owner_id, :owner_host, :owner_boot, :owner_pid
 )
 ON CONFLICT (run_id) DO UPDATE SET
     workflow_name = excluded.workflow_name, created_at = excluded.created_at, nonce = excluded.nonce,
     input_digest = excluded.input_digest, parent_checkpoint_id = excluded.parent_checkpoint_id,
     head = excluded.head, position = excluded.position, settled = excluded.settled, status = excluded.status,
-    wake_at = excluded.wake_at, events = excluded.events, moment = excluded.moment, token = excluded.token,
+    wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum, moment = excluded.moment, token = excluded.token,
     owner_id = excluded.owner_id, owner_host = excluded.owner_host, owner_boot = excluded.owner_boot,
     owner_pid = excluded.owner_pid;
 
@@ -34,7 +34,8 @@ ON CONFLICT (run_id) DO UPDATE SET
 DELETE FROM runs WHERE run_id = :run_id;
 
 -- name: mark
-SELECT head, events, (SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.run_id = :run_id) AS commands
+SELECT head, events, owner_id,
+    (SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.run_id = :run_id) AS commands
 FROM runs WHERE run_id = :run_id AND head IS NOT NULL;
 
 -- name: count_checkpoints_of_run
@@ -129,7 +130,6 @@ VALUES (:run_id, :first, :count, :checkpoint_id, :moment, :checksum, :refs, :dat
 SELECT events.*, runs.events AS newest FROM events JOIN runs ON runs.run_id = events.run_id
 WHERE events.run_id = :run_id
     AND events.first >= coalesce((SELECT max(first) FROM events WHERE run_id = :run_id AND first <= :after + 1), 0)
-    AND events.first + events.count > :after + 1
 ORDER BY events.first LIMIT :limit;
 
 -- name: count_batches_with_parts

@@ -4,6 +4,9 @@ ALTER TABLE runs ADD COLUMN status TEXT NOT NULL DEFAULT 'running';
 
 ALTER TABLE runs ADD COLUMN wake_at TEXT;
 
+-- Over what is told of the run; null until it is written again.
+ALTER TABLE runs ADD COLUMN checksum TEXT;
+
 -- The number of the newest event.
 ALTER TABLE runs ADD COLUMN events INTEGER NOT NULL DEFAULT 0;
 

@@ -1,0 +1,200 @@
+"""Stores with points to die at: around each call, and inside of a write before and after each operation."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from perdure.storages.shipped import StoreStorage
+from perdure.stores.database import Database
+from perdure.stores.disk import Disk
+from perdure.stores.file import FileStore
+from perdure.stores.sqlite import SqliteStore
+from perdure.testing.resume import effects
+from perdure.testing.resume.points import is_resuming, reach
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from pathlib import Path
+
+    from perdure.records import Claim, Command, Commit, JournalRecord
+    from perdure.stores.port import Store
+
+_OPEN_INTENT = b'"open"'
+
+
+class _Writing:
+    """Which writes are under way in this process, so that an operation knows what it is part of."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, kind: str) -> Generator[None]:
+        """A write of this kind is under way."""
+        with self._lock:
+            self._kinds[kind] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._kinds[kind] -= 1
+
+    @contextmanager
+    def operation(self, name: str) -> Generator[None]:
+        """An operation, with a point before and one after it if it is part of a write."""
+        kind = self._kind()
+        if kind is not None:
+            reach(f"{kind} before {name}")
+        yield
+        if kind is not None:
+            reach(f"{kind} after {name}")
+
+    def _kind(self) -> str | None:
+        with self._lock:
+            return next((kind for kind in ("commit", "post", "record") if self._kinds[kind]), None)
+
+
+_writing = _Writing()
+
+
+class KillingDisk(Disk):
+    """This machine's file system, with points around whatever changes it."""
+
+    def make_directory(self, path: Path) -> None:
+        with _writing.operation("make_directory"):
+            super().make_directory(path)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        with _writing.operation("write_new"):
+            super().write_new(path, data)
+
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        with _writing.operation("write_at"):
+            super().write_at(path, offset, data, sync=sync)
+
+    def link(self, source: Path, target: Path) -> None:
+        with _writing.operation("link"):
+            super().link(source, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _writing.operation("rename"):
+            super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        with _writing.operation("remove"):
+            super().remove(path)
+
+    def sync_directory(self, path: Path) -> None:
+        with _writing.operation("sync_directory"):
+            super().sync_directory(path)
+
+
+class KillingDatabase(Database):
+    """A connection with points around each statement and around the end of each transaction."""
+
+    def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
+        with _writing.operation(name):
+            return super().execute(name, **parameters)
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Generator[None]:
+        with _writing.operation("transaction"), super().transaction(durable=durable):
+            yield
+            # The statements are done, and none of them counts yet.
+            with _writing.operation("COMMIT"):
+                pass
+
+
+class KillingStore:
+    """A store with points around its calls, otherwise the one that it wraps."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self._has_committed = False
+        self._is_asleep = False
+        self._has_inherited = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._guarded(name, found) if inspect.iscoroutinefunction(found) else found
+
+    def _guarded(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            if not is_resuming() or self._has_committed:
+                return await call(*args, **kwargs)
+            reach(f"recovery before {name}")
+            outcome = await call(*args, **kwargs)
+            reach(f"recovery after {name}")
+            return outcome
+
+        return guarded
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """Reading it tells whether an earlier life has left something."""
+        found = await self._guarded("journal", self._inner.journal)(run_id)
+        self._has_inherited = bool(found)
+        return found
+
+    async def post(self, run_id: str, command: Command) -> Command:
+        """A command from outside."""
+        reach("post before all")
+        with _writing.of("post"):
+            standing = await self._inner.post(run_id, command)
+        reach("post after all")
+        return standing
+
+    async def record(
+        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+    ) -> None:
+        """What an activation has finished, or is about to begin."""
+        is_intent = any(_OPEN_INTENT in record.data for record in records)
+        reach("record before all")
+        with _writing.of("record"):
+            await self._inner.record(claim, head=head, records=records, durable=durable)
+        reach("record after all")
+        if is_intent:
+            reach("intent after all")
+
+    async def commit(self, claim: Claim, commit: Commit) -> int:
+        """One commit. Once it is done, nothing of its superstep may be done again."""
+        kinds = self._kinds(commit)
+        for kind in kinds:
+            reach(f"{kind} before commit")
+        with _writing.of("commit"):
+            newest = await self._inner.commit(claim, commit)
+        effects.committed()
+        for kind in (*kinds, "told"):
+            reach(f"{kind} after commit")
+        self._has_committed, self._has_inherited = True, False
+        return newest
+
+    def _kinds(self, commit: Commit) -> tuple[str, ...]:
+        was_asleep, self._is_asleep = self._is_asleep, commit.status == "sleeping"
+        return (
+            "commit",
+            *(("sleep",) if self._is_asleep or was_asleep else ()),
+            *(("inherited",) if self._has_inherited else ()),
+            *(("recovery",) if is_resuming() and not self._has_committed else ()),
+        )
+
+
+def with_points(storage: StoreStorage) -> StoreStorage:
+    """The same storage, with points around the calls of its store."""
+    storage.store = cast("Store", KillingStore(storage.store))
+    return storage
+
+
+def file_storage(directory: Path) -> StoreStorage:
+    """Files, with points at every operation."""
+    return StoreStorage(FileStore(directory / "runs", disk=KillingDisk()))
+
+
+def sqlite_storage(directory: Path) -> StoreStorage:
+    """A SQLite file, with points at every statement."""
+    return StoreStorage(SqliteStore(directory / "runs.db", database=KillingDatabase))

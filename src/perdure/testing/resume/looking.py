@@ -1,0 +1,121 @@
+"""What a store says of a run, as plain text that can be compared over lives, copies and stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from perdure.checkpoint.steps import InterruptedStep
+from perdure.errors import RunNotFoundError
+from perdure.events import CheckpointInfo, WorkflowEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from perdure.storages.shipped import StoreStorage
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run as it stands: its numbered log, its outputs in order, the state of its head, what still waits.
+
+    Ids that chance has chosen and moments are left out.
+    """
+
+    log: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    state: str = ""
+    checkpoints: int = 0
+    was_asked_about_a_step: bool = False
+    """Whether somebody had to decide about a step that was cut off: that is more than an undisturbed run tells."""
+
+    @classmethod
+    async def at(cls, storage: StoreStorage, run_id: str) -> Look:
+        """Look at a run, decoding every checkpoint of it. Raises WorkflowCheckpointException if one can't be."""
+        events = await _events(storage, run_id)
+        checkpoints = await storage.list_checkpoints(run_id=run_id)
+        names = _names(events, run_id)
+        states = [_cleaned(_shown((each.state, each.messages, each.pending_request_info_events)), names) for each in checkpoints]
+        return cls(
+            log=tuple(_cleaned(_fact(event), names) for event in events),
+            outputs=tuple(_cleaned(_shown(e.data), names) for e in events if e.type in {"output", "intermediate"}),
+            state=states[-1] if states else "",
+            checkpoints=len(states),
+            was_asked_about_a_step=any(isinstance(event.data, InterruptedStep) for event in events),
+        )
+
+    def differs(self, expected: Look, *, compares_log: bool) -> str | None:
+        """What is other than expected; None if nothing is."""
+        pairs = [("output", self.outputs, expected.outputs), ("state", (self.state,), (expected.state,))]
+        if compares_log:
+            pairs.append(("event", self.log, expected.log))
+        return next((told for name, mine, other in pairs if (told := _difference(name, mine, other))), None)
+
+    def is_continued_by(self, later: Look) -> str | None:
+        """Whether the log of a later look begins with this one; otherwise what is not so."""
+        return _difference("event", later.log[: len(self.log)], self.log)
+
+
+async def _events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent[Any]]:
+    """The log. One who died before the first commit has left none."""
+    try:
+        return [event async for event in storage.events(run_id)]
+    except RunNotFoundError:
+        return []
+
+
+def _difference(name: str, mine: Sequence[str], expected: Sequence[str]) -> str | None:
+    for number, (one, other) in enumerate(zip(mine, expected, strict=False), start=1):
+        if one != other:
+            return f"{name} {number} is {one}, expected {other}"
+    if len(mine) == len(expected):
+        return None
+    longer, verb = (mine, "is one too many") if len(mine) > len(expected) else (expected, "is missing")
+    at = min(len(mine), len(expected))
+    return f"{name} {at + 1} {verb}: {longer[at]}"
+
+
+def _names(events: Iterable[WorkflowEvent[Any]], run_id: str) -> Mapping[str, str]:
+    """Names for what chance has named: the run, and its requests in their order."""
+    asked = dict.fromkeys(event.request_id for event in events if event.type == "request_info")
+    return {**{request_id: f"request-{number}" for number, request_id in enumerate(asked, 1)}, run_id: "run"}
+
+
+def _cleaned(text: str, names: Mapping[str, str]) -> str:
+    for found, name in names.items():
+        text = text.replace(found, name)
+    return _MOMENT.sub("(moment)", text)
+
+
+def _fact(event: WorkflowEvent[Any]) -> str:
+    where = "/".join((*event.path, event.executor_id or ""))
+    details = "" if event.details is None else f" {event.details.error_type}: {event.details.message}"
+    iteration = "" if event.iteration is None else f" superstep {event.iteration}"
+    request = f" {event.request_id}" if event.type == "request_info" else ""
+    return f"{event.seq} {event.type} {where}{iteration}{request}{details} {_shown(event.data)}".strip()
+
+
+def _shown(value: object) -> str:
+    """A value as text that does not depend on the order in which sets and mappings were made."""
+    match value:
+        case CheckpointInfo():
+            return f"checkpoint {value.checkpoint_id} after {value.previous_checkpoint_id}"
+        case WorkflowEvent():
+            return _fact(cast("WorkflowEvent[Any]", value))
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return "{" + ", ".join(sorted(f"{_shown(key)}: {_shown(item)}" for key, item in items)) + "}"
+        case set() | frozenset():
+            return "{" + ", ".join(sorted(map(_shown, cast("set[object]", value)))) + "}"
+        case list() | tuple():
+            shown = ", ".join(map(_shown, cast("list[object]", value)))
+            return f"[{shown}]" if isinstance(value, list) else f"({shown})"
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            members = [f"{each.name}={_shown(getattr(value, each.name))}" for each in dataclasses.fields(value)]
+            return f"{type(value).__name__}({', '.join(members)})"
+        case _:
+            return repr(value)

@@ -1,0 +1,241 @@
+"""Histories of runs, operation by operation, and all that a reader can see of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, digest
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from perdure.records import EventBatch, Manifest, Part, RunRecord
+    from perdure.stores.port import Store
+
+RUNS = "rsf"
+LARGE = b"large " * 2000
+
+Work: TypeAlias = "Callable[[Store, ManualClock], Awaitable[None]]"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One thing that a process does. Without `lasts` it may be lost until its run writes something that does."""
+
+    work: Work
+    run_id: str | None = None
+    lasts: bool = True
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a reader can see, but for who owns what."""
+
+    runs: Mapping[str, RunRecord | None]
+    journals: Mapping[str, Sequence[JournalRecord]]
+    inboxes: Mapping[str, Sequence[Command]]
+    events: Mapping[str, Sequence[EventBatch]]
+    latest: Manifest | None
+    checkpoints: Mapping[str, Manifest]
+
+
+async def view(store: Store) -> View:
+    """What is there, all of it read and found to be whole."""
+    records = {run_id: await store.run(run_id) for run_id in RUNS}
+    journals = {run_id: list(await store.journal(run_id)) for run_id in RUNS}
+    inboxes = {run_id: [replace(each, number=0) for each in await store.inbox(run_id)] for run_id in RUNS}
+    events = {run_id: list(await store.events(run_id)) for run_id in RUNS}
+    checkpoints = {manifest.checkpoint_id: manifest for manifest in await store.manifests()}
+    for each in itertools.chain(*journals.values(), *inboxes.values(), *events.values()):
+        await require_whole(store, each.refs)
+    for manifest in checkpoints.values():
+        await require_whole(store, manifest.toc.values())
+    return View(
+        runs={run_id: record and replace(record, owner=None) for run_id, record in records.items()},
+        journals=journals,
+        inboxes=inboxes,
+        events=events,
+        latest=await store.latest(workflow_name="flow"),
+        checkpoints=checkpoints,
+    )
+
+
+async def require_whole(store: Store, roots: Collection[str]) -> None:
+    """These parts are there, each with the bytes that its hash promises."""
+    parts = await store.parts(roots)
+    assert parts.keys() >= set(roots), f"of {roots} only {list(parts)} are there"
+    assert all(digest(data) == part_hash for part_hash, data in parts.items())
+
+
+def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        commit = run.next_commit(values, settled=settled)
+        # As an engine does: only what the head does not have.
+        known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
+        parts = tuple(part for part in commit.parts if part.hash not in known)
+        consumed = tuple(command.id for command in await store.inbox(run_id))
+        told = (text_part(f"told by {commit.manifest.checkpoint_id}"), *values.values())
+        events = NewEvents(2, b"two events", refs=tuple(part.hash for part in told), parts=told)
+        await run.write(replace(commit, parts=parts, consumed=consumed, events=events))
+        await run.release()
+
+    return Operation(work, run_id)
+
+
+async def claimed(store: Store, clock: ManualClock, run_id: str) -> RunDriver:
+    run = RunDriver(store, clock, run_id, "flow")
+    run.claim = await store.claim(run_id, create=new_run(run_id), takeover=True)
+    record = await store.run(run_id)
+    run.head, run.position = (record.head, record.position) if record else (None, -1)
+    return run
+
+
+def note(run_id: str, *keys: str, durable: bool = True, data: bytes = b"done") -> Operation:
+    """Record something under each key, with a small part and a large one."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        records: list[JournalRecord] = []
+        for key in keys:
+            parts = (text_part(f"{key} of {run.head}"), raw_part(LARGE + key.encode()))
+            records.append(JournalRecord(key, data, tuple(part.hash for part in parts), parts))
+        await run.note(*records, durable=durable)
+        await run.release()
+
+    return Operation(work, run_id, lasts=durable)
+
+
+def post(run_id: str, command_id: str, *, expects: Part | None = None) -> Operation:
+    """Put a command into an inbox, with a small part and a large one."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        parts = (text_part(command_id), raw_part(LARGE + command_id.encode()))
+        refs = tuple(part.hash for part in parts)
+        await store.post(
+            run_id, Command(command_id, "order", b"do it", refs, parts, expects=expects and ("a", expects.hash))
+        )
+
+    return Operation(work)
+
+
+def take(run_id: str) -> Operation:
+    """Claim a run and leave it so."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        await claimed(store, clock, run_id)
+
+    return Operation(work)
+
+
+def fork(run_id: str, parent: str) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.release(await store.claim(run_id, create=new_run(run_id, parent=parent)))
+
+    return Operation(work, run_id)
+
+
+def rewind(run_id: str, to: str, *, nonce: str) -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        run = await claimed(store, clock, run_id)
+        await run.rewind(to, nonce=nonce)
+        await run.release()
+
+    return Operation(work, run_id)
+
+
+def delete(checkpoint_id: str, *, is_head: bool) -> Operation:
+    """Forget a checkpoint; with the head goes its journal."""
+
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.delete(checkpoint_id)
+
+    return Operation(work, checkpoint_id[0], lasts=is_head)
+
+
+def collect() -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del clock
+        await store.collect()
+
+    return Operation(work)
+
+
+def an_hour_passes() -> Operation:
+    async def work(store: Store, clock: ManualClock) -> None:
+        del store
+        clock.advance(timedelta(hours=1))
+
+    return Operation(work)
+
+
+AN_HOUR_PASSES = an_hour_passes()
+FURTHER = advance("r", a=text_part("r5"))
+SMALL = text_part("constant")
+BIG = raw_part(LARGE)
+HISTORY: Sequence[Operation] = (
+    advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    note("r", "x", durable=False),
+    note("r", "w", durable=False),
+    note("r", "y", "x"),
+    note("r", "x", durable=False, data=b"done again"),
+    post("r", "first"),
+    post("r", "second", expects=text_part("r0")),
+    advance("r", a=text_part("r1"), small=SMALL, big=BIG),
+    advance("s", a=text_part("s0"), small=SMALL),
+    take("r"),
+    advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
+    fork("f", "r@1"),
+    note("f", "x", "z"),
+    advance("s", a=text_part("s1"), settled=True),
+    note("r", "x", "y"),
+    post("r", "lasting"),
+    post("r", "dropped", expects=text_part("r2")),
+    post("s", "waiting"),
+    rewind("r", "r@0", nonce="renewed"),
+    note("r", "z", durable=False),
+    note("r", "y", durable=False),
+    advance("f", a=text_part("f0"), small=SMALL, big=BIG),
+    rewind("r", "r@0", nonce="once more"),
+    note("r", "v"),
+    advance("r", a=text_part("r3"), small=SMALL),
+    note("r", "x"),
+    note("s", "x"),
+    collect(),
+    delete("r@3", is_head=True),
+    note("r", "x", durable=False),
+    delete("r@1", is_head=False),
+    take("s"),
+    delete("s@1", is_head=True),
+    delete("s@0", is_head=True),
+    collect(),
+    advance("s", a=text_part("s0 again")),
+    advance("r", a=text_part("r4"), small=SMALL, big=BIG),
+    collect(),
+)
+
+FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)), events=KeepLast(2))
+FORGETFUL_HISTORY: Sequence[Operation] = (
+    advance("s", a=text_part("s0")),
+    AN_HOUR_PASSES,
+    advance("s", a=text_part("s1"), big=BIG, settled=True),
+    note("s", "x"),
+    AN_HOUR_PASSES,
+    advance("r", a=text_part("r0"), big=BIG),
+    note("r", "x", durable=False),
+    advance("r", a=text_part("r1"), big=BIG),
+    fork("f", "r@1"),
+    advance("r", a=text_part("r2")),
+    advance("f", a=text_part("f0"), big=BIG),
+    collect(),
+    advance("r", a=text_part("r3")),
+    advance("r", a=text_part("r4")),
+    collect(),
+)

@@ -1,0 +1,144 @@
+"""Traces: a span for each piece of a run, and links from one life to the next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
+from typing_extensions import override
+
+from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, WorkflowExecutor, executor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from perdure import Workflow
+
+
+class WhenAsked(Sampler):
+    """A process has one provider for all its tests: it traces those of this module and no others."""
+
+    is_asked = False
+
+    @override
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        return (ALWAYS_ON if self.is_asked else ALWAYS_OFF).should_sample(*args, **kwargs)
+
+    @override
+    def get_description(self) -> str:
+        return "when asked"
+
+
+EXPORTER = InMemorySpanExporter()
+SAMPLER = WhenAsked()
+_provider = TracerProvider(sampler=SAMPLER)
+_provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+trace.set_tracer_provider(_provider)
+
+
+@pytest.fixture(autouse=True)
+def spans() -> Iterator[InMemorySpanExporter]:
+    EXPORTER.clear()
+    SAMPLER.is_asked = True
+    yield EXPORTER
+    SAMPLER.is_asked = False
+
+
+def told(name: str) -> list[ReadableSpan]:
+    return [span for span in EXPORTER.get_finished_spans() if span.name == name]
+
+
+def of(span: ReadableSpan, attribute: str) -> Any:
+    return (span.attributes or {})[f"perdure.{attribute}"]
+
+
+def parent_of(span: ReadableSpan) -> int:
+    assert span.parent is not None
+    return span.parent.span_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+@executor(id="begin")
+async def begin(number: int, ctx: WorkflowContext[int]) -> None:
+    with trace.get_tracer("user").start_as_current_span("user's own"):
+        await ctx.send_message(await ctx.step("double", lambda: 2 * number))
+
+
+@executor(id="end")
+async def end(number: int, ctx: WorkflowContext[Any, int]) -> None:
+    if number < 0:
+        raise ValueError("negative")
+    await ctx.yield_output(number)
+
+
+def build() -> Workflow:
+    storage = InMemoryCheckpointStorage()
+    return WorkflowBuilder(name="traced", start_executor=begin, checkpoint_storage=storage).add_edge(begin, end).build()
+
+
+async def test_run_superstep_activation_step_and_commit_are_spans_inside_each_other() -> None:
+    await build().run(1, run_id="r")
+    (run,) = told("perdure.run")
+    supersteps = told("perdure.superstep")
+    activations = told("perdure.activation")
+    (step,) = told("perdure.step")
+    commits = told("perdure.commit")
+    assert of(run, "run_id") == "r"
+    assert of(run, "workflow") == "traced"
+    assert [of(span, "superstep") for span in supersteps] == [1, 2]
+    assert {parent_of(span) for span in (*supersteps, *commits)} == {id_of(run)}
+    assert [of(span, "executor_id") for span in activations] == ["begin", "end"]
+    assert [parent_of(span) for span in activations] == [id_of(span) for span in supersteps]
+    assert (of(step, "step"), parent_of(step)) == ("double", id_of(activations[0]))
+    assert [of(span, "checkpoint_id") for span in commits] == ["r@0", "r@1", "r@2"]
+
+
+async def test_what_a_handler_traces_itself_belongs_to_its_activation() -> None:
+    await build().run(1)
+    (own,) = told("user's own")
+    assert parent_of(own) == id_of(told("perdure.activation")[0])
+
+
+async def test_a_run_belongs_to_what_its_caller_traces() -> None:
+    with trace.get_tracer("user").start_as_current_span("caller") as caller:
+        await build().run(1)
+    (run,) = told("perdure.run")
+    assert parent_of(run) == caller.get_span_context().span_id
+
+
+async def test_a_resumed_run_is_linked_to_the_life_before() -> None:
+    workflow = build()
+    with pytest.raises(ValueError, match="negative"):
+        await workflow.run(-1, run_id="r")
+    (first,) = told("perdure.run")
+    assert not first.status.is_ok
+    EXPORTER.clear()
+    with pytest.raises(ValueError, match="negative"):
+        await workflow.run(run_id="r")
+    (second,) = told("perdure.run")
+    assert [link.context.span_id for link in second.links] == [id_of(first)]
+    assert of(second, "checkpoint_id") == "r@1"
+
+
+async def test_what_happens_in_a_sub_workflow_is_traced_too() -> None:
+    sub = WorkflowExecutor(build(), "sub")
+    await WorkflowBuilder(name="outer", start_executor=sub).build().run(1)
+    assert [of(span, "executor_id") for span in told("perdure.activation")] == ["begin", "end", "sub"]
+
+
+def test_without_opentelemetry_nothing_of_it_is_loaded() -> None:
+    program = "import sys, perdure; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
