@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SOAK_MINUTES ?= 10
 
 VENV := .venv
 BENCH_VENV := .venv-bench
@@ -12,22 +13,27 @@ export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint types layers bench clean
+.PHONY: help demo test soak check lint types layers bench clean
 
 help:
 	@echo "make demo    kill a workflow, resume it in a new process, compare: under a minute"
 	@echo "make test    run the tests"
+	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
 	@echo "make bench   compare with other libraries, in an environment of its own"
 	@echo "make clean   remove all that make has made"
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes."
+	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes,"
+	@echo "SOAK_MINUTES=60 how long a soak takes; ARGS='--seed 7' repeats what a seed has found."
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+soak: $(VENV)/.test
+	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 100 --rounds 8 --races 50 $(ARGS)
 
 check: lint types layers test
 

@@ -127,8 +127,8 @@ class BudgetExceededError(WorkflowRunnerException):
         self.spent = spent
         self.limit = limit
         super().__init__(
-            f"run {run_id!r} has spent {spent:g} {name} of {limit:g}; go on with "
-            f"run(run_id={run_id!r}, budget=...) and a larger budget"
+            f"run {run_id!r} may not go on: it has spent {spent:g} of {limit:g} {name}; give it more with "
+            f"run(run_id={run_id!r}, budget={{{name!r}: ...}})"
         )
 
 
@@ -339,18 +339,20 @@ class RunNotFoundError(RunError, ValueError):
 
 
 class RunUnfinishedError(RunError, RuntimeError):
-    """A fresh message for a run that failed or was abandoned and has work left."""
+    """A fresh message for a run that failed or was abandoned and has work left, or that sleeps."""
 
-    def __init__(self, run_id: str, *, checkpoint_id: str | None) -> None:
+    def __init__(self, run_id: str, *, checkpoint_id: str | None, sleeps_until: str | None = None) -> None:
         self.run_id = run_id
         self.checkpoint_id = checkpoint_id
+        self.sleeps_until = sleeps_until
         way = f"run(run_id={run_id!r})"
         if checkpoint_id is not None:
             way += f" or run(checkpoint_id={checkpoint_id!r})"
-        super().__init__(
-            f"run {run_id!r} has undelivered messages: its last turn failed or was abandoned; "
-            f"go on with {way} before giving it a fresh message"
-        )
+        if sleeps_until is None:
+            why = "has undelivered messages: its last turn failed or was abandoned"
+        else:
+            why = f"sleeps until {sleeps_until}: its turn is not over"
+        super().__init__(f"run {run_id!r} {why}; go on with {way} before giving it a fresh message")
 
 
 class ClaimLostError(RunError):

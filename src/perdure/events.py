@@ -33,6 +33,7 @@ WorkflowEventType: TypeAlias = Literal[
     "data",
     "request_info",
     "answered",
+    "received",
     "woken",
     "cancelled",
     "undelivered",
@@ -174,8 +175,9 @@ class WorkflowEvent(Generic[DataT]):
 
     @property
     def request_id(self) -> str:
-        """The id under which the request is answered."""
-        self._require_request("request_id")
+        """The id under which the request is answered; on 'answered' events, was answered."""
+        if self.type != "answered":
+            self._require_request("request_id")
         return self._request_id or ""
 
     @property

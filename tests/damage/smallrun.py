@@ -131,7 +131,7 @@ async def read_runs(storage: StoreStorage) -> Reading:
         latest=latest and latest.to_dict(),
         history=[each.to_dict() for each in await storage.list_checkpoints(run_id=RUN_ID)],
         manifests=list(await store.manifests(run_id=TOLD_RUN_ID)),
-        journal=list(await store.journal(RUN_ID)),
+        journal=[each for run in runs for each in await store.journal(run.run_id)],
         inbox=[each for run in runs for each in await store.inbox(run.run_id)],
         events=[each for run in runs for each in await store.events(run.run_id)],
     )

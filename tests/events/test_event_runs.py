@@ -57,7 +57,7 @@ async def test_a_superstep_is_told_from_its_beginning_to_its_commit(storage: Sto
     assert [(event.type, event.executor_id, event.iteration) for event in told[first : first + 6]] == [
         ("superstep_started", None, 1),
         ("executor_invoked", "counter", None),
-        ("order", None, None),
+        ("order", "counter", None),
         ("executor_completed", "counter", None),
         ("checkpoint", None, None),
         ("superstep_completed", None, 1),

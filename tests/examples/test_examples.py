@@ -18,6 +18,33 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 STORAGES = ("InMemoryCheckpointStorage", "FileCheckpointStorage", "SqliteCheckpointStorage")
 
 EXPECTED = {
+    "approvals_desk.py": """\
+        a process: work
+          the run is IDLE_WITH_PENDING_REQUESTS
+        a process: desk alice
+          run 'refund-1' asks for a Decision: {'customer': 'Ada', 'euros': 250}
+          alice has answered; that is on disk now, and waits for the run
+        a process: desk bob
+          run 'refund-1' asks for a Decision: {'customer': 'Ada', 'euros': 250}
+          bob comes too late: alice has answered {'is_approved': True, 'remark': 'well deserved, says alice'}
+        a process: work
+          the run is IDLE
+          refunded 250 euros to Ada: well deserved, says alice
+        """,
+    "charge_once.py": """\
+        the first life is killed between the charge and its record
+            reserving a lamp
+            provider: a new key, 120 euros are charged
+          ended with -9
+        the second one does not reserve again, and asks the provider with the same key
+            provider: a key that I know, 120 euros were charged before
+            a lamp sold, receipt for 120 euros
+          ended with 0
+        the third one finds all of it done
+            a lamp sold, receipt for 120 euros
+          ended with 0
+        charges: 1
+        """,
     "fan_in.py": """\
         library sends Reading(subject='owls', page=1)
         slow sends Reading(subject='owls', page=2)

@@ -270,6 +270,9 @@ class StillClock:
     def new_id(self) -> str:
         return f"id-{next(self._ids)}"
 
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nobody waits for {seconds} seconds here")
+
 
 class Remembering(Busy):
     """The same with a state of its own, in which it counts."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from simulated import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,3 +20,9 @@ def quick_path() -> Generator[Path]:
     """A directory in memory, for tests that sync thousands of times."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def machine(quick_path: Path) -> Machine:
+    """One whose disk is simulated."""
+    return Machine(quick_path)

@@ -7,7 +7,6 @@ import itertools
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pytest
@@ -17,15 +16,19 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, RunStatus
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
+from perdure.testing.disk import EVERYTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
+    from pathlib import Path
+
+    from simulated import Machine
 
     from perdure.records import Part
     from perdure.stores.port import Store
 
-Failure: TypeAlias = Literal["before", "after", "torn"]
+Failure: TypeAlias = Literal["before", "torn"]
 Operation: TypeAlias = "Callable[[Store, ManualClock], Awaitable[None]]"
 
 LARGE = b"large " * 2000
@@ -35,30 +38,62 @@ class Crash(BaseException):
     """The end of the process."""
 
 
-class FailingDisk(Disk):
-    """Fails at its n-th change: before it, after it, or in the middle of it."""
+class RecordingDisk(SimulatedDisk):
+    """Keeps what a crash of the process would leave: before each change, or in the middle of each write."""
 
-    def __init__(self, failing: int, how: Failure, error: BaseException) -> None:
+    def __init__(self, how: Failure) -> None:
+        super().__init__(before_change=self._before)
+        self._how = how
+        self.left: list[SimulatedDisk] = []
+        """What a crash would have left since this was emptied last."""
+
+    def _before(self) -> None:
+        # What is synced means nothing to a process, so some moments are the same to it.
+        if self._how == "before" and not (self.left and self.left[-1].files() == self.files()):
+            self.left.append(self.crash(EVERYTHING_SURVIVES))
+
+    @override
+    def write_new(self, path: Path, data: bytes) -> None:
+        if self._how == "torn":
+            self.left.append(self.crash(EVERYTHING_SURVIVES))
+            self.left[-1].write_new(path, half(data))
+        super().write_new(path, data)
+
+    @override
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        if self._how == "torn":
+            self.left.append(self.crash(EVERYTHING_SURVIVES))
+            self.left[-1].write_at(path, offset, half(data), sync=sync)
+        super().write_at(path, offset, data, sync=sync)
+
+
+def half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+class FailingDisk(SimulatedDisk):
+    """Has no space left for its n-th change, or only for half of it, and then has some again."""
+
+    def __init__(self, failing: int, how: Failure) -> None:
+        super().__init__()
         self._left = failing
         self._how = how
-        self._error = error
         self.has_failed = False
 
     @contextmanager
     def _change(self, *, can_tear: bool = False) -> Generator[None]:
-        if self.has_failed and isinstance(self._error, Crash):
-            raise self._error
         self._left -= can_tear or self._how != "torn"
         is_now = self._left == 0 and not self.has_failed
         self.has_failed = self.has_failed or is_now
+        error = OSError(errno.ENOSPC, "No space left on device")
         if is_now and self._how == "before":
-            raise self._error
+            raise error
         yield
         if is_now:
-            raise self._error
+            raise error
 
     def _cut(self, data: bytes) -> bytes:
-        return data[: len(data) // 2] if self._left == 0 and self._how == "torn" else data
+        return half(data) if self._left == 0 and self._how == "torn" else data
 
     @override
     def make_directory(self, path: Path) -> None:
@@ -324,66 +359,67 @@ INBOX_HISTORY: Sequence[Operation] = (
 HISTORIES = pytest.mark.parametrize("history", [HISTORY, INBOX_HISTORY], ids=["journals", "inboxes"])
 
 
-async def undisturbed(directory: Path, history: Sequence[Operation], retention: Retention) -> list[View]:
+async def undisturbed(machine: Machine, history: Sequence[Operation], retention: Retention | None = None) -> list[View]:
     clock = ManualClock()
-    store = FileStore(directory, retention=retention, clock=clock)
+    store = machine.open(SimulatedDisk(), clock, retention)
     views = [await view(store)]
     for operation in history:
         await operation(store, clock)
         views.append(await view(store))
-    await store.close()
     return views
 
 
-async def until_failure(disk: Disk, directory: Path, history: Sequence[Operation], retention: Retention) -> int | None:
-    """The number of the operation that failed, None if none did."""
-    clock = ManualClock()
-    store = FileStore(directory, retention=retention, clock=clock, disk=disk)
+async def crashes(
+    machine: Machine, how: Failure, history: Sequence[Operation], retention: Retention | None = None
+) -> list[tuple[int, SimulatedDisk]]:
+    """What a crash at each moment leaves, and the number of the operation that it interrupts."""
+    disk, clock = RecordingDisk(how), ManualClock()
+    store = machine.open(disk, clock, retention)
+    found: list[tuple[int, SimulatedDisk]] = []
+    for number, operation in enumerate(history):
+        await operation(store, clock)
+        found += [(number, left) for left in disk.left]
+        disk.left.clear()
+    assert len(found) > 50
+    return found
+
+
+def opened(machine: Machine, disk: SimulatedDisk, clock: ManualClock) -> Store:
+    """The store, at the second try if the first one fails."""
     try:
-        for number, operation in enumerate(history):
-            try:
-                await operation(store, clock)
-            except (Crash, WorkflowCheckpointException):
-                return number
-    finally:
-        await store.close()
-    return None
+        return machine.open(disk, clock)
+    except WorkflowCheckpointException:
+        return machine.open(disk, clock)
 
 
 @HISTORIES
-@pytest.mark.parametrize("how", ["before", "after", "torn"])
+@pytest.mark.parametrize("how", ["before", "torn"])
 async def test_a_crash_leaves_the_old_history_or_the_new_one(
-    quick_path: Path, how: Failure, history: Sequence[Operation]
+    machine: Machine, how: Failure, history: Sequence[Operation]
 ) -> None:
-    views = await undisturbed(quick_path / "undisturbed", history, Retention())
-    failing = 0
-    for failing in itertools.count(1):
-        disk = FailingDisk(failing, how, Crash())
-        number = await until_failure(disk, quick_path / str(failing), history, Retention())
-        if number is None:
-            break
-        reopened, clock = FileStore(quick_path / str(failing)), ManualClock()
+    views = await undisturbed(machine, history)
+    for moment, (number, left) in enumerate(await crashes(machine, how, history)):
+        clock = ManualClock()
+        reopened = machine.open(left, clock)
         seen = await view(reopened)
-        assert seen in views[number : number + 2], f"failure {failing} in operation {number}"
+        assert seen in views[number : number + 2], f"crash {moment}, in operation {number}"
         was_done = seen == views[number + 1]
         for operation in history[number + was_done :]:
             await operation(reopened, clock)
-        assert await view(reopened) == views[-1], f"after failure {failing} in operation {number}"
-        await reopened.close()
-    assert failing > 50
+        assert await view(reopened) == views[-1], f"after crash {moment}, in operation {number}"
 
 
 @HISTORIES
 @pytest.mark.parametrize("how", ["before", "torn"])
 async def test_an_operation_that_failed_can_be_done_again(
-    quick_path: Path, how: Failure, history: Sequence[Operation]
+    machine: Machine, how: Failure, history: Sequence[Operation]
 ) -> None:
-    views = await undisturbed(quick_path / "undisturbed", history, Retention())
+    views = await undisturbed(machine, history)
     failing = 0
     for failing in itertools.count(1):
         clock = ManualClock()
-        disk = FailingDisk(failing, how, OSError(errno.ENOSPC, "No space left on device"))
-        store = FileStore(quick_path / str(failing), clock=clock, disk=disk)
+        disk = FailingDisk(failing, how)
+        store = opened(machine, disk, clock)
         for number, operation in enumerate(history):
             try:
                 await operation(store, clock)
@@ -393,7 +429,6 @@ async def test_an_operation_that_failed_can_be_done_again(
                 if seen == views[number]:
                     await operation(store, clock)
         assert await view(store) == views[-1], f"after failure {failing}"
-        await store.close()
         if not disk.has_failed:
             break
     assert failing > 50
@@ -417,18 +452,13 @@ FORGETFUL_HISTORY: Sequence[Operation] = (
 )
 
 
-@pytest.mark.parametrize("how", ["before", "after", "torn"])
-async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_path: Path, how: Failure) -> None:
-    views = await undisturbed(quick_path / "undisturbed", FORGETFUL_HISTORY, FORGETFUL)
-    failing = 0
-    for failing in itertools.count(1):
-        disk = FailingDisk(failing, how, Crash())
-        number = await until_failure(disk, quick_path / str(failing), FORGETFUL_HISTORY, FORGETFUL)
-        if number is None:
-            break
+@pytest.mark.parametrize("how", ["before", "torn"])
+async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(machine: Machine, how: Failure) -> None:
+    views = await undisturbed(machine, FORGETFUL_HISTORY, FORGETFUL)
+    for moment, (number, disk) in enumerate(await crashes(machine, how, FORGETFUL_HISTORY, FORGETFUL)):
         clock = ManualClock()
         clock.advance(timedelta(hours=2))
-        reopened = FileStore(quick_path / str(failing), retention=FORGETFUL, clock=clock)
+        reopened = machine.open(disk, clock, FORGETFUL)
         seen = await view(reopened)
         # The finished run goes at one of the commits after it.
         compared = "rfs" if number < 6 else "rf"
@@ -447,11 +477,9 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(quick_p
         assert [checkpoint_id for checkpoint_id, _ in last.contents] == ["f@0", "r@5"]
         assert last.runs["s"] is None
         await reopened.collect()
-        own = quick_path / str(failing) / ".perdure"
-        left = [path.relative_to(own) for kind in ("journal", "inbox", "events") for path in (own / kind).iterdir()]
-        assert left == [Path("events/r.log")], f"after failure {failing} in operation {number}"
-        await reopened.close()
-    assert failing > 50
+        left = [path for path in disk.files() if path.parent.name in {"journal", "inbox", "events"}]
+        assert [path.name for path in left] == ["r.log"], f"after crash {moment}, in operation {number}"
+        assert left[0].parent.name == "events"
 
 
 def is_alike(one: View, other: View, run_ids: str) -> bool:

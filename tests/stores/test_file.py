@@ -344,7 +344,7 @@ async def test_of_those_that_find_a_directory_new_one_lays_it_out(tmp_path: Path
     disks = NewToAll(), NewToAll()
     stores = [FileStore(tmp_path, disk=disk) for disk in disks]
     assert await asyncio.gather(*(store.ids() for store in stores)) == [[], []]
-    assert sorted(disk.changes.count("format") for disk in disks) == [0, 1]
+    assert sorted(disk.changes.count("format.aside") for disk in disks) == [0, 1]
     for store in stores:
         await store.close()
 
@@ -480,21 +480,31 @@ async def test_a_hole_in_what_was_not_synced_ends_a_journal_and_one_elsewhere_is
     await run.commit()
     ends: list[int] = []
     for name in "abcd":
-        await run.note(finished(name), durable=name == "a")
+        await run.note(finished(name, name * 1000), durable=name == "a")
         ends.append(journal_path(tmp_path).stat().st_size)
     data = journal_path(tmp_path).read_bytes()
-    for place in (ends[0], ends[1] - 10, ends[1] - 1):
-        journal_path(tmp_path).write_bytes(data[:place] + b"\0" * (ends[2] - place) + data[ends[2] :])
-        assert await run.noted() == ["a="]
-    journal_path(tmp_path).write_bytes(b"\0" * ends[0] + data[ends[0] :])
-    with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
-        await store.journal("r")
-    journal_path(tmp_path).write_bytes(data[: ends[0]] + b"\0" * 50 + data[ends[0] + 50 :])
+    sectors = range(0, len(data), 512)
+    in_second = [place for place in sectors if ends[0] < place < ends[1]]
+    noted_first = [f"a={'a' * 1000}"]
+    # What was added to a sector that was there, whole sectors, and the end of the file.
+    for first, end in ((ends[0], in_second[0]), (in_second[0], in_second[1]), (ends[0] + 9, len(data))):
+        journal_path(tmp_path).write_bytes(with_zeros(data, first, end))
+        assert await run.noted() == noted_first
+    damaged = [(0, 512), (0, ends[0]), (ends[0], ends[1]), (ends[0] + 9, in_second[0]), (in_second[0], ends[1] - 9)]
+    for first, end in damaged:
+        journal_path(tmp_path).write_bytes(with_zeros(data, first, end))
+        with pytest.raises(CheckpointDamagedError, match=r"'r@0'.*its journal"):
+            await store.journal("r")
+    journal_path(tmp_path).write_bytes(with_zeros(data, ends[0], in_second[0]))
     await run.note(finished("e"))
-    assert await run.noted() == ["a=", "e="]
+    assert await run.noted() == [*noted_first, "e="]
     await store.close()
-    assert await run.noted() == ["a=", "e="]
+    assert await run.noted() == [*noted_first, "e="]
     await store.close()
+
+
+def with_zeros(data: bytes, start: int, end: int) -> bytes:
+    return data[:start] + bytes(end - start) + data[end:]
 
 
 async def test_any_changed_byte_of_a_journal_is_an_error_that_names_the_head(tmp_path: Path) -> None:

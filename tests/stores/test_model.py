@@ -400,7 +400,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert list(inbox) == list(run.inbox.values())
         assert list(told) == run.told
         mark = Mark(run.head, run.events, run.newest_command) if run.head else Mark()
-        assert await self.store.watch(run_id, seen=replace(mark, events=-1)) == mark
+        seen = await self.store.watch(run_id, seen=replace(mark, events=-1))
+        assert replace(seen, owner=None) == mark
+        assert (seen.owner is not None) == (run.head is not None and run.is_claimed)
         refs = {ref for each in (*inbox, *told) for ref in each.refs}
         parts = await self.store.parts(refs)
         for part in VALUES:

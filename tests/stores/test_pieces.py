@@ -21,6 +21,7 @@ from perdure.stores.document import Document, decode, encode, fits_inline
 from perdure.stores.ids import file_name
 from perdure.stores.owners import Owners, this_process
 from perdure.stores.worker import Worker
+from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,15 +187,21 @@ def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_path: Path) -> None:
-    def counter(boot: str) -> Counter:
-        return Counter(DISK, tmp_path / "counter", lambda: 41, boot=boot)
+    path = tmp_path / "counter"
+    disk = SimulatedDisk()
+    disk.make_directory(tmp_path)
 
-    taken = [counter("first").take() for _ in range(3)]
+    def counter(disk: SimulatedDisk) -> Counter:
+        return Counter(disk, path, lambda: 41)
+
+    taken = [counter(disk).take() for _ in range(3)]
     assert taken == [42, 43, 44]
+    disk.sync_directory(tmp_path)
     # As far as is known, any number up to the reserved ones was in use.
-    after = counter("second").take()
-    assert after >= 42 + 1000
-    assert counter("second").take() == after + 1
+    for left in (disk.crash(NOTHING_SURVIVES), disk.crash(EVERYTHING_SURVIVES)):
+        after = counter(left).take()
+        assert after >= 42 + 1000
+        assert counter(left).take() == after + 1
 
 
 # Documents

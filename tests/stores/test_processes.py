@@ -359,8 +359,10 @@ def test_who_watches_in_one_process_notices_what_is_done_in_another(start: Calla
     assert watcher.hear() == "watching"
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
-    assert watcher.hear() == {"ok": {"head": "r@0", "events": 0, "commands": 0}}
+    mark = watcher.hear()["ok"]
+    assert mark == {"head": "r@0", "events": 0, "commands": 0, "owner": mark["owner"]}
+    assert mark["owner"]
     watcher.tell("watch", run="r")
     assert watcher.hear() == "watching"
     number, _ = start().ask("post", run="r", id="a", data="x")["ok"]
-    assert watcher.hear() == {"ok": {"head": "r@0", "events": 0, "commands": number}}
+    assert watcher.hear() == {"ok": {**mark, "commands": number}}

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 from scripted import AN_HOUR_PASSES, FORGETFUL, FORGETFUL_HISTORY, FURTHER, HISTORY, RUNS, View, view
@@ -16,71 +16,23 @@ from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore, Backend
-from perdure.stores.directory import FileBackend
 from perdure.stores.disk import Disk
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from scripted import Operation
+    from simulated import Machine
 
     from perdure.records import Manifest
-    from perdure.stores.port import Store
 
 IS_SOAK = "PERDURE_SOAK" in os.environ
 pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
 
 CHANCES = 40 if IS_SOAK else 3
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
-
-B = TypeVar("B", bound=Backend)
-T = TypeVar("T")
-
-
-class Directly(Generic[B]):
-    """Does the work of a backend where it is asked for."""
-
-    def __init__(self, backend: B) -> None:
-        self._backend = backend
-
-    async def do(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
-
-    def do_blocking(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
-
-    def post(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
-
-    async def close(self) -> None:
-        pass
-
-
-class Machine:
-    """Opens the file store of one directory, as many processes would, each time after another start."""
-
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._directory = directory / "runs"
-        self._boot = directory / "boot_id"
-        self._starts = 0
-        monkeypatch.setattr("perdure.stores.owners._BOOT_ID", self._boot)
-        self.start()
-
-    def start(self) -> None:
-        self._starts += 1
-        self._boot.write_text(f"start {self._starts}\n", "ascii")
-
-    def open(self, disk: Disk, retention: Retention, clock: ManualClock) -> Store:
-        backend = FileBackend(self._directory, retention=retention, clock=clock, disk=disk)
-        return BackedStore("simulated", Directly(backend))
-
-
-@pytest.fixture
-def machine(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(quick_path, monkeypatch)
 
 
 @dataclass(frozen=True)
@@ -111,7 +63,7 @@ class Recording:
         """Let two processes do the history in turns."""
         disk = disk_type(before_change=lambda: self._cut(disk))
         clock = ManualClock()
-        stores = [machine.open(disk, self.retention, clock) for _ in range(2)]
+        stores = [machine.open(disk, clock, self.retention) for _ in range(2)]
         for number, operation in enumerate(self.history):
             # Looking changes nothing, so no moment is missed meanwhile.
             self.views.append(await view(stores[number // 2 % 2]))
@@ -166,9 +118,8 @@ def is_after(recording: Recording, done: int, seen: View) -> bool:
 
 async def assert_survives(machine: Machine, recording: Recording, cut: PowerCut, *, going_on: bool) -> None:
     """What lasted is there and whole, nothing else is, and the rest of the history can be done."""
-    machine.start()
     clock = ManualClock()
-    store = machine.open(cut.disk, recording.retention, clock)
+    store = machine.open(cut.disk, clock, recording.retention)
     seen = await view(store)
     after = [done for done in (cut.operation, cut.operation + 1) if is_after(recording, done, seen)]
     assert after, f"after a {cut} this is there: {seen}"
@@ -204,9 +155,8 @@ async def test_a_power_cut_while_forgetting_loses_nothing_that_is_kept(machine: 
 
 async def assert_forgets(machine: Machine, recording: Recording, cut: PowerCut) -> None:
     """What has to stay is there and whole, and what may go is gone in the end."""
-    machine.start()
     clock = ManualClock()
-    store = machine.open(cut.disk, recording.retention, clock)
+    store = machine.open(cut.disk, clock, recording.retention)
     seen = await view(store)
     around = recording.views[cut.operation : cut.operation + 2]
     for run_id, record in seen.runs.items():

@@ -199,7 +199,7 @@ async def test_damaged_events_are_an_error_that_names_their_checkpoint(tmp_path:
         ("UPDATE events SET run_id = 's' WHERE first = 2", "'r@2'"),
         ("UPDATE events SET checkpoint_id = CAST(x'72ff' AS TEXT) WHERE first = 2", r"'r\\udcff'"),
         ("DELETE FROM events WHERE first = 3", "'r@3'"),
-        ("DELETE FROM events WHERE first = 4", "'r@2'"),
+        ("DELETE FROM events WHERE first = 4", "'r@3'"),
     ],
 )
 async def test_events_that_are_missing_are_an_error(tmp_path: Path, damage: str, named: str) -> None:

@@ -70,22 +70,23 @@ def another_process(store: SqliteStore) -> Generator[SqliteBackend]:
 async def test_what_another_process_does_is_noticed_at_the_next_look(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
-    watch = await watcher(store, "r", seen=Mark("r@0"))
+    watch = await watcher(store, "r", seen=run.at("r@0"))
     with another_process(store) as other:
         await pauses.end()
         await pauses.begun()
         assert not watch.done()
         posted = other.post("r", command("a"))
         await pauses.end()
-        assert await watch == Mark("r@0", commands=posted.number)
+        assert await watch == run.at("r@0", commands=posted.number)
     assert pauses.waiting == []
     await store.close()
 
 
 async def test_changes_of_other_runs_wake_nobody_for_good(store: SqliteStore, pauses: Pauses) -> None:
-    for name in "rs":
-        await (await RunDriver.start(store, ManualClock(), name)).commit()
-    watch = await watcher(store, "r", seen=Mark("r@0"))
+    run, other_run = [await RunDriver.start(store, ManualClock(), name) for name in "rs"]
+    await run.commit()
+    await other_run.commit()
+    watch = await watcher(store, "r", seen=run.at("r@0"))
     with another_process(store) as other:
         other.post("s", command("a"))
         await pauses.end()
@@ -101,7 +102,7 @@ async def test_changes_of_other_runs_wake_nobody_for_good(store: SqliteStore, pa
 async def test_a_change_while_the_file_is_opened_again_is_noticed(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
-    watch = await watcher(store, "r", seen=Mark("r@0"))
+    watch = await watcher(store, "r", seen=run.at("r@0"))
     await store.close()
     with another_process(store) as other:
         other.post("r", command("a"))
@@ -113,7 +114,7 @@ async def test_a_change_while_the_file_is_opened_again_is_noticed(store: SqliteS
 async def test_one_looks_for_all_who_wait(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
-    watches = [await watcher(store, "r", seen=Mark("r@0")) for _ in range(3)]
+    watches = [await watcher(store, "r", seen=run.at("r@0")) for _ in range(3)]
     watches += [await watcher(store, "nowhere", seen=Mark())]
     await pauses.begun()
     assert len(pauses.waiting) == 1
@@ -133,7 +134,7 @@ async def test_one_looks_for_all_who_wait(store: SqliteStore, pauses: Pauses) ->
 async def test_nobody_looks_when_nobody_has_to_wait(store: SqliteStore, pauses: Pauses) -> None:
     run = await RunDriver.start(store, ManualClock(), "r")
     await run.commit()
-    assert await store.watch("r", seen=Mark()) == Mark("r@0")
+    assert await store.watch("r", seen=Mark()) == run.at("r@0")
     assert pauses.waiting == []
     await store.close()
 
@@ -143,9 +144,9 @@ async def test_another_store_object_on_the_file_wakes_at_once(store: SqliteStore
     await run.commit()
     twin = SqliteStore(store.path)
     assert twin.place == store.place
-    watch = await watcher(store, "r", seen=Mark("r@0"))
+    watch = await watcher(store, "r", seen=run.at("r@0"))
     posted = await twin.post("r", command("a"))
-    assert await watch == Mark("r@0", commands=posted.number)
+    assert await watch == run.at("r@0", commands=posted.number)
     assert pauses.waiting == []
     await twin.close()
     await store.close()

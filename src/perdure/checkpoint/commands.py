@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -94,6 +95,16 @@ def cancel_command(*, reason: str | None, at: str, by: str) -> Command:
 
 def _command(command_id: str, kind: str, encoded: Encoded, expects: tuple[str, str] | None) -> Command:
     return Command(command_id, kind, encoded.text, encoded.refs, encoded.parts, expects)
+
+
+def is_same_answer(one: Command, other: Command) -> bool:
+    """Whether two answers to a request are the same, whoever gave them, and whatever the order of their keys."""
+    return _canonical(one) == _canonical(other)
+
+
+def _canonical(command: Command) -> str:
+    # As text, since to Python True is 1.
+    return json.dumps(loads(command.data)["value"], sort_keys=True)
 
 
 def shown(value: object) -> str:

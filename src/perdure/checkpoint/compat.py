@@ -9,6 +9,7 @@ from perdure.errors import IncompatibleTypeError, UntrustedTypeError
 from perdure.graph.context import private_owner
 from perdure.graph.executor import wiring
 from perdure.graph.signature import graph_signature, interfaces
+from perdure.kernel.snapshot import Delivery
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.values import Values
     from perdure.graph.definition import Graph
     from perdure.graph.executor import Executor, Route
-    from perdure.kernel.snapshot import Delivery, Request, Snapshot
+    from perdure.kernel.snapshot import Delayed, Request, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def _affected(
         inner = graph.children.get(executor_id)
         if inner is not None:
             yield from _affected(inner, child, values, accepts, f"{path}{executor_id}/")
-        elif child.executors or child.requests or child.state:
+        elif child.executors or child.requests or child.state or child.suspended or child.delayed or child.fan_in:
             yield Affected(f"the sub-workflow '{path}{executor_id}'", "it is gone")
 
 
@@ -141,18 +142,20 @@ def _affected_here(
     graph: Graph, snapshot: Snapshot, values: Values, accepts: Callable[[Executor, Any], bool], path: str
 ) -> Iterator[Affected]:
     yield from _affected_states(graph, snapshot, path)
-    for delivery in (*snapshot.deliveries, *(each.delivery for each in snapshot.suspended)):
+    waiting = [("a message for executor", each) for each in snapshot.deliveries]
+    waiting += [("a suspended activation of executor", each.delivery) for each in snapshot.suspended]
+    for what, delivery in waiting:
         why = _delivery_fault(graph, delivery, values, accepts)
         if why is not None:
-            yield Affected(f"a message for executor '{path}{delivery.target_id}'", why)
+            yield Affected(f"{what} '{path}{delivery.target_id}'", why)
     for request in snapshot.requests.values():
         why = _request_fault(graph, request, values)
         if why is not None:
             yield Affected(f"request {request.id!r} of executor '{path}{request.executor_id}'", why)
     for delayed in snapshot.delayed:
-        gone = [target_id for target_id in delayed.targets if target_id not in graph.executors]
-        if gone:
-            yield Affected(f"a delayed message for executor '{path}{gone[0]}'", "the executor is gone")
+        why = _delayed_fault(graph, delayed, values, accepts)
+        if why is not None:
+            yield Affected(f"a delayed message of executor '{path}{delayed.source_id}'", why)
     for group_id, buffer in snapshot.fan_in.items():
         group = graph.fan_ins.get(group_id)
         if group is None or not buffer.keys() <= set(group.source_executor_ids):
@@ -191,6 +194,20 @@ def _delivery_fault(
     return f"it has no handler for a {type_of(message)}"
 
 
+def _delayed_fault(
+    graph: Graph, delayed: Delayed, values: Values, accepts: Callable[[Executor, Any], bool]
+) -> str | None:
+    for target_id in delayed.targets:
+        fault = _delivery_fault(graph, Delivery(target_id, (), (delayed.data,), delayed.send), values, accepts)
+        if fault is not None:
+            return f"executor {target_id!r}: {fault}"
+    for group_id in delayed.fan_ins:
+        group = graph.fan_ins.get(group_id)
+        if group is None or delayed.source_id not in group.source_executor_ids:
+            return "the fan-in that it goes to is gone or has other sources"
+    return None
+
+
 def _request_fault(graph: Graph, request: Request, values: Values) -> str | None:
     executor = graph.executors.get(request.executor_id)
     if executor is None:
@@ -199,6 +216,8 @@ def _request_fault(graph: Graph, request: Request, values: Values) -> str | None
         data = values.give(request.data)
     except (UntrustedTypeError, IncompatibleTypeError) as error:
         return str(error)
+    if request.resumes is not None:
+        return None  # the handler that asked goes on with the answer
     if executor.child_graph() is not None or any(_may_take(route, data, request) for route in _answers(executor)):
         return None
     return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"

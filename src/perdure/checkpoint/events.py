@@ -40,6 +40,7 @@ _OF_THE_ENGINE = frozenset(
         "output",
         "intermediate",
         "answered",
+        "received",
         "woken",
         "cancelled",
         "undelivered",

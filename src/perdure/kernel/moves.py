@@ -12,7 +12,7 @@ from perdure.kernel.superstep import Sending, arrived
 from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from perdure.kernel.snapshot import Cancelled, Moment, Request, Snapshot, Suspended, Value
     from perdure.kernel.superstep import FanIn
@@ -109,6 +109,18 @@ def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Sn
     )
 
 
+def expire(snapshot: Snapshot, *, now: Moment, by: str, apart_from: Container[str] = ()) -> Snapshot:
+    """Let the defaults stand of the requests whose deadline has passed, apart from some."""
+    expired = [
+        (request, request.default)
+        for request in snapshot.requests.values()
+        if _is_due(request.deadline, now) and request.default is not None and request.id not in apart_from
+    ]
+    if not expired:
+        return snapshot
+    return answer(snapshot, expired, at=now, by=by, what={request.id: "the default" for request, _ in expired})
+
+
 def _is_due(moment: Moment | None, now: Moment) -> bool:
     return moment is not None and moment <= now
 
@@ -120,7 +132,12 @@ def _wake_at(suspended: Suspended) -> Moment:
 def _due_children(snapshot: Snapshot, now: Moment) -> list[str]:
     """The sub-workflows in which something is due, unless they are told already."""
     told = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
-    return [key for key, child in snapshot.children.items() if key not in told and _is_due(child.next_timer, now)]
+    return [key for key, child in snapshot.children.items() if key not in told and _has_due(child, snapshot, now)]
+
+
+def _has_due(child: Snapshot, parent: Snapshot, now: Moment) -> bool:
+    deadlines = (moment for key, moment in child.deadlines().items() if key not in parent.requests)
+    return any(_is_due(moment, now) for moment in (child.next_timer, *deadlines))
 
 
 def cancel(snapshot: Snapshot, cancelled: Cancelled, *, carried: Mapping[str, Value]) -> Snapshot:

@@ -168,9 +168,10 @@ class Snapshot:
     def is_settled(self) -> bool:
         """Idle, nobody is asked anything, and nothing waits for its time."""
         return (
-            not (self.deliveries or self.requests or self.suspended or self.delayed)
+            not (self.deliveries or self.requests or self.suspended)
             and self.cancelled is None
-            and all(child.next_timer is None for child in self.children.values())
+            and self.next_timer is None
+            and not self.deadlines()
         )
 
     @property
@@ -193,8 +194,17 @@ class Snapshot:
         """When the run has to be looked at, though nobody has sent anything."""
         if self.is_settled or self.cancelled is not None:
             return None
-        moments = [self.next_timer, self.limits.deadline, *(each.deadline for each in self.requests.values())]
+        moments = [self.next_timer, self.limits.deadline, *self.deadlines().values()]
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def deadlines(self) -> Mapping[str, Moment]:
+        """When defaults stand for answers that have not come, by request; in sub-workflows too.
+
+        A request that a sub-workflow has passed on is its parent's alone.
+        """
+        inside = {key: moment for child in self.children.values() for key, moment in child.deadlines().items()}
+        own = {key: request.deadline for key, request in self.requests.items()}
+        return {key: moment for key, moment in {**inside, **own}.items() if moment is not None}
 
     def answers_to(self, request_id: str) -> tuple[Answered, ...]:
         """The answers that requests of this id have had, in order."""

@@ -105,12 +105,10 @@ class Driver:
             )
         for name, left in self.snapshot.left.items():
             if left < 0:
-                raise self._over_budget(name)
+                raise self._over_budget(name, self.snapshot.limits.spent.get(name, 0))
 
-    def _over_budget(self, name: str, spent_inside: float = 0) -> BudgetExceededError:
-        limits = self.snapshot.limits
-        spent = limits.spent.get(name, 0) + spent_inside
-        return BudgetExceededError(self.run_id, name=name, spent=spent, limit=limits.budget[name])
+    def _over_budget(self, name: str, spent: float) -> BudgetExceededError:
+        return BudgetExceededError(self.run_id, name=name, spent=spent, limit=self.snapshot.limits.budget[name])
 
     async def _taken_in(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Commit what has come from outside or become due."""
@@ -158,7 +156,8 @@ class Driver:
             is_kept = True
         except BudgetExceededError as error:
             # A sub-workflow has only what is left to this one: say it in numbers of the whole.
-            raise self._over_budget(error.name, error.spent) from error
+            outside = before.limits.budget[error.name] - before.left[error.name]
+            raise self._over_budget(error.name, outside + error.spent) from error
         finally:
             self._superstep_under_way = None
             span.end(sys.exc_info()[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
@@ -39,7 +39,9 @@ class Logbook:
         """Tell an event."""
         self._around.tell(event)
         if is_kept and self._around.is_checkpointed:
-            self._entries.append(told_of(event, self._around.values))
+            told = told_of(event, self._around.values)
+            # Who reads the log later wants to know who told it, though its teller did not say.
+            self._entries.append(told if told.executor_id else replace(told, executor_id=self._executor_id))
 
     def inner(self, told: Told) -> None:
         """Keep what a sub-workflow told. A later attempt goes on inside of it, and has that from the journal."""

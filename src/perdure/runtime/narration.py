@@ -21,7 +21,7 @@ def told_of(event: WorkflowEvent[Any], values: Values) -> Told:
         data,
         event.executor_id,
         event.path,
-        event.request_id if event.type == "request_info" else None,
+        event.request_id if event.type in {"request_info", "answered"} else None,
         event.iteration,
         details,
         lost,

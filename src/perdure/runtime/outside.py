@@ -113,27 +113,32 @@ class RunOutside:
         self._store = store
         self._waits = waits
         self._commands: list[AnyCommand] = []
-        self._unconfirmed: tuple[str, ...] = ()
+        self._used: tuple[str, ...] = ()
+        """The commands that are in the run, and perhaps still in the inbox: their commit may have failed."""
+        self._changed: Snapshot | None = None
+        """What the driver had when it was last given something else."""
         self._newest = 0
         self._has_news = store is not None
 
     def heard(self, newest: int) -> None:
-        """There is news if the newest command is not known yet. What was taken in has left the inbox, or not at all."""
-        self._unconfirmed = ()
-        self._has_news = self._has_news or newest > self._newest
+        """There is news if the newest command is not known yet, or if some that are used should have left."""
+        self._has_news = self._has_news or newest > self._newest or bool(self._used)
 
     async def look(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Taken | None:
         """Take in the commands in order, then what is due by now."""
+        if snapshot is self._changed:
+            # What was taken in last came to nothing.
+            self._used = ()
         await self._read_news()
-        # What a commit that failed has left in the inbox is in the snapshot already.
-        taken = Taken(snapshot, consumed=self._unconfirmed)
+        taken = Taken(snapshot, consumed=self._used)
         for command in list(self._commands):
             after = self._taken_in(taken, command, recorded)
             if after is not None:
                 taken = after
                 self._commands.remove(command)
         taken = self._timed(taken, recorded)
-        self._unconfirmed = taken.consumed
+        self._used = taken.consumed
+        self._changed = snapshot if taken.snapshot is not snapshot else None
         return None if taken == Taken(snapshot) else taken
 
     async def _read_news(self) -> bool:
@@ -148,8 +153,9 @@ class RunOutside:
         self._commands = [
             read_command(command, parts, checkpoint_id=self._run_id)
             for command in found
-            if command.id not in self._unconfirmed
+            if command.id not in self._used
         ]
+        self._used = tuple(command.id for command in found if command.id in self._used)
         self._has_news = False
         return self._newest > before
 

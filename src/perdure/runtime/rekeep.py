@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint.values import as_kept
+from perdure.checkpoint.documents import with_parts
+from perdure.checkpoint.values import Kept, as_kept
 from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
     def move(value: object) -> object:
         kept = as_kept(value)
         return kept if kept.is_lost else after.fix(before.give(value), kept.path)
+
+    def carry(value: object) -> object:
+        """A record is a document of ours and stays as it is, but has to bring its parts to another store."""
+        kept = as_kept(value)
+        if kept.stored is None:
+            return kept
+        encoded = kept.require_encoded()
+        whole = replace(encoded, parts=with_parts(encoded.refs, kept.stored))
+        return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
 
     def request(old: Request) -> Request:
         return replace(old, data=move(old.data), default=None if old.default is None else move(old.default))
@@ -45,4 +55,5 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
         kwargs=None if snapshot.kwargs is None else move(snapshot.kwargs),
         suspended=tuple(replace(each, delivery=delivery(each.delivery)) for each in snapshot.suspended),
         delayed=tuple(replace(each, data=move(each.data)) for each in snapshot.delayed),
+        carried={key: carry(value) for key, value in snapshot.carried.items()},
     )

@@ -71,8 +71,10 @@ class Session:
             self.tenure = await self._in_memory()
         else:
             self.tenure = await self._stored(self._blueprint.bound(call.storage))
-        if self._is_turn and (self.tenure.snapshot.is_asleep or not self.tenure.snapshot.is_idle):
-            raise RunUnfinishedError(self.tenure.run_id, checkpoint_id=self.tenure.head_id)
+        before = self.tenure.snapshot
+        if self._is_turn and (before.is_asleep or not before.is_idle):
+            sleeps_until = before.next_timer if before.is_idle else None
+            raise RunUnfinishedError(self.tenure.run_id, checkpoint_id=self.tenure.head_id, sleeps_until=sleeps_until)
         self._intake = await self._checked(self.tenure)
         await opening.begin(self.tenure)
         await self._settle(self.tenure)

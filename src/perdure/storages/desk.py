@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.codec import DamagedPartError, Encoded
+from perdure.checkpoint.codec import DamagedPartError
+from perdure.checkpoint.codec_plain import plain_data
 from perdure.checkpoint.commands import (
     AnswerCommand,
     answer_command,
     cancel_command,
+    is_same_answer,
     message_command,
     read_command,
+    shown,
 )
 from perdure.checkpoint.documents import dumps, loads, verified
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.checkpoint.schema import check_against
-from perdure.checkpoint.values import Kept, decode
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
     ApprovalMismatchError,
     CheckpointDamagedError,
+    CheckpointNotFoundError,
     IncompatibleTypeError,
     RunNotFoundError,
     StaleCommandError,
@@ -32,7 +36,7 @@ from perdure.errors import (
 from perdure.stores.owners import this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from perdure.checkpoint.codec import Codec
     from perdure.clock import Clock
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from perdure.stores.port import Store
 
 _REQUEST = "request/"
+_ANSWERED = "answered/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class PendingRequest:
     request_id: str
     executor_id: str
     data: Any
-    """What is asked; plain JSON data if this program does not know its type."""
+    """What is asked; plain data if this program does not know its type, where an object is a dict of its fields."""
     request_type: str
     response_type: str
     schema: dict[str, Any] | None
@@ -67,21 +72,39 @@ class PendingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
-    """The newest checkpoint of a run, with the parts of its requests. That of a new fork is of another run."""
+class _Open:
+    """A request as the head of a run has it."""
 
-    run_id: str
+    address: str
+    """The hash of its part: an answer is for just this."""
+    document: dict[str, Any]
+    response_type: str
+    request_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The newest checkpoint of a run as far as it is about requests. That of a new fork is of another run."""
+
     manifest: Manifest
     parts: Mapping[str, bytes]
+    requests: Mapping[str, _Open]
 
-    def documents(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Of each request its id, the hash of its part, and what is in it. Raises CheckpointDamagedError."""
-        for path, address in self.manifest.toc.items():
+    @classmethod
+    def of(cls, manifest: Manifest, parts: Mapping[str, bytes]) -> _Head:
+        """Raises CheckpointDamagedError."""
+        told = header_of(manifest)["pending_request_info_events"]
+        requests: dict[str, _Open] = {}
+        for path, address in manifest.toc.items():
             if path.startswith(_REQUEST):
+                request_id = path.removeprefix(_REQUEST)
                 try:
-                    yield path.removeprefix(_REQUEST), address, loads(verified(self.parts, address))
+                    document = loads(verified(parts, address))
                 except DamagedPartError as error:
-                    raise CheckpointDamagedError(self.manifest.checkpoint_id, str(error)) from error
+                    raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
+                types = told[request_id]
+                requests[request_id] = _Open(address, document, types["response_type"], types["request_type"])
+        return cls(manifest, parts, requests)
 
 
 class Desk:
@@ -97,31 +120,35 @@ class Desk:
         if run_id is not None:
             return await self._requests_of(run_id)
         records = await self._store.runs(workflow_name=workflow_name)
-        return [request for record in records for request in await self._requests_of(record.run_id)]
+        found: list[PendingRequest] = []
+        for record in records:
+            if record.status == "idle":
+                continue
+            # One that was deleted since the list was made asks nothing more.
+            with suppress(RunNotFoundError):
+                found += await self._requests_of(record.run_id)
+        return found
 
     async def _requests_of(self, run_id: str) -> list[PendingRequest]:
         head = await self._head(run_id)
-        documents = list(head.documents())
-        if not documents:
+        if not head.requests:
             return []
-        waiting = {command.request_id: command for command in await self._answers(run_id)}
-        told = header_of(head.manifest)["pending_request_info_events"]
+        waiting = await self._answers(run_id)
         return [
-            self._pending(head, document, told[request_id], waiting.get(request_id))
-            for request_id, _, document in documents
+            self._pending(run_id, head, request, waiting.get(request_id))
+            for request_id, request in head.requests.items()
         ]
 
-    def _pending(
-        self, head: _Head, document: dict[str, Any], told: dict[str, Any], answer: AnswerCommand | None
-    ) -> PendingRequest:
+    def _pending(self, run_id: str, head: _Head, request: _Open, answer: AnswerCommand | None) -> PendingRequest:
+        document = request.document
         return PendingRequest(
-            run_id=head.run_id,
+            run_id=run_id,
             workflow_name=head.manifest.workflow_name,
             request_id=document["id"],
             executor_id=document["executor"],
             data=self._data(head, document),
-            request_type=told["request_type"],
-            response_type=told["response_type"],
+            request_type=request.request_type,
+            response_type=request.response_type,
             schema=document.get("schema"),
             opened_at=document.get("opened_at"),
             deadline=document.get("deadline"),
@@ -131,31 +158,42 @@ class Desk:
         )
 
     def _data(self, head: _Head, document: dict[str, Any]) -> Any:
-        tree = document["data"]
-        kept = Kept(
-            path=f"request {document['id']!r}",
-            encoded=Encoded(dumps(tree), (), (), immutable=False),
-            stored=head.parts,
-            checkpoint_id=head.manifest.checkpoint_id,
-        )
+        text, path = dumps(document["data"]), f"request {document['id']!r}"
         try:
-            return decode(self._codec(), kept)
-        except (UntrustedTypeError, IncompatibleTypeError):
-            return tree
+            try:
+                return self._codec().decode(text, head.parts, path=path)
+            except (UntrustedTypeError, IncompatibleTypeError):
+                return plain_data(text, head.parts, path=path)
+        except DamagedPartError as error:
+            raise CheckpointDamagedError(head.manifest.checkpoint_id, str(error)) from error
 
-    async def _head(self, run_id: str, *, with_all: bool = False) -> _Head:
+    async def _head(self, run_id: str, *, paths: str = _REQUEST) -> _Head:
+        """What the head of a run says of requests, and what it has at further paths. Raises RunNotFoundError.
+
+        A head that was replaced while it was read may be gone, so it is looked for again.
+        """
+        while True:
+            head = await self._head_id(run_id)
+            try:
+                manifest = await self._store.manifest(head)
+                wanted = [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
+                with naming(manifest):
+                    return _Head.of(manifest, await self._store.parts(wanted))
+            except (CheckpointNotFoundError, CheckpointDamagedError):
+                if await self._head_id(run_id) == head:
+                    raise
+
+    async def _head_id(self, run_id: str) -> str:
         record = await self._store.run(run_id)
         if record is None or record.head is None:
             raise RunNotFoundError(run_id)
-        manifest = await self._store.manifest(record.head)
-        toc = manifest.toc.items()
-        with naming(manifest):
-            parts = await self._store.parts(address for path, address in toc if with_all or path.startswith(_REQUEST))
-        return _Head(run_id, manifest, parts)
+        return record.head
 
-    async def _answers(self, run_id: str) -> Sequence[AnswerCommand]:
+    async def _answers(self, run_id: str) -> Mapping[str, AnswerCommand]:
+        """The answers that wait in the inbox, by request."""
         found = [command for command in await self._store.inbox(run_id) if command.kind == "answer"]
-        return [await self._read(run_id, command) for command in found]
+        read = [await self._read(run_id, command) for command in found]
+        return {answer.request_id: answer for answer in read}
 
     async def _read(self, run_id: str, command: Command) -> AnswerCommand:
         parts = await self._store.parts(command.refs)
@@ -174,53 +212,55 @@ class Desk:
         """Answer requests of a run. Each answer is durable when this returns; the run takes it in when it goes on.
 
         Plain data is checked against the stored schema. `approves` says, by request, the digest of what the answerer
-        has seen and approves; another digest than the request's is refused.
+        has seen and approves; another digest than the request's is refused. What is refused by what is known now
+        changes nothing; of several answers some may stand if another process answers the same requests meanwhile.
 
         Raises UnknownRequestError, AlreadyAnsweredError, AnswerTypeError, ApprovalMismatchError, RunNotFoundError.
         """
-        seen = approves or {}
+        seen, who = approves or {}, by or str(this_process())
+        waiting = {command.id: command for command in await self._store.inbox(run_id)}
         for request_id, answer in responses.items():
-            _, document = await self._require_open(run_id, request_id)
-            _require_fitting(request_id, document, answer, seen.get(request_id))
+            command = await self._answer(run_id, request_id, answer, by=who, seen=seen.get(request_id))
+            await self._require_same(run_id, command, waiting.get(command.id, command))
         for request_id, answer in responses.items():
-            await self._respond(run_id, request_id, answer, by or str(this_process()))
+            await self._respond(run_id, request_id, answer, by=who, seen=seen.get(request_id))
 
-    async def _respond(self, run_id: str, request_id: str, answer: object, by: str) -> None:
+    async def _respond(self, run_id: str, request_id: str, answer: object, *, by: str, seen: str | None) -> None:
         while True:
-            address, _ = await self._require_open(run_id, request_id)
-            command = answer_command(
-                self._codec(),
-                request_id,
-                answer,
-                at=self._now(),
-                by=by,
-                expects=(f"{_REQUEST}{request_id}", address),
-            )
+            command = await self._answer(run_id, request_id, answer, by=by, seen=seen)
             try:
                 standing = await self._store.post(run_id, command)
             except StaleCommandError:
                 # The run has gone on between our look and our answer: look again.
                 continue
-            break
-        if loads(standing.data)["value"] == loads(command.data)["value"]:
+            await self._require_same(run_id, command, standing)
             return
-        earlier = await self._read(run_id, standing)
-        raise AlreadyAnsweredError(
-            earlier.request_id, run_id=run_id, answered_at=earlier.at, by=earlier.by, what=earlier.shown
-        )
 
-    async def _require_open(self, run_id: str, request_id: str) -> tuple[str, dict[str, Any]]:
-        head = await self._head(run_id)
-        documents = {found: (address, document) for found, address, document in head.documents()}
-        if request_id in documents:
-            return documents[request_id]
-        whole = await self._head(run_id, with_all=True)
-        for answered in reversed(list(Reader(whole.manifest, whole.parts, self._codec()).answered())):
+    async def _answer(self, run_id: str, request_id: str, answer: object, *, by: str, seen: str | None) -> Command:
+        """The answer as a command, if the request is open and the answer fits."""
+        request = await self._require_open(run_id, request_id)
+        _require_fitting(request_id, request, answer, seen)
+        expects = (f"{_REQUEST}{request_id}", request.address)
+        return answer_command(self._codec(), request_id, answer, at=self._now(), by=by, expects=expects)
+
+    async def _require_same(self, run_id: str, command: Command, standing: Command) -> None:
+        """Raise AlreadyAnsweredError if what stands in the inbox is another answer."""
+        if not is_same_answer(command, standing):
+            earlier = await self._read(run_id, standing)
+            raise AlreadyAnsweredError(
+                earlier.request_id, run_id=run_id, answered_at=earlier.at, by=earlier.by, what=earlier.shown
+            )
+
+    async def _require_open(self, run_id: str, request_id: str) -> _Open:
+        head = await self._head(run_id, paths=_ANSWERED)
+        if request_id in head.requests:
+            return head.requests[request_id]
+        for answered in reversed(list(Reader(head.manifest, head.parts, self._codec()).answered())):
             if answered.request_id == request_id:
                 raise AlreadyAnsweredError(
                     request_id, run_id=run_id, answered_at=answered.at, by=answered.by, what=answered.what
                 )
-        raise UnknownRequestError(request_id, pending=list(documents))
+        raise UnknownRequestError(request_id, pending=list(head.requests))
 
     async def send(
         self,
@@ -250,17 +290,15 @@ class Desk:
         return self._clock.now().astimezone(UTC).isoformat()
 
 
-def _require_fitting(request_id: str, document: dict[str, Any], answer: object, seen: str | None) -> None:
-    expected = document.get("approves")
+def _require_fitting(request_id: str, request: _Open, answer: object, seen: str | None) -> None:
+    expected = request.document.get("approves")
     if seen is not None and seen != expected:
         raise ApprovalMismatchError(request_id, approved=seen, now=expected or "something that was not named")
-    schema = document.get("schema")
-    if schema is None or not is_plain(answer):
-        return
-    reason = check_against(schema, answer)
+    schema = request.document.get("schema")
+    reason = check_against(schema, answer) if schema is not None and is_plain(answer) else None
     if reason is not None:
-        got = f"{answer!r}, which does not fit: {reason}"
-        raise AnswerTypeError(request_id, expected="what its schema says", got=got)
+        got = f"{shown(answer)}, which does not fit: {reason}"
+        raise AnswerTypeError(request_id, expected=f"a {request.response_type}", got=got)
 
 
 def is_plain(value: object) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.stores import lines
-from perdure.stores.owners import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +22,11 @@ _RESERVED_AT_ONCE = 1000
 class Counter:
     """A file with the next number. `highest_in_use` finds out the last one when the file is lost."""
 
-    def __init__(self, disk: Disk, path: Path, highest_in_use: Callable[[], int], *, boot: str | None = None) -> None:
+    def __init__(self, disk: Disk, path: Path, highest_in_use: Callable[[], int]) -> None:
         self._disk = disk
         self._path = path
         self._highest_in_use = highest_in_use
-        self._boot = boot_id() if boot is None else boot
+        self._boot = disk.boot_id()
 
     def take(self) -> int:
         """A number larger than all before it."""

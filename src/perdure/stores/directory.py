@@ -6,7 +6,12 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.errors import CheckpointNotFoundError, CheckpointWriteError, WorkflowCheckpointException
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    WorkflowCheckpointException,
+)
 from perdure.records import Claim, Mark
 from perdure.stores import lineparts, rules
 from perdure.stores import retention as keep
@@ -56,6 +61,8 @@ class FileBackend:
             self._files.logs.finish_removals(run_id)
             log = self._files.logs.of(run_id)
             line = log.current()
+            if line is None:
+                self._require_unused(run_id)
             state = rules.claimable(
                 line.state if line else None,
                 run_id,
@@ -71,6 +78,12 @@ class FileBackend:
                 # A claim need not outlast the machine, since its owner does not.
                 log.append(replace(line, change="claim", state=claimed, subject=None), sync=False)
         return Claim(run_id, token, owner)
+
+    def _require_unused(self, run_id: str) -> None:
+        """Refuse an id without a log that has a checkpoint all the same."""
+        first = self._files.documents.at(run_id, rules.BEFORE_THE_FIRST + 1)
+        if first:
+            raise CheckpointDamagedError(first.manifest.checkpoint_id, "the log of its run is gone")
 
     def _begin(self, log: RunLog, state: rules.RunState) -> None:
         """Let a run begin that has nothing of an earlier one of its id."""
@@ -234,7 +247,10 @@ class FileBackend:
         return [each.manifest for each in sorted(chosen, key=lambda each: each.sequence)]
 
     def _documents_of(self, run_id: str) -> Iterable[Document]:
-        for entry in self._files.logs.of(run_id).entries():
+        log = self._files.logs.of(run_id)
+        # Entries may be missing at the end of a damaged log.
+        log.current()
+        for entry in log.entries():
             document = self._files.documents.find(entry.checkpoint_id)
             if document and document.sequence == entry.sequence:
                 yield document

@@ -11,16 +11,17 @@ import fcntl
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
 LOCK_TIMEOUT_SECONDS = 30.0
 _LOCK_RETRY_SECONDS_MAX = 0.02
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # Not every system has the one that spares the file's times.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -37,6 +38,10 @@ class Stamp:
 
 class Disk:
     """The file system of this machine."""
+
+    def boot_id(self) -> str:
+        """Another one each time the machine starts; empty where the system does not tell."""
+        return boot_id()
 
     def stamp(self, path: Path) -> Stamp | None:
         """The file's stamp; None if there is no such file."""
@@ -116,6 +121,14 @@ class Disk:
             # Explicitly: a child that was forked meanwhile has the descriptor too and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+def boot_id() -> str:
+    """That of this machine."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> int:

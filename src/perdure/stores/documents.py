@@ -52,6 +52,12 @@ class Documents:
             self._remember(stamp, document)
         return document
 
+    def at(self, run_id: str, position: int) -> Document | None:
+        """The checkpoint of a run at that position, if its id is the usual one. Raises CheckpointDamagedError."""
+        document = self.find(f"{run_id}@{position}")
+        is_it = document is not None and (document.manifest.run_id, document.manifest.position) == (run_id, position)
+        return document if is_it else None
+
     def holds(self, entry: Entry) -> bool:
         """Whether the checkpoint of that entry is there, and not another that got its id since.
 

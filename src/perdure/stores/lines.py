@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CHECKSUM_LENGTH = 16
 _BLOCK_SIZE = 4096
+_SECTOR_SIZE = 512
 _ZERO = b"\0"
 """No line has one: JSON writes it otherwise."""
 
@@ -85,14 +86,28 @@ def before_a_hole(disk: Disk, path: Path) -> tuple[list[Any], int]:
         data = disk.read(path)
     except FileNotFoundError:
         return [], 0
-    hole = data.find(_ZERO)
-    if hole < 0:
+    hole = _hole(data)
+    if hole is None:
         return forward(disk, path)
     end = data.rfind(b"\n", 0, hole) + 1
     later = (line for line in data[end:].split(b"\n") if _is_sound(line))
     if any(_decoded(path, line).get("synced", 0) > end for line in later):
         raise _damaged(path)
     return [_decoded(path, line) for line in data[:end].split(b"\n")[:-1]], end
+
+
+def _hole(data: bytes) -> int | None:
+    """Where zeros begin that a power cut can have left; None if there are none, or others.
+
+    What did not come to the disk are whole sectors, in one of them what was added to it last, or the end of the file.
+    """
+    start = data.find(_ZERO)
+    if start < 0:
+        return None
+    end = len(data) - len(data[start:].lstrip(_ZERO))
+    is_added = data[:start].endswith(b"\n")
+    is_of_sectors = end % _SECTOR_SIZE == 0 and (start % _SECTOR_SIZE == 0 or is_added)
+    return start if end == len(data) or is_of_sectors else None
 
 
 def at(disk: Disk, path: Path, place: Place) -> Any:

@@ -327,6 +327,7 @@ class MemoryBackend:
             and state.record.settled
             and state.record.owner is None
             and keep.is_older(state.moment, cutoff)
+            and not self._inboxes.of(run_id)
             and rested_on.isdisjoint(self._of_run[run_id])
         ]
         removed = tuple(doomed[: keep.REMOVED_RUNS_PER_COMMIT_MAX])

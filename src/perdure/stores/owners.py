@@ -13,12 +13,14 @@ import os
 import platform
 import threading
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
 from perdure.records import Owner
+from perdure.stores.disk import boot_id
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(slots=True)
@@ -41,14 +43,6 @@ def this_process() -> Owner:
         if _process.owner is None:
             _process.owner = Owner(id=SystemClock().new_id(), host=platform.node(), boot=boot_id(), pid=os.getpid())
         return _process.owner
-
-
-def boot_id() -> str:
-    """Another one each time the machine starts; empty where the system does not tell."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
 
 
 class Owners:

@@ -47,7 +47,8 @@ class Runs(Protocol):
         """Write the parts, the checkpoint, its events and the head in one transaction.
 
         In the same transaction the run's journal becomes void and the consumed commands leave the inbox. Then the
-        retention is applied. Returns the number of the newest command that waits, 0 if none does.
+        retention is applied, which spares finished runs for which a command waits. Returns the number of the newest
+        command that waits, 0 if none does.
 
         Raises:
             ClaimLostError: the claim's token is not the run's any more; nothing was written.
@@ -174,7 +175,8 @@ class Upkeep(Protocol):
     async def delete(self, checkpoint_id: str) -> bool:
         """Forget one checkpoint; False if there is none. The head moves to its newest remaining one.
 
-        Journals that follow the checkpoint go with it.
+        Journals that follow the checkpoint go with it. If it is the head, so do the commands that expect something
+        of it.
         """
         ...
 

@@ -13,8 +13,21 @@ from perdure.stores.rules import RunState
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
 
     from perdure.records import Commit
+
+
+def those_of_run(found: Sequence[sqlite3.Row], run_id: str, *, key: str, kind: str) -> list[sqlite3.Row]:
+    """The rows that a run has, if they are as many as it counts; those without a key are none. `kind` is of what.
+
+    Raises CheckpointDamagedError.
+    """
+    present = [row for row in found if row[key] is not None]
+    if found and len(present) != found[0]["due"]:
+        reason = f"its run {run_id!r} has {found[0]['due']} {kind}, but {len(present)} are found"
+        raise CheckpointDamagedError(str(found[0]["run_head"] or run_id), reason)
+    return present
 
 
 def run_state(row: sqlite3.Row) -> RunState:

@@ -119,6 +119,9 @@ class RunJournal:
         contents = self._refreshed(new[0].stay)
         before = contents.end
         data = b"".join(encoded(replace(line, synced=contents.synced)) for line in new)
+        if contents.stamp and contents.stamp.size > before:
+            # Of lines behind a hole no half may be left behind these: it would be a line that nobody wrote.
+            self._disk.write_at(self._path, before, b"", sync=True)
         self._disk.write_at(self._path, before, data, sync=sync)
         if sync and not contents.is_name_synced:
             self._disk.sync_directory(self._path.parent)

@@ -2,14 +2,16 @@
 
 A commit's line is written before its checkpoint appears, and holds once it is there. A deletion is announced
 by a line before the checkpoint disappears, and has happened once it is gone. So a crash at any instant leaves
-the run as it was before or as it is after, never between.
+the run as it was before or as it is after, never between. And a checkpoint that the log does not know of, though it
+would be the run's next, tells that the log has lost its end.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perdure.errors import CheckpointDamagedError
 from perdure.records import Owner, RunRecord
 from perdure.stores import lines, rules
 from perdure.stores.document import LogEntry, status_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 Change: TypeAlias = Literal["claim", "release", "commit", "rewind", "deletion announced", "deletion"]
 
+_RECORD_FIELDS = tuple(each.name for each in fields(RunRecord))
 _SPARE_LINES = 64
 """A log is rewritten when it has so many lines more than it needs, and as many again as it needs."""
 
@@ -61,7 +64,13 @@ class RunLog:
         """The size of the file when this process synced it last, if it wrote nothing since."""
 
     def current(self) -> RunLine | None:
-        """The run as it is now; None if it does not exist."""
+        """The run as it is now; None if it does not exist. Raises CheckpointDamagedError."""
+        line = self._last_that_holds()
+        if line:
+            self._require_newest(line)
+        return line
+
+    def _last_that_holds(self) -> RunLine | None:
         for value in lines.backward(self._disk, self.path):
             line = _from_json(value)
             if line.change == "commit" and not (line.newest and self._documents.holds(line.newest)):
@@ -70,6 +79,13 @@ class RunLog:
                 return self._with_deletion_settled(line)
             return line
         return None
+
+    def _require_newest(self, line: RunLine) -> None:
+        record = line.state.record
+        following = self._documents.at(record.run_id, record.position + 1)
+        # One of an earlier run of this id is older than this run.
+        if following and following.sequence > line.life:
+            raise CheckpointDamagedError(following.manifest.checkpoint_id, "the log of its run has lost its end")
 
     def append(self, line: RunLine, *, sync: bool) -> None:
         """Write what the run is from now on."""
@@ -170,10 +186,13 @@ def _shortened(current: RunLine, kept: Iterable[LogEntry]) -> Iterator[object]:
 
 
 def _to_json(line: RunLine) -> dict[str, Any]:
+    record = line.state.record
     return {
         "change": line.change,
         "subject": line.subject,
-        **asdict(line.state.record),
+        # Field by field, since asdict would copy each value.
+        **{name: getattr(record, name) for name in _RECORD_FIELDS},
+        "owner": asdict(record.owner) if record.owner else None,
         "token": line.state.token,
         "moment": line.state.moment,
         "newest": asdict(line.newest) if line.newest else None,
@@ -185,13 +204,13 @@ def _to_json(line: RunLine) -> dict[str, Any]:
 
 
 def _from_json(value: dict[str, Any]) -> RunLine:
-    fields: dict[str, Any] = {"status": status_of(value["settled"]), **value}
-    change, subject, newest = fields.pop("change"), fields.pop("subject"), fields.pop("newest")
-    token, moment, owner = fields.pop("token"), fields.pop("moment"), fields.pop("owner")
+    known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
+    change, subject, newest = known.pop("change"), known.pop("subject"), known.pop("newest")
+    token, moment, owner = known.pop("token"), known.pop("moment"), known.pop("owner")
     # Lines that were written before there were inboxes and events have nothing to say of them.
-    life, forgotten = fields.pop("life", 0), fields.pop("forgotten", 0)
-    consumed, dropped = fields.pop("consumed", ()), fields.pop("dropped", ())
-    record = RunRecord(**fields, owner=Owner(**owner) if owner else None)
+    life, forgotten = known.pop("life", 0), known.pop("forgotten", 0)
+    consumed, dropped = known.pop("consumed", ()), known.pop("dropped", ())
+    record = RunRecord(**known, owner=Owner(**owner) if owner else None)
     return RunLine(
         change=change,
         state=rules.RunState(record, token=token, moment=moment),
@@ -204,6 +223,6 @@ def _from_json(value: dict[str, Any]) -> RunLine:
     )
 
 
-def _entry(fields: dict[str, Any]) -> LogEntry:
-    known: dict[str, Any] = {"status": status_of(fields["settled"]), **fields}
+def _entry(value: dict[str, Any]) -> LogEntry:
+    known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
     return LogEntry(**known)

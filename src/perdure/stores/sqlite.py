@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sqlite3
 from pathlib import Path
@@ -20,6 +19,7 @@ from perdure.stores.owners import Owners
 from perdure.stores.sqlite_events import EventTable
 from perdure.stores.sqlite_inboxes import InboxTable
 from perdure.stores.sqlite_journals import JournalTable
+from perdure.stores.sqlite_parts import SWEPT_AT_ONCE_MAX, PartTable
 from perdure.stores.watching import real_pause
 from perdure.stores.worker import Worker
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         JournalRecord,
         Manifest,
         NewRun,
-        Part,
         RunRecord,
         RunStatus,
     )
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from perdure.stores.watching import Pause
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50
-_SWEPT_PER_TRANSACTION_MAX = 10_000
 
 
 class SqliteStore(BackedStore["SqliteBackend"]):
@@ -84,6 +82,7 @@ class SqliteBackend:
         self._database = database(path)
         # Versions of the data mean something to the connection that gave them, and to no other.
         self._connected = object()
+        self._parts = PartTable(self._database)
         self._journal = JournalTable(self._database)
         self._inbox = InboxTable(self._database)
         self._events = EventTable(self._database)
@@ -145,13 +144,8 @@ class SqliteBackend:
         state = rules.require_claim(self._state(claim.run_id), claim, expected_head=head)
         rules.require_head(state, head)
         for record in records:
-            self._put_parts(record.parts)
+            self._parts.put(record.parts)
             self._count_pruned(self._journal.put(claim.run_id, record, head=head))
-
-    def _put_parts(self, parts: Iterable[Part]) -> None:
-        for part in parts:
-            refs = json.dumps(part.refs)
-            self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
 
     def _drop_run(self, run_id: str) -> None:
         of_journal = self._journal.drop(run_id)
@@ -170,7 +164,7 @@ class SqliteBackend:
         if self._database.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone():
             raise rules.exists_already(checkpoint_id)
         rules.require_done(self._inbox.among(claim.run_id, commit.taken), commit)
-        self._put_parts(commit.parts)
+        self._parts.put(commit.parts)
         self._database.execute("put_checkpoint", **rows.of_commit(commit))
         self._put(rules.committed(state, commit))
         self._count_pruned(self._journal.drop(claim.run_id))
@@ -181,7 +175,7 @@ class SqliteBackend:
     def _tell(self, state: rules.RunState, commit: Commit) -> None:
         batch = rules.told(state, commit)
         if batch is not None and commit.events is not None:
-            self._put_parts(commit.events.parts)
+            self._parts.put(commit.events.parts)
             self._events.add(batch, keep.moment(commit.manifest.timestamp))
         self._count_pruned(self._events.prune(state.record.run_id, self._retention, self._clock.now()))
 
@@ -255,7 +249,7 @@ class SqliteBackend:
                 return waiting
             state = self._state(run_id)
             rules.require_postable(state, run_id, command, self._toc_of_head(state) if command.expects else {})
-            self._put_parts(command.parts)
+            self._parts.put(command.parts)
             return self._inbox.put(run_id, command)
 
     def _toc_of_head(self, state: rules.RunState | None) -> Mapping[str, str]:
@@ -294,7 +288,8 @@ class SqliteBackend:
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
         with database_errors(self._path):
             if run_id is not None:
-                found = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
+                every = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
+                found = rows.those_of_run(every, run_id, key="sequence", kind="checkpoints")
             elif workflow_name is not None:
                 found = self._database.execute("checkpoints_of_workflow", workflow_name=workflow_name).fetchall()
             else:
@@ -316,8 +311,7 @@ class SqliteBackend:
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         with database_errors(self._path):
-            found = self._database.execute("parts", roots=json.dumps(list(roots))).fetchall()
-        return {row["hash"]: row["data"] for row in found}
+            return self._parts.closure(roots)
 
     def delete(self, checkpoint_id: str) -> bool:
         with database_errors(self._path), self._database.transaction():
@@ -345,10 +339,10 @@ class SqliteBackend:
         with database_errors(self._path):
             while True:
                 with self._database.transaction(durable=False):
-                    swept = self._database.execute("sweep", limit=_SWEPT_PER_TRANSACTION_MAX).rowcount
+                    swept = self._parts.sweep()
                     self._database.execute("reset_pruned")
                 removed += swept
-                if swept < _SWEPT_PER_TRANSACTION_MAX:
+                if swept < SWEPT_AT_ONCE_MAX:
                     return removed
 
     def is_collection_due(self) -> bool:

@@ -43,11 +43,15 @@ class EventTable:
         """The batches with events beyond a number, at most so many. Raises CheckpointDamagedError."""
         limit = max(0, limit)
         found = self._database.execute("batches", run_id=run_id, after=number, limit=limit).fetchall()
-        batches = [rows.batch(row) for row in found]
+        if not found:
+            return []
+        batches = [rows.batch(row) for row in found if row["batch"] is not None]
+        where = str(found[0]["run_head"] or run_id)
+        _require_first(batches, where, after=number, forgotten=found[0]["forgotten"], newest=found[0]["newest"])
         for earlier, later in itertools.pairwise(batches):
             if later.first != earlier.last + 1:
                 raise CheckpointDamagedError(later.checkpoint_id, "events are missing before its own")
-        if batches and len(batches) < limit and batches[-1].last != found[-1]["newest"]:
+        if batches and len(batches) < limit and batches[-1].last != found[0]["newest"]:
             raise CheckpointDamagedError(batches[-1].checkpoint_id, "events are missing after its own")
         return [batch for batch in batches if batch.last > number]
 
@@ -70,3 +74,11 @@ class EventTable:
     def with_parts(self, run_id: str) -> int:
         """How many batches of a run have parts."""
         return self._database.number("count_batches_with_parts", run_id=run_id)
+
+
+def _require_first(batches: Sequence[EventBatch], where: str, *, after: int, forgotten: int, newest: int) -> None:
+    """Refuse batches that begin later than they should: with the first that is kept, or with what follows `after`."""
+    first = batches[0].first if batches else newest + 1
+    is_further = 0 <= forgotten < after and forgotten + 1 < first <= after + 1
+    if first != forgotten + 1 and not is_further:
+        raise CheckpointDamagedError(where, f"events of its run are missing before number {first}")

@@ -21,8 +21,9 @@ class InboxTable:
         self._database = database
 
     def of(self, run_id: str) -> Sequence[Command]:
-        """The commands that wait for a run, oldest first."""
-        return [rows.command(row) for row in self._database.execute("commands", run_id=run_id).fetchall()]
+        """The commands that wait for a run, oldest first. Raises CheckpointDamagedError."""
+        found = self._database.execute("commands", run_id=run_id).fetchall()
+        return [rows.command(row) for row in rows.those_of_run(found, run_id, key="number", kind="commands")]
 
     def find(self, run_id: str, command_id: str) -> Command | None:
         """The command of that id, if it waits."""

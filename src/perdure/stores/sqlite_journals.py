@@ -22,7 +22,8 @@ class JournalTable:
 
     def of(self, run_id: str) -> Sequence[JournalRecord]:
         """The records of a run, in the order of their first recording. Raises CheckpointDamagedError."""
-        found = self._database.execute("journal", run_id=run_id).fetchall()
+        every = self._database.execute("journal", run_id=run_id).fetchall()
+        found = rows.those_of_run(every, run_id, key="ordinal", kind="records in its journal")
         # Each is looked at, also if it is not of this head: that may be just what is damaged of it.
         records = [(row["head"] == row["run_head"], rows.journal_record(row)) for row in found]
         return [record for is_of_head, record in records if is_of_head]

@@ -89,6 +89,7 @@ class SimulatedDisk(Disk):
         self._unsynced: list[_Naming] = []
         self._numbers = itertools.count(1)
         self._moments = itertools.count(1)
+        self._starts = 1
         self._locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def crash(self, seed: int) -> SimulatedDisk:
@@ -96,6 +97,7 @@ class SimulatedDisk(Disk):
         crash, disk = _Crash(seed), SimulatedDisk()
         disk._root = crash.left_of(self._root, self._unsynced)
         disk._numbers = crash.numbers
+        disk._starts = self._starts + 1
         return disk
 
     def files(self) -> dict[Path, bytes]:
@@ -108,6 +110,10 @@ class SimulatedDisk(Disk):
         file = self._file(path)
         file.synced = file.data
         file.unsynced.clear()
+
+    @override
+    def boot_id(self) -> str:
+        return f"start {self._starts}"
 
     @override
     def sync_directory(self, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
@@ -13,7 +14,8 @@ from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' ann
 from perdure.graph.executor import Executor
 from perdure.graph.handlers import handler, response_handler
 from perdure.graph.messages import TimersDue  # noqa: TC001 - handlers' annotations are read at run time
-from perdure.kernel.moves import answer, begin_turn, wake
+from perdure.graph.port import Terms
+from perdure.kernel.moves import answer, begin_turn, expire, wake
 from perdure.kernel.snapshot import Limits, Snapshot
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
@@ -22,16 +24,17 @@ from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.journal import ChildLedger
-from perdure.runtime.outside import fan_ins_of
+from perdure.runtime.outside import BY_DEADLINE, fan_ins_of
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from perdure.graph.definition import Graph
     from perdure.graph.messages import WorkflowMessage
+    from perdure.kernel.snapshot import Request
     from perdure.workflow.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -145,10 +148,11 @@ class WorkflowExecutor(Executor):
 
     @handler
     async def process_timers(self, message: TimersDue, ctx: WorkflowContext[Any, Any]) -> None:
-        """What waited for its time inside is due."""
-        activation = _activation(ctx)
+        """What waited for its time inside is due. Of a request that was passed on, the parent sees to the deadline."""
+        activation, now = _activation(ctx), message.moment
         before = self._child(activation)
-        after = wake(before, now=message.moment, fan_ins=fan_ins_of(self.workflow.graph))
+        expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.around.snapshot.requests)
+        after = wake(expired, now=now, fan_ins=fan_ins_of(self.workflow.graph))
         await self._advance(activation, before, after)
 
     @response_handler
@@ -189,11 +193,12 @@ class WorkflowExecutor(Executor):
         reached = journal.child()
         if reached is not None:
             await load(self.workflow.graph, reached, around.values)
+        standing = reached or begun
         # The limits of the run hold inside as well: what is left to the parent is what there is.
-        limits = Limits(budget=around.snapshot.left, spent=Limits().spent if reached is None else reached.limits.spent)
+        limits = replace(standing.limits, budget=around.snapshot.left)
         driver = Driver(
             graph=self.workflow.graph,
-            snapshot=replace(reached or begun, limits=limits),
+            snapshot=replace(standing, limits=limits),
             values=around.values,
             ledger=ChildLedger(journal, activation.pass_on),
             scope_id=f"{around.root_id}/{self.id}",
@@ -236,9 +241,16 @@ class WorkflowExecutor(Executor):
                 continue
             event = request_event(request, activation.around.values)
             if self.propagate_request:
-                activation.request(event.data, request.response_type, request.id)
+                activation.request(event.data, request.response_type, request.id, _terms(request, give))
             else:
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)
+
+
+def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
+    """The terms of a request, to be passed on with it."""
+    if request.deadline is None:
+        return Terms()
+    return Terms(deadline=datetime.fromisoformat(request.deadline), default=give(request.default))
 
 
 def _records_inside(activation: ActivationRecorder) -> dict[str, object]:

@@ -25,9 +25,9 @@ ON CONFLICT (run_id) DO UPDATE SET
     workflow_name = excluded.workflow_name, created_at = excluded.created_at, nonce = excluded.nonce,
     input_digest = excluded.input_digest, parent_checkpoint_id = excluded.parent_checkpoint_id,
     head = excluded.head, position = excluded.position, settled = excluded.settled, status = excluded.status,
-    wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum, moment = excluded.moment, token = excluded.token,
-    owner_id = excluded.owner_id, owner_host = excluded.owner_host, owner_boot = excluded.owner_boot,
-    owner_pid = excluded.owner_pid;
+    wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum, moment = excluded.moment,
+    token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
+    owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid;
 
 -- name: drop_run
 -- Its checkpoints, its journal, its inbox and its events go with it.
@@ -72,9 +72,11 @@ ON CONFLICT (run_id, key) DO UPDATE SET
 SELECT 1 FROM journal WHERE run_id = :run_id AND key = :key AND refs <> '[]';
 
 -- name: journal
--- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since.
-SELECT journal.*, runs.head AS run_head FROM journal JOIN runs ON runs.run_id = journal.run_id
-WHERE journal.run_id = :run_id ORDER BY journal.ordinal;
+-- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
+-- and how many there are. A run that has none is a row without a record.
+SELECT journal.*, runs.head AS run_head, runs.records AS due
+FROM runs LEFT JOIN journal ON journal.run_id = runs.run_id
+WHERE runs.run_id = :run_id ORDER BY journal.ordinal;
 
 -- name: count_records_with_parts
 SELECT count(*) FROM journal WHERE run_id = :run_id AND refs <> '[]';
@@ -97,8 +99,10 @@ SELECT inbox.*, runs.head AS run_head FROM inbox JOIN runs ON runs.run_id = inbo
 WHERE inbox.run_id = :run_id AND inbox.id = :id;
 
 -- name: commands
-SELECT inbox.*, runs.head AS run_head FROM inbox JOIN runs ON runs.run_id = inbox.run_id
-WHERE inbox.run_id = :run_id ORDER BY inbox.number;
+-- With how many there are. A run that has none is a row without a command.
+SELECT inbox.*, runs.head AS run_head, runs.commands AS due
+FROM runs LEFT JOIN inbox ON inbox.run_id = runs.run_id
+WHERE runs.run_id = :run_id ORDER BY inbox.number;
 
 -- name: newest_command
 SELECT coalesce(max(number), 0) FROM inbox WHERE run_id = :run_id;
@@ -126,10 +130,12 @@ INSERT INTO events (run_id, first, count, checkpoint_id, moment, checksum, refs,
 VALUES (:run_id, :first, :count, :checkpoint_id, :moment, :checksum, :refs, :data);
 
 -- name: batches
--- From the one on that holds the next event, with the number of the newest event of the run.
-SELECT events.*, runs.events AS newest FROM events JOIN runs ON runs.run_id = events.run_id
-WHERE events.run_id = :run_id
+-- From the one on that holds the next event, with the numbers of the newest event of the run and of the last one that
+-- was removed. A run that has none is a row without a batch.
+SELECT events.*, runs.head AS run_head, runs.events AS newest, runs.forgotten AS forgotten
+FROM runs LEFT JOIN events ON events.run_id = runs.run_id
     AND events.first >= coalesce((SELECT max(first) FROM events WHERE run_id = :run_id AND first <= :after + 1), 0)
+WHERE runs.run_id = :run_id
 ORDER BY events.first LIMIT :limit;
 
 -- name: count_batches_with_parts
@@ -172,7 +178,10 @@ SELECT * FROM checkpoints ORDER BY sequence;
 SELECT * FROM checkpoints WHERE workflow_name = :workflow_name ORDER BY sequence;
 
 -- name: checkpoints_of_run
-SELECT * FROM checkpoints WHERE run_id = :run_id ORDER BY sequence;
+-- With how many there are. A run that has none is a row without a checkpoint.
+SELECT checkpoints.*, runs.head AS run_head, runs.checkpoints AS due
+FROM runs LEFT JOIN checkpoints ON checkpoints.run_id = runs.run_id
+WHERE runs.run_id = :run_id ORDER BY checkpoints.sequence;
 
 -- name: ids
 SELECT checkpoint_id FROM checkpoints ORDER BY sequence;
@@ -219,11 +228,12 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: finished_runs
--- Settled and old; not the run that commits, nor one that a fork rests on.
+-- Settled and old, with no command that waits; not the run that commits, nor one that a fork rests on.
 SELECT * FROM runs
 WHERE settled = 1
     AND moment < :cutoff
     AND run_id <> :besides
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.run_id = runs.run_id)
     AND NOT EXISTS (
         SELECT 1 FROM runs AS fork JOIN checkpoints ON checkpoints.checkpoint_id = fork.parent_checkpoint_id
         WHERE fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND checkpoints.run_id = runs.run_id
@@ -235,9 +245,11 @@ ORDER BY moment LIMIT :limit;
 WITH RECURSIVE wanted (hash) AS (
     SELECT value FROM json_each(:roots)
     UNION
-    SELECT ref.value FROM wanted JOIN parts ON parts.hash = wanted.hash, json_each(parts.refs) AS ref
+    SELECT ref.value
+    FROM wanted JOIN parts ON parts.hash = wanted.hash,
+        json_each(CASE WHEN json_valid(parts.refs) THEN parts.refs ELSE '[]' END) AS ref
 )
-SELECT parts.hash, parts.data FROM wanted JOIN parts ON parts.hash = wanted.hash;
+SELECT parts.hash, parts.data, json_valid(parts.refs) AS has_refs FROM wanted JOIN parts ON parts.hash = wanted.hash;
 
 -- name: sweep
 -- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not.

@@ -74,7 +74,7 @@ class Drive:
 
 
 def _is_answered_by_running(request: PendingRequest) -> bool:
-    """Half of the requests are answered by the call that goes on, half through the store; the same ones in each life."""
+    """Half of the requests are answered by the call that goes on, half through the store: the same in each life."""
     return zlib.crc32(repr(request.data).encode()) % 2 == 0
 
 

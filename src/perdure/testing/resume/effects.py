@@ -44,13 +44,18 @@ def effect(name: str) -> None:
 
 
 def returned(name: str) -> None:
-    """Say that the caller of a step has its result: call it after the `await`. From now on the work may not be repeated.
+    """Say that the caller of a step has its result: call it after the `await`. Now the work may not be repeated.
 
     Work of a handler needs no such line: the suite knows when its superstep is committed.
     """
     if _notes.path is not None:
         append(_notes.path, f"{_RETURNED} {name}")
         reach("step returned")
+
+
+def was_begun(name: str) -> bool:
+    """Whether the world has seen this work, as a service would tell that is asked after a crash."""
+    return _notes.path is not None and f"{_BEGUN} {name}" in lines(_notes.path)
 
 
 def note_into(path: Path) -> None:
@@ -65,7 +70,7 @@ def begin_superstep() -> None:
 
 
 def leave_open() -> None:
-    """A handler was left to be entered again, or has failed: the commit does not finish what it did outside of steps."""
+    """A handler was left, or has failed: the commit does not finish what it did outside of steps."""
     _notes.is_whole = False
 
 

@@ -48,12 +48,15 @@ class _Writing:
     @contextmanager
     def operation(self, name: str) -> Generator[None]:
         """An operation, with a point before and one after it if it is part of a write."""
+        self.point(f"before {name}")
+        yield
+        self.point(f"after {name}")
+
+    def point(self, name: str) -> None:
+        """A point, if it is part of a write."""
         kind = self._kind()
         if kind is not None:
-            reach(f"{kind} before {name}")
-        yield
-        if kind is not None:
-            reach(f"{kind} after {name}")
+            reach(f"{kind} {name}")
 
     def _kind(self) -> str | None:
         with self._lock:
@@ -96,19 +99,26 @@ class KillingDisk(Disk):
 
 
 class KillingDatabase(Database):
-    """A connection with points around each statement and around the end of each transaction."""
+    """A connection with points around each statement of a transaction, and around its end."""
+
+    _is_writing = False
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
+        if not self._is_writing:
+            return super().execute(name, **parameters)
         with _writing.operation(name):
             return super().execute(name, **parameters)
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Generator[None]:
         with _writing.operation("transaction"), super().transaction(durable=durable):
-            yield
-            # The statements are done, and none of them counts yet.
-            with _writing.operation("COMMIT"):
-                pass
+            self._is_writing = True
+            try:
+                yield
+            finally:
+                self._is_writing = False
+            # All statements are done, and none of them counts yet.
+            _writing.point("before COMMIT")
 
 
 class KillingStore:

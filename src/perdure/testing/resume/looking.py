@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.steps import InterruptedStep
 from perdure.errors import RunNotFoundError
-from perdure.events import CheckpointInfo, WorkflowEvent
+from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.storages.shipped import StoreStorage
 
+_ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")
 
 
@@ -26,12 +27,16 @@ class Look:
     Ids that chance has chosen and moments are left out.
     """
 
-    log: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    log: Sequence[str] = ()
+    course: Sequence[str] = ()
+    """The log without its numbers, and without attempts that failed: how often the world refuses is no fact of it."""
+    outputs: Sequence[str] = ()
     state: str = ""
     checkpoints: int = 0
-    was_asked_about_a_step: bool = False
-    """Whether somebody had to decide about a step that was cut off: that is more than an undisturbed run tells."""
+    questions: int = 0
+    """How often somebody had to decide about a step that was cut off."""
+    waits: int = 0
+    """How often it was woken: a wait that was over when the next life came to it is none."""
 
     @classmethod
     async def at(cls, storage: StoreStorage, run_id: str) -> Look:
@@ -39,25 +44,38 @@ class Look:
         events = await _events(storage, run_id)
         checkpoints = await storage.list_checkpoints(run_id=run_id)
         names = _names(events, run_id)
-        states = [_cleaned(_shown((each.state, each.messages, each.pending_request_info_events)), names) for each in checkpoints]
+        states = [
+            _cleaned(_shown((each.state, each.messages, each.pending_request_info_events)), names)
+            for each in checkpoints
+        ]
         return cls(
-            log=tuple(_cleaned(_fact(event), names) for event in events),
+            log=tuple(f"{event.seq} {_cleaned(_fact(event), names)}" for event in events),
+            course=tuple(_cleaned(_fact(event), names) for event in _without_attempts(events)),
             outputs=tuple(_cleaned(_shown(e.data), names) for e in events if e.type in {"output", "intermediate"}),
             state=states[-1] if states else "",
             checkpoints=len(states),
-            was_asked_about_a_step=any(isinstance(event.data, InterruptedStep) for event in events),
+            questions=sum(isinstance(event.data, InterruptedStep) for event in events),
+            waits=sum(event.type == "woken" for event in events),
         )
 
-    def differs(self, expected: Look, *, compares_log: bool) -> str | None:
-        """What is other than expected; None if nothing is."""
+    def differs(self, expected: Look, *, compares_log: bool = True) -> str | None:
+        """What is other than expected; None if nothing is.
+
+        A run that was asked or has waited another number of times has gone the same way in other supersteps.
+        """
         pairs = [("output", self.outputs, expected.outputs), ("state", (self.state,), (expected.state,))]
-        if compares_log:
-            pairs.append(("event", self.log, expected.log))
+        if compares_log and (self.questions, self.waits) == (expected.questions, expected.waits):
+            pairs.append(("event", self.course, expected.course))
         return next((told for name, mine, other in pairs if (told := _difference(name, mine, other))), None)
 
     def is_continued_by(self, later: Look) -> str | None:
         """Whether the log of a later look begins with this one; otherwise what is not so."""
         return _difference("event", later.log[: len(self.log)], self.log)
+
+    def gap(self) -> str | None:
+        """Where the numbers of the log are not 1, 2, 3 and so on; None if they are."""
+        numbers = [line.partition(" ")[0] for line in self.log]
+        return _difference("number", numbers, [str(number) for number in range(1, len(numbers) + 1)])
 
 
 async def _events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent[Any]]:
@@ -66,6 +84,14 @@ async def _events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent[Any]
         return [event async for event in storage.events(run_id)]
     except RunNotFoundError:
         return []
+
+
+def _without_attempts(events: Sequence[WorkflowEvent[Any]]) -> list[WorkflowEvent[Any]]:
+    """The events without the warnings about failed attempts, the failures before them and the calls after them."""
+    failed = {n for n, event in enumerate(events) if event.type == "warning" and _ATTEMPT.search(str(event.data))}
+    before = {n - 1 for n in failed if events[n - 1].type == "executor_failed"}
+    after = {n + 1 for n in failed if n + 1 < len(events) and events[n + 1].type == "executor_invoked"}
+    return [event for n, event in enumerate(events) if n not in failed | before | after]
 
 
 def _difference(name: str, mine: Sequence[str], expected: Sequence[str]) -> str | None:
@@ -93,17 +119,18 @@ def _cleaned(text: str, names: Mapping[str, str]) -> str:
 
 def _fact(event: WorkflowEvent[Any]) -> str:
     where = "/".join((*event.path, event.executor_id or ""))
-    details = "" if event.details is None else f" {event.details.error_type}: {event.details.message}"
     iteration = "" if event.iteration is None else f" superstep {event.iteration}"
     request = f" {event.request_id}" if event.type == "request_info" else ""
-    return f"{event.seq} {event.type} {where}{iteration}{request}{details} {_shown(event.data)}".strip()
+    return f"{event.type} {where}{iteration}{request} {_shown(event.data)}".strip()
 
 
 def _shown(value: object) -> str:
     """A value as text that does not depend on the order in which sets and mappings were made."""
     match value:
         case CheckpointInfo():
-            return f"checkpoint {value.checkpoint_id} after {value.previous_checkpoint_id}"
+            return f"{value.checkpoint_id} after {value.previous_checkpoint_id}"
+        case WorkflowErrorDetails():
+            return f"{value.error_type}: {value.message}"
         case WorkflowEvent():
             return _fact(cast("WorkflowEvent[Any]", value))
         case dict():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -10,6 +9,7 @@ from perdure.checkpoint.steps import InterruptedStep, StepDecision
 from perdure.testing.resume.killing import file_storage, sqlite_storage, with_points
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from perdure.storages.desk import PendingRequest

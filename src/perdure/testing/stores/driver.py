@@ -127,6 +127,11 @@ class RunDriver:
         """How far the run is."""
         return await self.store.watch(self.run_id, seen=NOWHERE)
 
+    def at(self, head: str, events: int = 0, commands: int = 0) -> Mark:
+        """How far the run is while this driver holds it, if it is there."""
+        assert self.claim is not None
+        return Mark(head, events, commands, self.claim.owner.id)
+
     async def release(self) -> None:
         """Give the run free."""
         assert self.claim is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.records import KeepFor, KeepLast, LatestOnly, Retention
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.driver import RunDriver, finished, raw_part, text_part
+from perdure.testing.stores.driver import RunDriver, command, finished, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop, latest_id
 
 if TYPE_CHECKING:
@@ -140,6 +140,26 @@ class RetentionConformance(StoreSuite):
         await fork.commit()
         await busy.commit()
         assert list(await store.ids()) == ["busy@0", "fork@0", "busy@1"]
+        await store.close()
+
+    @in_a_loop
+    async def test_a_finished_run_for_which_a_command_waits_is_kept(self, tmp_path: Path) -> None:
+        clock = ManualClock()
+        store = self.open_store(tmp_path, retention=Retention(finished_runs=KeepFor(timedelta(days=7))), clock=clock)
+        run = await RunDriver.start(store, clock, "finished")
+        await run.commit(settled=True)
+        await run.post(command("wake up"))
+        await run.release()
+        clock.advance(timedelta(days=8))
+        busy = await RunDriver.start(store, clock, "busy")
+        await busy.commit()
+        assert list(await store.ids()) == ["finished@0", "busy@0"]
+        run.claim = await store.claim("finished")
+        await run.commit(settled=True, consumed=("wake up",))
+        await run.release()
+        clock.advance(timedelta(days=8))
+        await busy.commit()
+        assert await store.run("finished") is None
         await store.close()
 
     @in_a_loop

@@ -48,8 +48,8 @@ class WatchConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit(events=events("a", "b"))
         (number,) = await run.post(command("a"))
-        there = Mark("r@0", events=2, commands=number)
-        for seen in (Mark(), Mark("r@0"), Mark("r@0", 2), Mark("r@0", 1, number), Mark("other", 2, number)):
+        there = run.at("r@0", events=2, commands=number)
+        for seen in (Mark(), run.at("r@0"), run.at("r@0", 2), run.at("r@0", 1, number), run.at("other", 2, number)):
             assert await store.watch("r", seen=seen) == there
         assert await store.watch("nowhere", seen=there) == Mark()
         await store.close()
@@ -58,41 +58,41 @@ class WatchConformance(StoreSuite):
     async def test_a_commit_wakes_who_waits(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        async with watching(store, "r", seen=Mark("r@0")) as watch:
+        async with watching(store, "r", seen=run.at("r@0")) as watch:
             await run.commit(events=events("a"))
-        assert watch.result() == Mark("r@1", events=1)
+        assert watch.result() == run.at("r@1", events=1)
         await store.close()
 
     @in_a_loop
     async def test_a_command_wakes_who_waits(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        async with watching(store, "r", seen=Mark("r@0")) as watch:
+        async with watching(store, "r", seen=run.at("r@0")) as watch:
             (first,) = await run.post(command("a"))
-        assert watch.result() == Mark("r@0", commands=first)
-        async with watching(store, "r", seen=Mark("r@0", commands=first)) as watch:
+        assert watch.result() == run.at("r@0", commands=first)
+        async with watching(store, "r", seen=run.at("r@0", commands=first)) as watch:
             (second,) = await run.post(command("b"))
-        assert watch.result() == Mark("r@0", commands=second)
-        async with watching(store, "r", seen=Mark("r@0", commands=second)) as watch:
+        assert watch.result() == run.at("r@0", commands=second)
+        async with watching(store, "r", seen=run.at("r@0", commands=second)) as watch:
             await run.commit(consumed=("a", "b"))
-        assert watch.result() == Mark("r@1")
+        assert watch.result() == run.at("r@1")
         await store.close()
 
     @in_a_loop
     async def test_who_waits_for_commands_is_woken_by_nothing_else(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        assert await store.watch("r", seen=Mark(commands=7), commands_only=True) == Mark("r@0")
+        assert await store.watch("r", seen=Mark(commands=7), commands_only=True) == run.at("r@0")
         watch = await watcher(store, "r", seen=Mark(), commands_only=True)
         await run.commit(events=events("a"))
         await run.rewind("r@0")
         await store.run("r")
         assert not watch.done()
         (number,) = await run.post(command("a"))
-        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == Mark("r@0", events=1, commands=number)
+        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == run.at("r@0", events=1, commands=number)
         watch = await watcher(store, "r", seen=Mark(commands=number), commands_only=True)
         await run.commit(consumed=("a",))
-        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == Mark("r@2", events=1)
+        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == run.at("r@2", events=1)
         await store.close()
 
     @in_a_loop
@@ -100,10 +100,10 @@ class WatchConformance(StoreSuite):
         async with watching(store, "r", seen=Mark()) as watch:
             run = await RunDriver.start(store, clock, "r")
             await run.commit(events=events("a"))
-        assert watch.result() == Mark("r@0", events=1)
+        assert watch.result() == run.at("r@0", events=1)
         async with watching(store, "f", seen=Mark()) as watch:
-            await RunDriver.start(store, clock, "f", parent="r@0")
-        assert watch.result() == Mark("r@0")
+            fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        assert watch.result() == fork.at("r@0")
         await store.close()
 
     @in_a_loop
@@ -111,13 +111,13 @@ class WatchConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         for _ in range(2):
             await run.commit(events=events("a"))
-        async with watching(store, "r", seen=Mark("r@1", events=2)) as watch:
+        async with watching(store, "r", seen=run.at("r@1", events=2)) as watch:
             await run.rewind("r@0")
-        assert watch.result() == Mark("r@0", events=2)
-        async with watching(store, "r", seen=Mark("r@0", events=2)) as watch:
+        assert watch.result() == run.at("r@0", events=2)
+        async with watching(store, "r", seen=run.at("r@0", events=2)) as watch:
             await store.delete("r@0")
-        assert watch.result() == Mark("r@1", events=2)
-        async with watching(store, "r", seen=Mark("r@1", events=2)) as watch:
+        assert watch.result() == run.at("r@1", events=2)
+        async with watching(store, "r", seen=run.at("r@1", events=2)) as watch:
             await store.delete("r@1")
         assert watch.result() == Mark()
         await store.close()
@@ -136,15 +136,24 @@ class WatchConformance(StoreSuite):
         await store.close()
 
     @in_a_loop
+    async def test_a_run_that_is_given_free_wakes_who_waits(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        async with watching(store, "r", seen=run.at("r@0")) as watch:
+            await run.release()
+        assert watch.result() == Mark("r@0")
+        await store.close()
+
+    @in_a_loop
     async def test_all_who_wait_for_a_run_are_woken_and_no_others(self, store: Store, clock: ManualClock) -> None:
         runs = [await RunDriver.start(store, clock, name) for name in "rs"]
         for run in runs:
             await run.commit()
         async with contextlib.AsyncExitStack() as stack:
-            of_other = await stack.enter_async_context(watching(store, "s", seen=Mark("s@0")))
-            watches = [await stack.enter_async_context(watching(store, "r", seen=Mark("r@0"))) for _ in range(5)]
+            of_other = await stack.enter_async_context(watching(store, "s", seen=runs[1].at("s@0")))
+            watches = [await stack.enter_async_context(watching(store, "r", seen=runs[0].at("r@0"))) for _ in range(5)]
             await runs[0].commit()
-            assert await asyncio.gather(*watches) == [Mark("r@1")] * 5
+            assert await asyncio.gather(*watches) == [runs[0].at("r@1")] * 5
             await store.run("s")
             assert not of_other.done()
             await runs[1].commit()
@@ -154,20 +163,20 @@ class WatchConformance(StoreSuite):
     async def test_who_waits_in_another_event_loop_is_woken_too(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        elsewhere = [asyncio.to_thread(asyncio.run, store.watch("r", seen=Mark("r@0"))) for _ in range(3)]
-        async with watching(store, "r", seen=Mark("r@0")) as watch:
+        elsewhere = [asyncio.to_thread(asyncio.run, store.watch("r", seen=run.at("r@0"))) for _ in range(3)]
+        async with watching(store, "r", seen=run.at("r@0")) as watch:
             others = asyncio.gather(*elsewhere)
             await asyncio.sleep(0)
             await run.commit()
-            assert await asyncio.wait_for(others, _UNWOKEN_SECONDS) == [Mark("r@1")] * 3
-        assert watch.result() == Mark("r@1")
+            assert await asyncio.wait_for(others, _UNWOKEN_SECONDS) == [run.at("r@1")] * 3
+        assert watch.result() == run.at("r@1")
         await store.close()
 
     @in_a_loop
     async def test_who_stops_waiting_leaves_nothing_behind(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        watch = await watcher(store, "r", seen=Mark("r@0"))
+        watch = await watcher(store, "r", seen=run.at("r@0"))
         watch.cancel()
         await asyncio.wait([watch])
         assert watch.cancelled()
@@ -179,8 +188,8 @@ class WatchConformance(StoreSuite):
     async def test_closing_the_store_leaves_those_who_wait(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        async with watching(store, "r", seen=Mark("r@0")) as watch:
+        async with watching(store, "r", seen=run.at("r@0")) as watch:
             await store.close()
             await run.commit()
-        assert watch.result() == Mark("r@1")
+        assert watch.result() == run.at("r@1")
         await store.close()

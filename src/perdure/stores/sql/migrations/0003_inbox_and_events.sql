@@ -10,6 +10,16 @@ ALTER TABLE runs ADD COLUMN checksum TEXT;
 -- The number of the newest event.
 ALTER TABLE runs ADD COLUMN events INTEGER NOT NULL DEFAULT 0;
 
+-- The number of the last event that the retention has removed.
+ALTER TABLE runs ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0;
+
+-- How many rows of the other tables are of the run, so that one which is not found is missed.
+ALTER TABLE runs ADD COLUMN checkpoints INTEGER NOT NULL DEFAULT 0;
+
+ALTER TABLE runs ADD COLUMN records INTEGER NOT NULL DEFAULT 0;
+
+ALTER TABLE runs ADD COLUMN commands INTEGER NOT NULL DEFAULT 0;
+
 -- The token of the first claim: the order in which runs began. No token was ever lower than the number of runs.
 ALTER TABLE runs ADD COLUMN began INTEGER NOT NULL DEFAULT 0;
 
@@ -18,6 +28,10 @@ ALTER TABLE checkpoints ADD COLUMN status TEXT NOT NULL DEFAULT 'running';
 ALTER TABLE checkpoints ADD COLUMN wake_at TEXT;
 
 UPDATE runs SET began = rowid;
+
+UPDATE runs SET
+    checkpoints = (SELECT count(*) FROM checkpoints WHERE checkpoints.run_id = runs.run_id),
+    records = (SELECT count(*) FROM journal WHERE journal.run_id = runs.run_id);
 
 UPDATE runs SET status = 'idle' WHERE settled = 1;
 
@@ -61,3 +75,31 @@ CREATE TABLE events (
 );
 
 CREATE UNIQUE INDEX events_of_run ON events (run_id, first);
+
+CREATE TRIGGER checkpoints_gain AFTER INSERT ON checkpoints BEGIN
+    UPDATE runs SET checkpoints = checkpoints + 1 WHERE run_id = NEW.run_id;
+END;
+
+CREATE TRIGGER checkpoints_loss AFTER DELETE ON checkpoints BEGIN
+    UPDATE runs SET checkpoints = checkpoints - 1 WHERE run_id = OLD.run_id;
+END;
+
+CREATE TRIGGER journal_gain AFTER INSERT ON journal BEGIN
+    UPDATE runs SET records = records + 1 WHERE run_id = NEW.run_id;
+END;
+
+CREATE TRIGGER journal_loss AFTER DELETE ON journal BEGIN
+    UPDATE runs SET records = records - 1 WHERE run_id = OLD.run_id;
+END;
+
+CREATE TRIGGER inbox_gain AFTER INSERT ON inbox BEGIN
+    UPDATE runs SET commands = commands + 1 WHERE run_id = NEW.run_id;
+END;
+
+CREATE TRIGGER inbox_loss AFTER DELETE ON inbox BEGIN
+    UPDATE runs SET commands = commands - 1 WHERE run_id = OLD.run_id;
+END;
+
+CREATE TRIGGER events_loss AFTER DELETE ON events BEGIN
+    UPDATE runs SET forgotten = max(forgotten, OLD.first + OLD.count - 1) WHERE run_id = OLD.run_id;
+END;

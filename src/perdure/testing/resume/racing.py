@@ -1,0 +1,133 @@
+"""Consume once: several processes answer one request at the same moment, each something else, and one of them wins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import AlreadyAnsweredError, RunBusyError
+from perdure.testing.resume import effects
+from perdure.testing.resume.driving import Drive
+from perdure.testing.resume.effects import Effects
+from perdure.testing.resume.lives import Gate, begun
+from perdure.testing.resume.subject import RUN_ID
+
+if TYPE_CHECKING:
+    from perdure.storages.shipped import StoreStorage
+    from perdure.testing.resume.lives import Child
+    from perdure.testing.resume.looking import Look
+    from perdure.testing.resume.stage import Place, Stage
+
+RIVALS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """A run that waits for an answer, and how it ends with each of the answers."""
+
+    place: Place
+    request_id: str
+    answers: tuple[str, ...]
+    """Of each rival what it answers, in words."""
+    ends: dict[str, tuple[Look, Counter[str]]]
+
+
+def check_races(stage: Stage, *, rounds: int) -> None:
+    """Let rivals answer the first request of the run, again and again."""
+    contest = _prepared(stage)
+    if contest is None:
+        return
+    for first in range(rounds):
+        place = contest.place.copied_to(stage.new_directory())
+        what = _raced(stage, contest, place, first)
+        stage.report.checked("consume once", stage.kind, what, f"in {place.directory}")
+
+
+def _prepared(stage: Stage) -> _Contest | None:
+    place = stage.new_place()
+    stage.life(place, how=Drive.to_a_request).result()
+
+    async def asked(storage: StoreStorage) -> list[Any]:
+        requests = await storage.requests(RUN_ID)
+        answers = [repr(stage.subject.rivals_answer_to(requests[0], n)) for n in range(RIVALS)] if requests else []
+        return [requests[0].request_id, *answers] if requests else []
+
+    found = stage.with_storage(place, asked).result()
+    if not found:
+        return None
+    request_id, *answers = found
+    contest = _Contest(place, request_id, tuple(answers), {})
+    for number, answer in enumerate(answers):
+        if answer not in contest.ends:
+            contest.ends[answer] = _end_alone(stage, contest, number)
+    return contest
+
+
+def _end_alone(stage: Stage, contest: _Contest, number: int) -> tuple[Look, Counter[str]]:
+    """How the run ends if only one answers."""
+    place = contest.place.copied_to(stage.new_directory())
+
+    async def answer(storage: StoreStorage) -> None:
+        await storage.respond(RUN_ID, {contest.request_id: await _answer(stage, storage, number)})
+
+    stage.with_storage(place, answer).result()
+    stage.life(place).result()
+    return stage.look(place), Counter(Effects.of(place.effects).begun)
+
+
+async def _answer(stage: Stage, storage: StoreStorage, number: int) -> Any:
+    request, *_ = await storage.requests(RUN_ID)
+    return stage.subject.rivals_answer_to(request, number)
+
+
+def _raced(stage: Stage, contest: _Contest, place: Place, first: int) -> str | None:
+    """One race. What is wrong with its outcome; None if nothing is.
+
+    Who waits longest before the gate is likely to be the first behind it: each race begins with another one.
+    """
+    order = [(first + number) % RIVALS for number in range(RIVALS)]
+    gate = Gate()
+    with gate.closed():
+        children = [_rival(stage, contest, place, gate, number) for number in order]
+    outcomes = [child.ended() for child in children]
+    failed = [ended.error or ended.value for ended in outcomes if ended.value not in {"won", "refused"}]
+    if failed:
+        return failed[0]
+    won = {contest.answers[number] for number, ended in zip(order, outcomes, strict=True) if ended.value == "won"}
+    if len(won) != 1:
+        return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
+    stage.life(place).result()
+    return _unlike(stage, place, contest.ends[won.pop()])
+
+
+def _unlike(stage: Stage, place: Place, expected: tuple[Look, Counter[str]]) -> str | None:
+    look, counted = expected
+    differs = stage.look(place).differs(look, compares_log=False)
+    begun_now = Counter(Effects.of(place.effects).begun)
+    if differs is None and begun_now != counted:
+        return f"effects were {dict(begun_now - counted)} more and {dict(counted - begun_now)} less often than once"
+    return differs
+
+
+def _rival(stage: Stage, contest: _Contest, place: Place, gate: Gate, number: int) -> Child:
+    """A process that answers when the gate opens: through the store, or by going on with the run."""
+    stage.report.lives[stage.kind] += 1
+
+    async def compete() -> str:
+        effects.note_into(place.effects)
+        storage = stage.open(place)
+        answer = await _answer(stage, storage, number)
+        gate.wait()
+        try:
+            if number % 2:
+                await storage.respond(RUN_ID, {contest.request_id: answer}, by=f"rival {number}")
+            else:
+                await Drive(stage.subject, storage, RUN_ID).go_on({contest.request_id: answer})
+        except AlreadyAnsweredError as error:
+            return "refused" if error.by else f"refused without a word of who was first: {error}"
+        except RunBusyError as error:
+            return "refused" if error.owner else f"refused without a word of who is at work: {error}"
+        return "won"
+
+    return begun(compete)

@@ -1,0 +1,127 @@
+"""The suite: six properties on each store, from the command line or from a test."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.clock import SystemClock
+from perdure.testing.resume.aiming import Aims
+from perdure.testing.resume.chance import Chance
+from perdure.testing.resume.damaging import check_damage
+from perdure.testing.resume.disturbing import Disturbing
+from perdure.testing.resume.forking import check_forks
+from perdure.testing.resume.racing import check_races
+from perdure.testing.resume.recovering import check_recoveries
+from perdure.testing.resume.report import Report
+from perdure.testing.resume.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.testing.resume.subject import Subject
+
+_LONG_FACTOR = 10
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - directories in it are made by tempfile
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard the suite looks on each store.
+
+    `kills` are those at random moments; of the directed points `points` of each window are tried, all if None.
+    `rounds` are those of forks, recoveries and damage, `races` those of several who answer at once.
+    """
+
+    kills: int = 20
+    points: int | None = None
+    rounds: int = 3
+    races: int = 3
+
+    def times(self, factor: int) -> Effort:
+        """The same, more often."""
+        return Effort(self.kills * factor, self.points, self.rounds * factor, self.races * factor)
+
+
+def check(subject: Subject, *, stores: Sequence[str], seed: int, effort: Effort, directory: Path) -> Report:
+    """Run all of it in a directory. This process must not have started a thread: lives are forked from it."""
+    report = Report(seed, tuple(stores))
+    for kind in stores:
+        stage = Stage(subject, kind, directory / kind, report)
+        expected = stage.undisturbed()
+        aims = Aims(Chance(f"{seed} aims {kind}"), effort.points)
+        Disturbing(stage, expected, Chance(f"{seed} kills {kind}"), aims).run(random_kills=effort.kills)
+        check_forks(stage, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
+        check_recoveries(stage, expected, Chance(f"{seed} recoveries {kind}"), rounds=effort.rounds)
+        check_races(stage, rounds=effort.races)
+        check_damage(stage, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
+    return report
+
+
+def main(subject: Subject, arguments: Sequence[str] | None = None) -> None:
+    """Run the suite as a program, print its table, and exit with 1 if a property is violated."""
+    options = _options(subject, arguments)
+    effort = Effort(options.kills, options.points, options.rounds, options.races).times(
+        _LONG_FACTOR if options.long else 1
+    )
+    until = SystemClock().now() + timedelta(minutes=options.minutes)
+    while True:
+        report = _once(subject, options.stores, _seed(options.seed), effort, keeps=options.keep)
+        sys.stdout.write((report.to_json() if options.json else report.table()) + "\n")
+        sys.stdout.flush()
+        if not report.is_clean or options.seed is not None or SystemClock().now() >= until:
+            sys.exit(0 if report.is_clean else 1)
+
+
+def _options(subject: Subject, arguments: Sequence[str] | None) -> argparse.Namespace:
+    known = list(subject.storages)
+    parser = argparse.ArgumentParser(description="Kill a workflow again and again, and see whether it notices.")
+    parser.add_argument("--kills", type=int, default=Effort().kills, help="kills at random moments, on each store")
+    parser.add_argument("--points", type=int, help="directed kills in each window, on each store; all if not given")
+    parser.add_argument("--rounds", type=int, default=Effort().rounds, help="how often it is forked, copied, damaged")
+    parser.add_argument("--races", type=int, default=Effort().races, help="how often eight answer at once")
+    parser.add_argument("--seed", type=int, help="repeat what a seed has drawn")
+    parser.add_argument("--stores", type=lambda text: text.split(","), default=known, help=",".join(known))
+    parser.add_argument("--long", action="store_true", help=f"{_LONG_FACTOR} times as much of everything")
+    parser.add_argument("--minutes", type=float, default=0, help="begin again with new seeds until this time is over")
+    parser.add_argument("--keep", action="store_true", help="leave the directories of a violated property behind")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.stores if name not in known]
+    if unknown:
+        parser.error(f"there is no store {unknown[0]!r}; there are {', '.join(known)}")
+    return options
+
+
+def _seed(given: int | None) -> int:
+    return int(SystemClock().new_id(), 16) % 1_000_000 if given is None else given
+
+
+def _once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *, keeps: bool) -> Report:
+    sys.stderr.write(f"seed {seed}\n")
+    # What a killed process has written is there, on a disk or not: only a power cut would tell the difference.
+    room = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+    if keeps:
+        return check(subject, stores=stores, seed=seed, effort=effort, directory=Path(tempfile.mkdtemp(dir=room)))
+    with tempfile.TemporaryDirectory(dir=room) as directory:
+        return check(subject, stores=stores, seed=seed, effort=effort, directory=Path(directory))
+
+
+def run_suite(program: str | Path, *options: str, cwd: str | Path | None = None) -> Report:
+    """Run a program that calls `main`, given as a path or as the name of a module; what it has found.
+
+    `options` are those of its command line. Raises RuntimeError if it comes to no report.
+    """
+    target = [os.fspath(program)] if os.fspath(program).endswith(".py") else ["-m", os.fspath(program)]
+    command = [sys.executable, *target, "--json", *options]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603 - this Python, the caller's program
+    if not done.stdout.strip():
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode} and no report:\n{done.stderr}")
+    return Report.from_json(done.stdout.splitlines()[-1])

@@ -1,0 +1,78 @@
+"""The resume suite, short: on the stores that ship it finds nothing, and on faulty ones what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.testing.resume import Report, run_suite
+from perdure.testing.resume.points import WINDOWS
+
+ROOT = Path(__file__).parents[2]
+SEED = "20260"
+
+
+def violated(report: Report) -> set[str]:
+    return {violation.property for violation in report.violations}
+
+
+def short(kind: str, *options: str) -> Report:
+    """The suite on the small workflow: every point, and one round of everything else."""
+    few = ("--stores", kind, "--seed", SEED, "--kills", "0", "--rounds", "1", "--races", "1")
+    return run_suite("tests.crash.faulty", *few, *options, cwd=ROOT)
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(kind: str) -> None:
+    few = ("--points", "2", "--kills", "5", "--rounds", "1", "--races", "1")
+    report = run_suite("tests.crash.errand", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
+    assert report.is_clean, report.table()
+    for window in WINDOWS.values():
+        assert report.windows[f"{window}/{kind}"], f"no kill {window}:\n{report.table()}"
+    assert report.kills[f"random/{kind}"] >= 5
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_operations_of_a_store_can_be_the_last_ones(kind: str) -> None:
+    report = short(kind, "--points", "8", "--races", "4")
+    assert report.is_clean, report.table()
+    assert report.windows[f"inside the commit/{kind}"] >= 8, report.table()
+    assert report.windows[f"while an answer or a message is recorded/{kind}"] >= 6, report.table()
+
+
+def test_a_store_that_forgets_what_was_recorded_is_found_out() -> None:
+    report = short("forgetful", "--points", "3")
+    assert "effect once" in violated(report), report.table()
+
+
+def test_a_store_that_takes_every_answer_is_found_out() -> None:
+    report = short("gullible", "--points", "1", "--races", "6")
+    assert "consume once" in violated(report), report.table()
+
+
+def test_a_store_that_hides_damage_is_found_out() -> None:
+    report = short("blind", "--points", "1", "--rounds", "3")
+    assert "checkpoint validity" in violated(report), report.table()
+
+
+def test_a_workflow_whose_outputs_depend_on_the_life_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOODY", "yes")
+    report = short("file", "--points", "1")
+    assert {"prefix continuation", "recovery determinism"} <= violated(report), report.table()
+    assert report.table().endswith(f"seed {SEED}")
+
+
+def test_a_program_that_comes_to_no_report_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no report"):
+        run_suite("tests.crash.errand", "--stores", "stone", cwd=ROOT)
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "resume-suite.md").read_text(encoding="utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    program = tmp_path / "my_check.py"
+    program.write_text(example, encoding="utf-8")
+    report = run_suite(program, "--seed", SEED, "--points", "1", "--kills", "1", "--rounds", "1", "--races", "1")
+    assert report.is_clean, report.table()
+    assert report.checks["effect once/sqlite"]

@@ -1,0 +1,1 @@
+"""Waiting, cancelling, deadlines and budgets."""

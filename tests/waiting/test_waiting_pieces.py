@@ -1,0 +1,149 @@
+"""What waits, was stopped or is limited, as pieces of a checkpoint and back; and moved to another store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from perdure.checkpoint.codec import Codec
+from perdure.checkpoint.documents import plain
+from perdure.checkpoint.journal import JournalReader, JournalWriter
+from perdure.checkpoint.pieces import PieceReader, PieceWriter, tree_of
+from perdure.checkpoint.trust import Trust
+from perdure.checkpoint.values import CodedValues, Kept, LiveValues, as_kept
+from perdure.kernel.snapshot import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended
+from perdure.kernel.trail import Trail
+from perdure.runtime.rekeep import rekept
+
+CODEC = Codec(Trust.of([]))
+VALUES = CodedValues(CODEC)
+LARGE = "x" * 20_000  # a part of its own
+
+
+def kept(value: object) -> Kept:
+    return VALUES.fix(value, "a value")
+
+
+REQUEST = Request(
+    "q/1",
+    "a",
+    kept({"text": LARGE}),
+    str,
+    int,
+    opened_at="2024-01-01T00:00:00+00:00",
+    deadline="2024-01-02T00:00:00+00:00",
+    default=kept(7),
+    approves="digest",
+    resumes="1.0/a#0",
+    refusals=("too small", "too large"),
+)
+DELIVERY = Delivery("a", ("internal:a",), (kept([LARGE, 1]),), send="turn:1", asked_for="a", home="1.0/a#0")
+WAITING: dict[str, Snapshot] = {
+    "a suspended activation": Snapshot(
+        suspended=(
+            Suspended(DELIVERY, wake_at="2024-01-01T00:00:00+00:00"),
+            Suspended(replace(DELIVERY, home="1.0/a#1"), awaits="q/1"),
+            Suspended(replace(DELIVERY, answers=REQUEST, is_gathered=True)),
+        )
+    ),
+    "a delayed message": Snapshot(
+        delayed=(
+            Delayed("2024-01-01T00:00:00+00:00", "a", "a#0/1", kept(LARGE), None, ("b", "c"), ("fan-in",)),
+            Delayed("2024-01-01T00:00:00.5+00:00", "a", "a#0/2", kept(None), "b", (), ()),
+        )
+    ),
+    "a message that wakes a sub-workflow": Snapshot(
+        deliveries=(Delivery("sub", (), (), send="wake", woken_at="2024-01-01T00:00:00+00:00"),)
+    ),
+    "a request with terms": Snapshot(requests={"q/1": REQUEST, "q/2": replace(REQUEST, id="q/2", default=None)}),
+    "records": Snapshot(
+        carried={"1.0/a#0/step/x%2Fy#0": kept([LARGE]), "1.0/a/b#0/sleep/0": kept("2024"), "0": kept(0)}
+    ),
+    "a wish to stop": Snapshot(cancelled=Cancelled("2024-01-01T00:00:00+00:00", "alice", None)),
+    "limits": Snapshot(limits=Limits("2024-01-01T00:00:00+00:00", {"usd": 1.5, "supersteps": 3}, {"usd": 0.25})),
+}
+WAITING["all of it"] = Snapshot(
+    **{
+        field.name: value
+        for snapshot in WAITING.values()
+        for field in fields(Snapshot)
+        if (value := getattr(snapshot, field.name)) != getattr(Snapshot(), field.name)
+    }
+)
+WAITING["all of it inside"] = Snapshot(children={"s/ub": Snapshot(turn=1, children={"sub": WAITING["all of it"]})})
+
+each = pytest.mark.parametrize("name", WAITING)
+
+
+def shown(value: Any, values: Any = VALUES) -> Any:
+    """A snapshot as plain data, with the values that are kept in it."""
+    match value:
+        case Kept():
+            return values.give(value)
+        case Trail() | tuple():
+            return [shown(item, values) for item in cast("tuple[Any, ...]", value)]
+        case Mapping():
+            return {key: shown(item, values) for key, item in cast("Mapping[Any, Any]", value).items()}
+        case _ if is_dataclass(value):
+            return {field.name: shown(getattr(value, field.name), values) for field in fields(value)}
+        case _:
+            return value
+
+
+def written(snapshot: Snapshot) -> tuple[dict[str, str], dict[str, bytes]]:
+    """The table of contents of a snapshot, and its parts, with all that they refer to."""
+    toc: dict[str, str] = {}
+    parts: dict[str, bytes] = {}
+    for path, part, nested in PieceWriter(CODEC).parts(snapshot, ""):
+        toc[path] = part.hash
+        parts.update((inner.hash, inner.data) for inner in (part, *nested))
+    return toc, parts
+
+
+def read(toc: Mapping[str, str], parts: Mapping[str, bytes]) -> Snapshot:
+    return PieceReader(CODEC, parts, "r@1").snapshot(tree_of(toc), (0, 0, 0))
+
+
+@each
+def test_a_snapshot_is_read_as_it_was_written(name: str) -> None:
+    assert shown(read(*written(WAITING[name]))) == shown(WAITING[name])
+
+
+@each
+def test_a_snapshot_that_was_read_is_written_with_the_same_bytes(name: str) -> None:
+    toc, parts = written(WAITING[name])
+    again, _ = written(read(toc, parts))
+    assert again == toc
+
+
+@each
+def test_a_sub_workflow_in_a_journal_is_read_as_it_was_written_and_brings_its_parts(name: str) -> None:
+    record = JournalWriter(CODEC).snapshot(WAITING[name])
+    parts = {part.hash: part.data for part in record.parts}
+    found = JournalReader(CODEC, parts, "r@1").snapshot(record.text)
+    assert shown(found) == shown(WAITING[name])
+    toc, brought = written(found)
+    assert shown(read(toc, brought)) == shown(WAITING[name])
+
+
+@each
+def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: str) -> None:
+    stored = read(*written(WAITING[name]))
+    moved = rekept(stored, VALUES, CodedValues(CODEC))
+    assert shown(read(*written(moved))) == shown(WAITING[name])
+
+
+def test_a_run_that_moves_through_memory_keeps_its_records() -> None:
+    live, records = LiveValues(), WAITING["records"]
+    there = rekept(read(*written(records)), VALUES, live)
+    back = rekept(there, live, VALUES)
+    assert shown(read(*written(back)).carried) == shown(records.carried)
+
+
+def test_a_record_is_moved_as_the_document_that_it_is() -> None:
+    record = Kept(path="record", encoded=plain({"at": "2024", "result": 1}), stored={})
+    moved = rekept(Snapshot(carried={"1.0/a#0/step/x#0": record}), VALUES, VALUES)
+    assert as_kept(moved.carried["1.0/a#0/step/x#0"]).require_encoded().text == record.require_encoded().text
