@@ -40,6 +40,9 @@ class Ticks:
         self.ids += 1
         return f"golden-{self.ids}"
 
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += round(seconds)
+
 
 async def stop_after(workflow: Workflow, run_id: str, commits: int) -> None:
     """Start a run and leave it after so many commits."""

@@ -160,7 +160,7 @@ def test_an_answer_that_did_not_fit_is_told_to_who_answers_next() -> None:
 
 def test_a_message_from_outside_goes_on_with_the_turn() -> None:
     before = Snapshot(turn=2, iteration=5, since_input=4)
-    after = receive(before, target_id="a", value="m", send="c1")
+    after = receive(before, target_id="a", value="m", message_id="c1")
     assert (after.turn, after.iteration, after.since_input) == (2, 5, 0)
     assert [(each.target_id, each.values, each.send) for each in after.deliveries] == [("a", ("m",), "c1")]
 

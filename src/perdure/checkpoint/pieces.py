@@ -53,6 +53,7 @@ class PieceWriter:
             yield _whole(f"{prefix}fan_in", self._fan_in(snapshot.fan_in))
         yield from self._trail(f"{prefix}outputs", snapshot.outputs, self.output)
         yield from self._trail(f"{prefix}answered", snapshot.answered, _answered)
+        yield from self._trail(f"{prefix}received", snapshot.received, plain)
         if snapshot.kwargs is not None:
             yield _kept(f"{prefix}kwargs", snapshot.kwargs)
         yield from self._waiting(snapshot, prefix)
@@ -232,6 +233,7 @@ class PieceReader:
                 request_id: self.request(self._read(address)) for request_id, address in tree.get("request", {}).items()
             },
             answered=self.answered(tree),
+            received=self._trail(tree.get("received", {}), str),
             outputs=self._trail(tree.get("outputs", {}), self.output),
             children={
                 unquote(executor_id): self.snapshot(child, self.counts(child))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint.codec import Codec
@@ -49,7 +49,7 @@ class StepDecision:
 class StepRecord:
     """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
 
-    `round` counts how often it was begun anew after an interruption.
+    `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent.
     """
 
     at: Moment
@@ -57,12 +57,15 @@ class StepRecord:
     round: int = 0
     is_open: bool = True
     result: Kept | None = None
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def encoded(self) -> Encoded:
         """The record as bytes."""
         members = {"at": plain(self.at), "digest": plain(self.digest), "round": plain(self.round)}
         if self.result is not None:
             members["result"] = self.result.require_encoded()
+            if self.spent:
+                members["spent"] = plain(dict(self.spent))
         elif self.is_open:
             members["open"] = plain(value=True)
         return document(members)
@@ -73,7 +76,7 @@ class StepRecord:
         tree = _tree(kept)
         try:
             result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
-            return cls(tree["at"], tree["digest"], tree["round"], "open" in tree, result)
+            return cls(tree["at"], tree["digest"], tree["round"], "open" in tree, result, tree.get("spent", {}))
         except KeyError as error:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
 

@@ -33,6 +33,8 @@ class Terms:
     deadline: datetime | timedelta | None = None
     default: Any = ABSENT
     approves: Any = ABSENT
+    approved_digest: str | None = None
+    """What `approves` comes to, where only that is known: of a request that is passed on."""
 
 
 @dataclass(frozen=True, slots=True)

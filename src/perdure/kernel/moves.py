@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.kernel.superstep import FanIn
 
 
-def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value) -> Snapshot:
+def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str | None = None) -> Snapshot:
     """The next turn: a message for the start executor. State, requests and fan-in buffers go on, counts begin anew."""
     source_id = INTERNAL_SOURCE_ID(target_id)
     delivery = Delivery(target_id, (source_id,), (value,), send=f"turn:{snapshot.turn + 1}", asked_for=target_id)
@@ -29,14 +29,16 @@ def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value) -> Snapshot:
         since_input=0,
         deliveries=(*snapshot.deliveries, delivery),
         outputs=Trail(),
+        received=snapshot.received if message_id is None else snapshot.received.extended([message_id]),
     )
 
 
-def receive(snapshot: Snapshot, *, target_id: str, value: Value, send: str) -> Snapshot:
+def receive(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str) -> Snapshot:
     """A message from outside for any executor, in the turn that is under way."""
     source_id = INTERNAL_SOURCE_ID(target_id)
-    delivery = Delivery(target_id, (source_id,), (value,), send=send, asked_for=target_id)
-    return replace(snapshot, since_input=0, deliveries=(*snapshot.deliveries, delivery))
+    delivery = Delivery(target_id, (source_id,), (value,), send=message_id, asked_for=target_id)
+    received = snapshot.received.extended([message_id])
+    return replace(snapshot, since_input=0, deliveries=(*snapshot.deliveries, delivery), received=received)
 
 
 def answer(

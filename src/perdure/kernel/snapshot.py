@@ -147,6 +147,8 @@ class Snapshot:
     children: Mapping[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
+    received: Trail[str] = Trail()  # noqa: RUF009 - frozen
+    """The ids of the messages that were sent to the run: one that is sent again is no news."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
     carried: Mapping[str, Value] = field(default_factory=dict[str, "Value"])

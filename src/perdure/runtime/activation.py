@@ -21,7 +21,7 @@ from perdure.runtime.journal import NoJournal
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking, finished, moment_of, now, seconds_until
 from perdure.runtime.staging import Staging
-from perdure.runtime.steps import Steps, is_inside_step
+from perdure.runtime.steps import Steps, is_inside_step, spent_by_step
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
@@ -275,8 +275,10 @@ class ActivationRecorder:
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"what is spent is finite and not negative, not {name}={amount!r}")
+        inside = spent_by_step()
+        counted = self._spent if inside is None else inside
         for name, amount in amounts.items():
-            self._spent[name] = self._spent.get(name, 0) + amount
+            counted[name] = counted.get(name, 0) + amount
 
     def private_scope(self) -> str:
         """The scope that belongs to this executor alone."""

@@ -75,7 +75,7 @@ class Asking:
         if terms.default is not ABSENT:
             answer = _fitting(terms.default, response_type, request_id)
             default = values.fix(answer, f"default of request {request_id!r}")
-        approves = None if terms.approves is ABSENT else value_digest(terms.approves, values)
+        approves = terms.approved_digest if terms.approves is ABSENT else value_digest(terms.approves, values)
         return _Asked(request_id, data, response_type, now(clock), deadline, default, approves)
 
     def wait_for(self, request_id: str, data: object, response_type: object) -> None:

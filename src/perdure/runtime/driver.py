@@ -35,7 +35,7 @@ from perdure.runtime.superstep import Superstep, Telling
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from perdure.checkpoint.values import Values
     from perdure.clock import Clock
@@ -120,7 +120,8 @@ class Driver:
             # The commit makes the journal void. What an earlier life has finished of the superstep goes with it.
             after = replace(taken.snapshot, carried={**taken.snapshot.carried, **recorded()})
             try:
-                told = await self._commit(after, "inbox", told=taken.told, consumed=taken.consumed, done=taken.done)
+                narrated = (*taken.told, Told("checkpoint"))
+                told = await self._commit(after, "inbox", told=narrated, consumed=taken.consumed, done=taken.done)
             except CommandWaitsError:
                 # Somebody has sent just what we thought had not come.
                 self.outside.heard(sys.maxsize)
@@ -173,6 +174,9 @@ class Driver:
 
         Most runs are over before it is worth to look.
         """
+        if not self.is_watched and self.snapshot.limits.deadline is None:
+            yield
+            return
         watching: list[asyncio.Task[None]] = []
 
         def begin() -> None:
@@ -187,14 +191,15 @@ class Driver:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
-    def _reasons_to_stop(self) -> Iterator[Awaitable[None]]:
+    def _reasons_to_stop(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        deadline = self.snapshot.limits.deadline
         if self.is_watched:
-            yield self.outside.cancelling()
-        if self.snapshot.limits.deadline is not None:
-            yield self._until(self.snapshot.limits.deadline)
+            yield self.outside.cancelling
+        if deadline is not None:
+            yield lambda: self._until(deadline)
 
-    async def _stop_after(self, reason: Awaitable[None]) -> None:
-        await reason
+    async def _stop_after(self, reason: Callable[[], Awaitable[None]]) -> None:
+        await reason()
         if self._superstep_under_way is not None:
             self._superstep_under_way.stop()
 

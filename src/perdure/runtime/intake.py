@@ -61,11 +61,11 @@ class Intake:
         """The ids of commands that would do the same."""
         return tuple(answer_id(request.id) for request, _ in self.answers)
 
-    @property
-    def told(self) -> tuple[Told, ...]:
+    def told(self, values: Values, *, by: str | None) -> tuple[Told, ...]:
         """What the checkpoint tells."""
         first = (Told("started"),) if self.is_turn else ()
-        return (*first, *(answered(request) for request, _ in self.answers), Told("checkpoint"))
+        answers = (answered(request, values, by=by, what=self.shown.get(request.id)) for request, _ in self.answers)
+        return (*first, *answers, Told("checkpoint"))
 
 
 def checked(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.stores.port import Store
 
 BY_DEADLINE = "its deadline"
+BY_DEFAULT = "the default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +187,13 @@ class RunOutside:
         after = moves.answer(
             snapshot, [(request, value)], at=command.at, by=command.by, what={request.id: command.shown}
         )
-        return taken.then(after, answered(request), consumed=command.command_id)
+        told = answered(request, self._values, by=command.by, what=command.shown)
+        return taken.then(after, told, consumed=command.command_id)
 
     def _received(self, taken: Taken, command: MessageCommand) -> Taken | None:
         snapshot = taken.snapshot
+        if command.command_id in snapshot.received:
+            return taken.then(snapshot, consumed=command.command_id)
         if command.target_id is None and not (snapshot.is_idle and snapshot.next_timer is None):
             # The next turn begins when this one has ended.
             return None
@@ -201,9 +205,9 @@ class RunOutside:
             return taken.then(snapshot, self._warning(text), consumed=command.command_id)
         value = self._values.fix(message, f"message for executor {target_id!r}")
         if command.target_id is None:
-            after = moves.begin_turn(snapshot, target_id=target_id, value=value)
+            after = moves.begin_turn(snapshot, target_id=target_id, value=value, message_id=command.command_id)
             return taken.then(after, Told("started"), consumed=command.command_id)
-        after = moves.receive(snapshot, target_id=target_id, value=value, send=command.command_id)
+        after = moves.receive(snapshot, target_id=target_id, value=value, message_id=command.command_id)
         return taken.then(after, Told("received", executor_id=target_id), consumed=command.command_id)
 
     def _deliverable(self, command: MessageCommand, target_id: str) -> object:
@@ -251,9 +255,10 @@ class RunOutside:
     def _expired(self, taken: Taken, request: Request, now: str) -> Taken:
         assert request.default is not None, "a deadline has a default"
         after = moves.answer(
-            taken.snapshot, [(request, request.default)], at=now, by=BY_DEADLINE, what={request.id: "the default"}
+            taken.snapshot, [(request, request.default)], at=now, by=BY_DEADLINE, what={request.id: BY_DEFAULT}
         )
-        return taken.then(after, answered(request), done=answer_id(request.id))
+        told = answered(request, self._values, by=BY_DEADLINE, what=BY_DEFAULT)
+        return taken.then(after, told, done=answer_id(request.id))
 
     def _warning(self, text: str) -> Told:
         return Told("warning", self._values.fix(text, "a warning"))
@@ -307,9 +312,10 @@ async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, 
     return {command.request_id: command for command in read if isinstance(command, AnswerCommand)}
 
 
-def answered(request: Request) -> Told:
-    """The event of an answer."""
-    return Told("answered", executor_id=request.executor_id, request_id=request.id)
+def answered(request: Request, values: Values, *, by: str | None, what: str | None) -> Told:
+    """The event of an answer: who gave it, and what it is in short."""
+    data = values.fix({"by": by, "answer": what}, "an answer")
+    return Told("answered", data, executor_id=request.executor_id, request_id=request.id)
 
 
 def fan_ins_of(graph: Graph) -> Mapping[str, FanIn]:

@@ -29,7 +29,7 @@ from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
 from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
-from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger
+from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger, status_of
 from perdure.runtime.opening import Tenure
 from perdure.runtime.outside import RunOutside, waiting_answers
 from perdure.runtime.presence import PRESENCE, Occupant
@@ -37,8 +37,10 @@ from perdure.runtime.rekeep import rekept
 from perdure.tracing import NO_SPAN, begin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
+    from perdure.checkpoint.values import Values
+    from perdure.kernel.snapshot import Output
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.intake import Intake
     from perdure.storages.binding import Binding
@@ -297,7 +299,7 @@ class Session:
         is_attached = self._call.has_message and not self._is_turn
         if is_attached or tenure.snapshot.is_settled:
             # Who gives the first input again stands at the beginning: all that was committed since is news.
-            for event in output_events(tenure):
+            for event in output_events(tenure.snapshot.outputs, tenure.values):
                 yield event
         for request in tenure.snapshot.requests.values():
             yield request_event(request, tenure.values)
@@ -310,6 +312,10 @@ class Session:
             at = self._blueprint.clock.now().astimezone(UTC).isoformat()
             by = str(tenure.claim.owner) if tenure.claim is not None else None
             snapshot = intake.taken_in(brought, self._blueprint.graph, tenure, self._message, at=at, by=by)
+            if brought.kind is not None and not self._is_turn:
+                # The commit makes the journal void. What an earlier life has finished of the superstep goes with it.
+                recorded = (await ledger.open()).records()
+                snapshot = replace(snapshot, carried={**snapshot.carried, **recorded})
             tenure.run_kwargs = brought.kwargs
             if brought.kind is None:
                 tenure.snapshot = snapshot
@@ -326,8 +332,9 @@ class Session:
         self, tenure: Tenure, ledger: Ledger, snapshot: Snapshot, brought: Intake
     ) -> AsyncGenerator[WorkflowEvent[Any]]:
         kind = brought.kind or ""
+        by = str(tenure.claim.owner) if tenure.claim is not None else None
         try:
-            info = await ledger.commit(snapshot, kind, told=brought.told, done=brought.done)
+            info = await ledger.commit(snapshot, kind, told=brought.told(tenure.values, by=by), done=brought.done)
         except (StaleHeadError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
@@ -357,21 +364,25 @@ class Session:
             PRESENCE.leave(self._occupant)
 
 
-def output_events(tenure: Tenure) -> list[WorkflowEvent[Any]]:
-    """The outputs of the turn that are committed, as they are told."""
+def output_events(outputs: Iterable[Output], values: Values) -> list[WorkflowEvent[Any]]:
+    """Committed outputs, as they are told."""
     return [
-        WorkflowEvent(output.kind, tenure.values.give(output.data), executor_id=output.executor_id, origin=FRAMEWORK)
-        for output in tenure.snapshot.outputs
+        WorkflowEvent(output.kind, values.give(output.data), executor_id=output.executor_id, origin=FRAMEWORK)
+        for output in outputs
     ]
 
 
 def final_state(snapshot: Snapshot) -> WorkflowRunState:
     """Where a run that is not driven stands."""
-    if snapshot.cancelled is not None:
-        return WorkflowRunState.CANCELLED
-    if snapshot.is_asleep:
-        return WorkflowRunState.SLEEPING
-    return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if snapshot.requests else WorkflowRunState.IDLE
+    match status_of(snapshot):
+        case "cancelled":
+            return WorkflowRunState.CANCELLED
+        case "waiting":
+            return WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
+        case "sleeping":
+            return WorkflowRunState.SLEEPING
+        case "idle" | "running":
+            return WorkflowRunState.IDLE
 
 
 def _nothing_to_do(call: Call) -> Exception:

@@ -19,7 +19,7 @@ from perdure.runtime.tries import Tries
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from perdure.checkpoint.values import Kept
     from perdure.graph.port import StepCall
@@ -41,6 +41,7 @@ NOT_DONE: Final = NotDone.NOT_DONE
 """What a function for `if_interrupted` returns if the work was not done: then the step is run again."""
 
 _key: ContextVar[str | None] = ContextVar("perdure_step_key", default=None)
+_spent: ContextVar[dict[str, float] | None] = ContextVar("perdure_step_spent", default=None)
 
 
 def step_key() -> str:
@@ -58,6 +59,11 @@ def step_key() -> str:
 def is_inside_step() -> bool:
     """Whether a step is running. It is finished or not, and can't be left in the middle to wait."""
     return _key.get() is not None
+
+
+def spent_by_step() -> dict[str, float] | None:
+    """Where the step that is running counts what it spends, so that it is counted with its record; None outside."""
+    return _spent.get()
 
 
 class StepOwner(Protocol):
@@ -83,6 +89,10 @@ class StepOwner(Protocol):
 
     def warn(self, text: str) -> None:
         """Tell a warning."""
+        ...
+
+    def spend(self, amounts: Mapping[str, float]) -> None:
+        """Count what was spent."""
         ...
 
 
@@ -147,11 +157,12 @@ class Steps:
             if None not in {record.digest, step.digest} and record.digest != step.digest:
                 raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
             if record.result is not None:
+                self._owner.spend(record.spent)
                 return self._given(step, record.result)
             if record.is_open:
                 settled = await self._settled(step, record)
                 if settled is not NOT_DONE:
-                    return await self._kept(step, settled)
+                    return await self._kept(step, settled, {})
             step = replace(step, round=record.round + 1)
         return await self._attempted(step)
 
@@ -204,7 +215,7 @@ class Steps:
             try:
                 with self._owner.parking.working():
                     await self._say(step, is_open=True)
-                    return await self._kept(step, await self._timed(step))
+                    return await self._finished(step)
             except Exception as error:
                 outlook = await tries.failed(error)
                 # One that was cut off in the middle may have been done: if it is not tried again here, that stays open.
@@ -213,6 +224,15 @@ class Steps:
                 if outlook is None:
                     raise
                 self._owner.warn(f"step {step.name!r} of executor {self._owner.executor_id!r}: {outlook}")
+
+    async def _finished(self, step: _Step) -> Any:
+        spent: dict[str, float] = {}
+        token = _spent.set(spent)
+        try:
+            result = await self._timed(step)
+        finally:
+            _spent.reset(token)
+        return await self._kept(step, result, spent)
 
     async def _say(self, step: _Step, *, is_open: bool) -> None:
         """Where a crash is not simply answered by doing it again: put on disk that a step begins, or that it raised."""
@@ -239,14 +259,14 @@ class Steps:
         except OutOfTimeError as error:
             raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
 
-    async def _kept(self, step: _Step, result: Any) -> Any:
+    async def _kept(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
         """The result as every life sees it, on disk."""
-        self._owner.require_running()
+        self._owner.spend(spent)
         kept = self._fixed(step, result) if self._around.keeps_records else None
         if kept is None or kept.refusal is not None:
             self._unrecorded[step.place] = result
             return result
-        record = StepRecord(now(self._around.clock), step.digest, result=kept)
+        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent)
         await self._around.put(step.place, record.encoded())
         return self._given(step, kept)
 

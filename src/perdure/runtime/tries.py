@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.steps import TriesRecord
-from perdure.errors import RunError, WorkflowCheckpointException
+from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
 from perdure.runtime.parking import moment_of, seconds_until
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _IN_PLACE_SECONDS_MAX = 5.0
 
 def is_final(error: BaseException) -> bool:
     """Whether an error is one of the run itself, which no other attempt would mend."""
-    return isinstance(error, (RunError, WorkflowCheckpointException))
+    return isinstance(error, (RunError, WorkflowCheckpointException, BudgetExceededError))
 
 
 class Tries:

@@ -273,7 +273,7 @@ class Desk:
     ) -> str:
         """Send a message to a run: to one of its executors, or as its next turn; its id.
 
-        It is durable when this returns. A message of the same `message_id` while the first waits is that one. Raises
+        It is durable when this returns. A message of a `message_id` that the run has had is not taken in again. Raises
         RunNotFoundError, EncodeError.
         """
         chosen = message_id or self._clock.new_id()
@@ -283,7 +283,14 @@ class Desk:
         return chosen
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Tell a run to stop. Whoever drives it stops soon and leaves a checkpoint; otherwise the next to drive it."""
+        """Tell a run to stop. Whoever drives it stops soon and leaves a checkpoint; otherwise the next to drive it.
+
+        A run that has nothing to do, or was stopped before, is left alone: a later turn is not stopped by that.
+        """
+        record = await self._store.run(run_id)
+        rests = record is not None and record.status in {"idle", "cancelled"}
+        if rests and not await self._store.inbox(run_id):
+            return
         await self._store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
 
     def _now(self) -> str:

@@ -106,8 +106,9 @@ async def sweep(
                     f"crashed {moment} call {call} ({point.calls[call] if point.was_hit else 'not reached'}): "
                     f"the resumed run ended with {outcome!r}, not with {expected!r}"
                 )
-            if not point.was_hit:
+            # A call that nobody waits for may be given up before its point: only the number of calls ends the sweep.
+            if call >= len(point.calls):
                 calls = tuple(point.calls)
                 break
-            call, points = call + 1, points + 1
+            call, points = call + 1, points + point.was_hit
     return Sweep(points, calls)

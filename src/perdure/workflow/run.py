@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
 
     from perdure.checkpoint.record import WorkflowCheckpoint
-    from perdure.kernel.snapshot import Snapshot
+    from perdure.kernel.snapshot import Output, Snapshot
+    from perdure.kernel.trail import Trail
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
     from perdure.workflow.workflow import Workflow
@@ -75,7 +76,8 @@ class Run:
         self._stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | None = None
         self._ahead: deque[WorkflowEvent[Any]] = deque()
         self._told: list[WorkflowEvent[Any]] = []
-        self._outputs: dict[int, list[WorkflowEvent[Any]]] = {}
+        self._outputs: dict[int, Trail[Output]] = {}
+        """By turn what is committed. A message that comes while the run is read begins its next turn."""
         self._mine: Tenure | None = None
         self._reading: _Reading | None = None
         self._pulled = 0
@@ -133,7 +135,11 @@ class Run:
         if self._failure is not None:
             raise self._failure
         told = [event for event in self._told if event.type not in _OUTPUTS]
-        return WorkflowRunResult.of([*told, *(event for turn in self._outputs.values() for event in turn)])
+        outputs = [event for turn in self._outputs.values() for event in self._told_again(turn)]
+        return WorkflowRunResult.of([*told, *outputs])
+
+    def _told_again(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
+        return output_events(outputs, self._tenure().values)
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         while True:
@@ -185,13 +191,13 @@ class Run:
         """Keep what the instance holds of this run, once the stream has found it: before, it may hold another."""
         if self._pulled > _TOLD_BEFORE_OPENING:
             self._mine = self._workflow.tenure
+        if self._mine is not None:
+            self._outputs[self._mine.snapshot.turn] = self._mine.snapshot.outputs
 
     def _end(self) -> None:
-        """The stream has ended: the outputs of the turn are those that are committed."""
+        """The stream has ended."""
         self._stream = None
         self._follow()
-        if self._mine is not None:
-            self._outputs[self._mine.snapshot.turn] = output_events(self._mine)
 
     async def _until_durable(self) -> None:
         """Read ahead until what came from outside is committed; without a storage, until it is taken in."""

@@ -249,8 +249,9 @@ class WorkflowExecutor(Executor):
 def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
     """The terms of a request, to be passed on with it."""
     if request.deadline is None:
-        return Terms()
-    return Terms(deadline=datetime.fromisoformat(request.deadline), default=give(request.default))
+        return Terms(approved_digest=request.approves)
+    deadline = datetime.fromisoformat(request.deadline)
+    return Terms(deadline=deadline, default=give(request.default), approved_digest=request.approves)
 
 
 def _records_inside(activation: ActivationRecorder) -> dict[str, object]:

@@ -23,9 +23,10 @@ _LIFE_SECONDS_DRAWN = 0.4
 
 @dataclass(slots=True)
 class _Run:
-    """A run on its way: where it is, what the store said after each death, and what has killed it."""
+    """A run on its way: where it is, how many lives it had, what the store said after each, and what has killed it."""
 
     place: Place
+    lives: int = 0
     looks: list[Look] = field(default_factory=list["Look"])
     deaths: list[str] = field(default_factory=list[str])
 
@@ -78,13 +79,20 @@ class Disturbing:
         self._finish(run, tuple(done))
 
     def _aimed_life(self, run: _Run, aim: Aim) -> Ended:
-        ended = self.stage.life(run.place, Fate(aim.name, aim.occurrence, is_resuming=bool(run.deaths)))
+        ended = self._life(run, Fate(aim.name, aim.occurrence))
         if aim is not THROUGH:
             self.aims.settle(aim, was_hit=ended.was_killed)
         if ended.was_killed:
             run.deaths.append(f"{aim.name} #{aim.occurrence}")
             self.report.windows[f"{window_of(aim.name)}/{self.stage.kind}"] += 1
-        elif ended.error is not None:
+        return ended
+
+    def _life(self, run: _Run, fate: Fate, *, kill_after_seconds: float | None = None) -> Ended:
+        """The next life of a run. One that fails breaks the run's continuation."""
+        fate.is_resuming = run.lives > 0
+        run.lives += 1
+        ended = self.stage.life(run.place, fate, kill_after_seconds=kill_after_seconds)
+        if ended.error is not None:
             self.report.checked("prefix continuation", self.stage.kind, ended.error, run.history)
         return ended
 
@@ -92,16 +100,16 @@ class Disturbing:
         run = _Run(self.stage.new_place())
         while len(run.deaths) < _DEATHS_PER_RUN_MAX:
             seconds = self.chance.seconds(_LIFE_SECONDS_DRAWN)
-            ended = self.stage.life(run.place, Fate(is_resuming=bool(run.deaths)), kill_after_seconds=seconds)
+            ended = self._life(run, Fate(), kill_after_seconds=seconds)
+            if ended.error is not None or not self._looked(run):
+                return
             if not ended.was_killed:
                 break
             run.deaths.append(f"{seconds:.4f} seconds")
-            if not self._looked(run):
-                return
         self._finish(run, None)
 
     def _looked(self, run: _Run) -> bool:
-        """After a death: every checkpoint that is listed loads, and the log goes on from what it was."""
+        """After a life: whether every checkpoint that is listed loads."""
         try:
             run.looks.append(self.stage.look(run.place))
         except RuntimeError as error:
@@ -112,10 +120,8 @@ class Disturbing:
 
     def _finish(self, run: _Run, aims: tuple[Aim, ...] | None) -> None:
         """Let the run end, and judge it. What its last life came by is known from here on."""
-        ended = self.stage.life(run.place, Fate(is_resuming=bool(run.deaths)))
-        if ended.error is not None or ended.was_killed:
-            what = ended.error or "it was killed by somebody else"
-            self.report.checked("prefix continuation", self.stage.kind, what, run.history)
+        ended = self._life(run, Fate())
+        if ended.error is not None or not self._looked(run):
             return
         if aims is not None:
             self.aims.learn(ended.value, aims)
@@ -123,7 +129,7 @@ class Disturbing:
 
     def _judge(self, run: _Run) -> None:
         """At the end: the run is the undisturbed one, and each log on the way is the beginning of its own."""
-        kind, last = self.stage.kind, self.stage.look(run.place)
+        kind, last = self.stage.kind, run.looks[-1]
         broken = next((what for look in run.looks if (what := look.is_continued_by(last))), None)
         differs = last.gap() or broken or self.expected.differs(last, self.stage.subject)
         self.report.checked("prefix continuation", kind, differs, run.history)

@@ -11,12 +11,11 @@ import os
 import select
 import signal
 import traceback
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable
 
 LIFE_SECONDS_MAX = 60.0
 _CHUNK = 1 << 16
@@ -110,17 +109,20 @@ class Gate:
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
+        self._heard, self._saying = os.pipe()
 
     def wait(self) -> None:
-        """In a child: wait until the gate opens."""
+        """In a child: say that it is there, and wait until the gate opens."""
         os.close(self._writing)
+        os.write(self._saying, b".")
+        os.close(self._saying)
         os.read(self._reading, 1)
 
-    @contextmanager
-    def closed(self) -> Generator[None]:
-        """In the parent: closed while children are begun, then open."""
-        try:
-            yield
-        finally:
-            os.close(self._writing)
-            os.close(self._reading)
+    def open(self, *, for_children: int) -> None:
+        """In the parent: wait until so many are there, or dead, and open."""
+        os.close(self._saying)
+        missing = for_children
+        while missing and (there := os.read(self._heard, missing)):
+            missing -= len(there)
+        for end in (self._writing, self._reading, self._heard):
+            os.close(end)
