@@ -127,12 +127,32 @@ async def test_messages_for_the_next_turn_wait_until_the_run_is_idle_and_come_in
     assert [event.type async for event in storage.events("r")].count("started") == 4
 
 
+async def test_a_handle_that_is_read_meanwhile_gives_the_outputs_of_all_turns(storage: Storage) -> None:
+    counter = held()
+    run = await counting(storage, counter).start(0, run_id="r")
+    reading = asyncio.ensure_future(run.result())
+    await counter.is_at_one.wait()
+    await storage.send("r", 13)
+    counter.may_go_on.set()
+    assert (await reading).get_outputs() == ["0", "1", "2", "3", "13"]
+
+
 async def test_a_message_sent_twice_under_one_id_while_it_waits_is_one(storage: Storage) -> None:
     await counting(storage).run(0, run_id="r")
     for text in ("hello", "hello", "something else"):
         assert await storage.send("r", text, target="listener", message_id="m") == "m"
     await counting(storage).run(run_id="r")
     assert await told(storage) == ["0", "1", "2", "3", "heard hello"]
+
+
+async def test_a_message_that_is_sent_again_after_it_was_taken_in_is_no_news(storage: Storage) -> None:
+    await counting(storage).run(0, run_id="r")
+    for target in ("listener", None):
+        for message in ("hello", "something else") if target else (12, 3):
+            await storage.send("r", message, target=target, message_id=f"to {target}")
+            await counting(storage).run(run_id="r")
+    assert await told(storage) == ["0", "1", "2", "3", "heard hello", "12", "13"]
+    assert await storage.store.inbox("r") == []
 
 
 async def test_the_same_message_under_two_ids_is_two(storage: Storage) -> None:

@@ -155,3 +155,25 @@ async def test_what_a_sleeping_sub_workflow_spends_is_counted_once(storage: Stor
 async def test_a_budget_that_is_no_amount_is_refused(amount: Any) -> None:
     with pytest.raises(ValueError, match="a budget is a finite number"):
         await looping(None, rounds=1).run(1, budget={"usd": amount})
+
+
+async def test_what_a_step_has_spent_counts_though_a_later_entry_does_not_run_it(storage: Storage) -> None:
+    calls = 0
+
+    async def do(message: int, ctx: Context) -> None:
+        def ask() -> str:
+            nonlocal calls
+            calls += 1
+            ctx.spend(usd=2.5)
+            return "answer"
+
+        ctx.spend(calls=1)
+        await ctx.step("ask", ask)
+        await ctx.sleep(HOUR)
+        await ctx.yield_output(message)
+
+    workflow = alone(do, ManualClock(skips=True), storage)
+    result = await workflow.run(1, run_id=RUN_ID)
+    assert (calls, result.get_outputs()) == (1, [1])
+    assert workflow.tenure is not None
+    assert workflow.tenure.snapshot.limits.spent == {"usd": 2.5, "calls": 1}
