@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 _ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")
+_PROCESS = re.compile(r"process \d+ on [^\s'\"]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """A run as it stands: its numbered log, its outputs in order, the state of its head, what still waits.
 
-    Ids that chance has chosen and moments are left out.
+    Ids that chance has chosen, moments and the names of processes are left out.
     """
 
     log: Sequence[str] = ()
@@ -114,7 +115,7 @@ def _names(events: Iterable[WorkflowEvent[Any]], run_id: str) -> Mapping[str, st
 def _cleaned(text: str, names: Mapping[str, str]) -> str:
     for found, name in names.items():
         text = text.replace(found, name)
-    return _MOMENT.sub("(moment)", text)
+    return _PROCESS.sub("(process)", _MOMENT.sub("(moment)", text))
 
 
 def _fact(event: WorkflowEvent[Any]) -> str:
