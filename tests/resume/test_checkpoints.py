@@ -185,6 +185,9 @@ async def test_time_that_runs_backwards_does_not_reorder_a_run(storage: Storage)
             self.ids += 1
             return f"id-{self.ids}"
 
+        async def sleep(self, seconds: float) -> None:
+            raise AssertionError(f"nobody waits {seconds} seconds here")
+
     tally = Tally()
     builder = WorkflowBuilder(start_executor=tally, name="back", checkpoint_storage=storage, clock=Backwards())
     await builder.add_edge(tally, tally).build().run(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +17,7 @@ from perdure import (
     Retention,
     WorkflowBuilder,
 )
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,22 +26,11 @@ if TYPE_CHECKING:
     from perdure import Workflow
 
 
-class Hours:
+class Hours(ManualClock):
     """A clock that a test moves on."""
 
-    def __init__(self) -> None:
-        self.time = datetime(2030, 1, 1, tzinfo=UTC)
-        self.ids = 0
-
-    def now(self) -> datetime:
-        return self.time
-
-    def new_id(self) -> str:
-        self.ids += 1
-        return f"id-{self.ids}"
-
     def pass_by(self, hours: int) -> None:
-        self.time += timedelta(hours=hours)
+        self.advance(timedelta(hours=hours))
 
 
 def timed(storage: Storage, clock: Hours, *, limit: int = 3) -> Workflow:

@@ -16,7 +16,7 @@ from perdure.testing.clock import ManualClock
 if TYPE_CHECKING:
     from tests.waiting.scenes import Storage
 
-    from perdure import Workflow, WorkflowRunResult
+    from perdure import Workflow
 
 IDLE, CANCELLED = WorkflowRunState.IDLE, WorkflowRunState.CANCELLED
 
@@ -37,7 +37,8 @@ async def test_new_limits_after_a_failure_lose_nothing_that_had_finished(
 
     with pytest.raises(ValueError, match="broken"):
         await side_by_side(clock, storage, works, fails).run("go", run_id=RUN_ID)
-    result: WorkflowRunResult = await side_by_side(clock, storage, works, fails).run(run_id=RUN_ID, **limits)
+    again = side_by_side(clock, storage, works, fails).run(run_id=RUN_ID, stream=False, **limits)
+    result = await again
     assert (ended(result), result.get_outputs(), sorted(work.done)) == (IDLE, ["WORKED"], ["step", "worked"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias, cast
 from typing_extensions import TypeIs
 
 from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields of FailedMessage
+from perdure.moments import seconds_of
 
 Backoff: TypeAlias = float | timedelta | Callable[[int], float]
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -85,17 +85,6 @@ def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy
     if seconds == 0:
         raise ValueError("timeout is more than 0 seconds; leave it out for no limit")
     return Policy(retry, seconds, on_error)
-
-
-def seconds_of(name: str, given: object) -> float:
-    """A time that a user gave, in seconds. Raises TypeError or ValueError that call it by `name`."""
-    if isinstance(given, timedelta):
-        given = given.total_seconds()
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{name} is a number or a timedelta, not {given!r}")
-    if not math.isfinite(given) or given < 0:
-        raise ValueError(f"{name} is finite and not negative, not {given!r}")
-    return float(given)
 
 
 def _require_attempts(attempts: object) -> None:

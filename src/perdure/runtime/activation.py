@@ -16,10 +16,11 @@ from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.kernel.superstep import home_of
+from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
 from perdure.runtime.journal import NoJournal
 from perdure.runtime.logbook import FRAMEWORK, Logbook
-from perdure.runtime.parking import Parked, Parking, finished, moment_of, now, seconds_until
+from perdure.runtime.parking import Parked, Parking, finished
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps, is_inside_step, spent_by_step
 from perdure.tracing import NO_SPAN

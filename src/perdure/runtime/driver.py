@@ -24,12 +24,12 @@ from perdure.graph.context import SHARED_SCOPE
 from perdure.graph.edges import FanOutEdgeGroup
 from perdure.kernel.effects import Sent, Told
 from perdure.kernel.superstep import conflicts, fold, plan
+from perdure.moments import seconds_until
 from perdure.runtime.activation import FRAMEWORK, Surroundings
 from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.narration import live, told_of
 from perdure.runtime.outside import NoOutside, fan_ins_of
-from perdure.runtime.parking import seconds_until
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
 from perdure.tracing import NO_SPAN

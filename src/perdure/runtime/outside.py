@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.checkpoint.commands import (
@@ -19,6 +19,7 @@ from perdure.kernel import moves
 from perdure.kernel.effects import Told
 from perdure.kernel.snapshot import Cancelled
 from perdure.kernel.superstep import FanIn
+from perdure.moments import now
 from perdure.records import Mark
 from perdure.runtime.answers import checked_answer
 from perdure.runtime.routing import accepts
@@ -264,7 +265,7 @@ class RunOutside:
         return Told("warning", self._values.fix(text, "a warning"))
 
     def _now(self) -> str:
-        return self._clock.now().astimezone(UTC).isoformat()
+        return now(self._clock)
 
     async def wait(self, snapshot: Snapshot) -> bool:
         """If time will move the run on: wait for the next that is due, or until somebody sends something."""

@@ -6,10 +6,7 @@ import asyncio
 import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Never, TypeVar
-
-from perdure.graph.policy import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -182,25 +179,3 @@ async def stop(tasks: Sequence[asyncio.Future[Any]]) -> None:
 def has_failed(task: asyncio.Future[Any]) -> bool:
     """Whether a task has ended otherwise than well."""
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def now(clock: Clock) -> Moment:
-    """The present moment."""
-    return clock.now().astimezone(UTC).isoformat()
-
-
-def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> Moment:
-    """The moment that a user meant by a time from now on, or by a time of day. Raises TypeError, ValueError."""
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
-            raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
-        return given.astimezone(UTC).isoformat()
-    try:
-        return (clock.now() + timedelta(seconds=seconds_of(what, given))).astimezone(UTC).isoformat()
-    except OverflowError:
-        raise ValueError(f"{what} is too far away: {given!r}") from None
-
-
-def seconds_until(clock: Clock, moment: Moment) -> float:
-    """How long it is until a moment; 0 if it has passed."""
-    return max((datetime.fromisoformat(moment) - clock.now()).total_seconds(), 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.manifest import trace_of
@@ -22,6 +21,7 @@ from perdure.errors import (
 )
 from perdure.events import WorkflowEvent, WorkflowRunState
 from perdure.kernel.snapshot import Snapshot
+from perdure.moments import now
 from perdure.records import digest
 from perdure.runtime import intake, opening
 from perdure.runtime.activation import FRAMEWORK
@@ -309,7 +309,7 @@ class Session:
         while True:
             brought = self._intake
             assert brought is not None, "a session is opened before it is read"
-            at = self._blueprint.clock.now().astimezone(UTC).isoformat()
+            at = now(self._blueprint.clock)
             by = str(tenure.claim.owner) if tenure.claim is not None else None
             snapshot = intake.taken_in(brought, self._blueprint.graph, tenure, self._message, at=at, by=by)
             if brought.kind is not None and not self._is_turn:

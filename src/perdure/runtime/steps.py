@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
-from perdure.runtime.parking import OutOfTimeError, now, within
+from perdure.moments import now
+from perdure.runtime.parking import OutOfTimeError, within
 from perdure.runtime.tries import Tries
 from perdure.tracing import current, traced
 

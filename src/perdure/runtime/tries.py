@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from perdure.checkpoint.steps import TriesRecord
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
-from perdure.runtime.parking import moment_of, seconds_until
+from perdure.moments import moment_of, seconds_until
 
 if TYPE_CHECKING:
     from perdure.graph.policy import Retry

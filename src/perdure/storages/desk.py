@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -33,6 +32,7 @@ from perdure.errors import (
     UnknownRequestError,
     UntrustedTypeError,
 )
+from perdure.moments import now
 from perdure.stores.owners import this_process
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class Desk:
         await self._store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
 
     def _now(self) -> str:
-        return self._clock.now().astimezone(UTC).isoformat()
+        return now(self._clock)
 
 
 def _require_fitting(request_id: str, request: _Open, answer: object, seen: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import weakref
 from asyncio import CancelledError
 from functools import partial
@@ -12,12 +13,12 @@ from perdure.clock import SystemClock
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph.messages import WorkflowMessage
+from perdure.moments import moment_of
 from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.blueprint import Blueprint
 from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift
-from perdure.runtime.limits import checked_budget, moment_of
 from perdure.runtime.opening import is_unfinished
 from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
@@ -184,9 +185,9 @@ class Workflow:
         `takeover` replaces an owner that can't be seen to be dead.
 
         `deadline` and `budget` are limits of the run that are part of its checkpoints: when the deadline has passed it
-        is cancelled between two supersteps; when it has spent more of something than its budget has (`supersteps`,
-        `activations`, and what executors report with `ctx.spend`), it stops with BudgetExceededError and can be resumed
-        with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers` is False.
+        is cancelled, in the middle of a superstep too; when it has spent more of something than its budget has
+        (`supersteps`, `activations`, and what executors report with `ctx.spend`), it stops with BudgetExceededError and
+        can be resumed with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers` is False.
 
         Without `stream` the result is to be awaited; with it, it is to be read: `async for event in ...`.
         """
@@ -200,8 +201,8 @@ class Workflow:
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=stream,
             takeover=takeover,
-            deadline=None if deadline is None else moment_of(deadline, self.blueprint.clock),
-            budget=None if budget is None else checked_budget(budget),
+            deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
+            budget=None if budget is None else _budget(budget),
             waits=wait_for_timers,
         )
         _require_one_way(call)
@@ -322,8 +323,8 @@ class Workflow:
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=True,
             takeover=takeover,
-            deadline=None if deadline is None else moment_of(deadline, self.blueprint.clock),
-            budget=None if budget is None else checked_budget(budget),
+            deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
+            budget=None if budget is None else _budget(budget),
             waits=wait_for_timers,
         )
         _require_one_way(call)
@@ -407,3 +408,13 @@ def _require_one_way(call: Call) -> None:
         raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
     if not call.has_message and call.responses is None and not call.names_a_run:
         raise ValueError("give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise")
+
+
+def _budget(budget: Mapping[str, float]) -> dict[str, float]:
+    """The same, if every amount is one. Raises TypeError, ValueError."""
+    for name, amount in budget.items():
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
+            raise TypeError(f"the budget of {name!r} is a number, not {amount!r}")
+        if not math.isfinite(amount) or amount < 0:
+            raise ValueError(f"the budget of {name!r} is finite and not negative, not {amount!r}")
+    return dict(budget)

@@ -1,0 +1,43 @@
+"""Moments and durations: as users give them, and as text in UTC that sorts as time does."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.clock import Clock
+
+
+def now(clock: Clock) -> str:
+    """The present moment."""
+    return clock.now().astimezone(UTC).isoformat()
+
+
+def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> str:
+    """The moment that a user meant by a time from now on, or by a time of day. Raises TypeError, ValueError."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
+        return given.astimezone(UTC).isoformat()
+    try:
+        return (clock.now() + timedelta(seconds=seconds_of(what, given))).astimezone(UTC).isoformat()
+    except OverflowError:
+        raise ValueError(f"{what} is too far away: {given!r}") from None
+
+
+def seconds_until(clock: Clock, moment: str) -> float:
+    """How long it is until a moment; 0 if it has passed."""
+    return max((datetime.fromisoformat(moment) - clock.now()).total_seconds(), 0.0)
+
+
+def seconds_of(name: str, given: object) -> float:
+    """A time that a user gave, in seconds. Raises TypeError or ValueError that call it by `name`."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{name} is a number or a timedelta, not {given!r}")
+    if not math.isfinite(given) or given < 0:
+        raise ValueError(f"{name} is finite and not negative, not {given!r}")
+    return float(given)
