@@ -209,7 +209,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a run is known: its newest commit, its newest event, the newest command that waits, and its owner."""
+    """How far a run is known: its newest commit, its newest event, the newest command that waits, and its owner.
+
+    The owner is None also if it is certainly dead.
+    """
 
     head: str | None = None
     events: int = 0

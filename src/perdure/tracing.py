@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Attributes = Mapping[str, str | int | float | bool | None]
 
 _NAME = "perdure"
+_INHERITED = ("run_id", "checkpoint_id")
+"""What every span of a run says: which run, and at which checkpoint it stood."""
 
 
 class Span(Protocol):
@@ -30,8 +32,12 @@ class Span(Protocol):
         """A piece of this work."""
         ...
 
-    def note(self, **attributes: str | float | bool | None) -> None:
-        """Say more of it."""
+    def stands_at(self, checkpoint_id: str) -> None:
+        """From now on what begins inside of it follows this checkpoint."""
+        ...
+
+    def link(self, traceparent: str) -> None:
+        """Link it to the span of an earlier life."""
         ...
 
     def end(self, error: BaseException | None = None) -> None:
@@ -52,8 +58,11 @@ class _NoSpan:
         del name, attributes
         return self
 
-    def note(self, **attributes: str | float | bool | None) -> None:
+    def stands_at(self, checkpoint_id: str) -> None:
         """Nobody listens."""
+
+    def link(self, traceparent: str) -> None:
+        """Nobody follows it."""
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing was begun."""
@@ -69,7 +78,8 @@ def begin(name: str, *, linked: str | None, **attributes: str | float | bool | N
         return NO_SPAN
     links = [link] if (link := _link(trace, linked)) is not None else []
     tracer = trace.get_tracer(_NAME)
-    return _OtelSpan(trace, tracer, tracer.start_span(name, links=links, attributes=_told(attributes)))
+    begun = tracer.start_span(name, links=links, attributes=_told(attributes))
+    return _OtelSpan(trace, tracer, begun, {key: attributes.get(key) for key in _INHERITED})
 
 
 @contextmanager
@@ -94,10 +104,11 @@ def current(span: Span) -> Generator[None]:
 
 
 class _OtelSpan:
-    def __init__(self, trace: Any, tracer: Any, span: Any) -> None:
+    def __init__(self, trace: Any, tracer: Any, span: Any, inherited: dict[str, Any]) -> None:
         self._trace = trace
         self._tracer = tracer
         self._span = span
+        self._inherited = inherited
         self._is_over = False
 
     @property
@@ -110,11 +121,17 @@ class _OtelSpan:
 
     def child(self, name: str, **attributes: str | float | bool | None) -> Span:
         context = self._trace.set_span_in_context(self._span)
-        begun = self._tracer.start_span(name, context=context, attributes=_told(attributes))
-        return _OtelSpan(self._trace, self._tracer, begun)
+        every = {**self._inherited, **attributes}
+        begun = self._tracer.start_span(name, context=context, attributes=_told(every))
+        return _OtelSpan(self._trace, self._tracer, begun, self._inherited)
 
-    def note(self, **attributes: str | float | bool | None) -> None:
-        self._span.set_attributes(_told(attributes))
+    def stands_at(self, checkpoint_id: str) -> None:
+        self._inherited["checkpoint_id"] = checkpoint_id
+
+    def link(self, traceparent: str) -> None:
+        link = _link(self._trace, traceparent)
+        if link is not None:
+            self._span.add_link(link.context)
 
     def as_current(self) -> Any:
         return self._trace.use_span(

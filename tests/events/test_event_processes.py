@@ -66,8 +66,8 @@ def opened(kind: str, path: Path) -> Store:
     return SqliteStore(path) if kind == "sqlite" else FileStore(path)
 
 
-def followed(store: Store, **options: Any) -> AsyncGenerator[WorkflowEvent[Any]]:
-    return committed_events(store, lambda: SHOP, "r", follow=True, until_rest=True, **options)
+def followed(store: Store, *, until_rest: bool = True, **options: Any) -> AsyncGenerator[WorkflowEvent[Any]]:
+    return committed_events(store, lambda: SHOP, "r", follow=True, until_rest=until_rest, **options)
 
 
 def told_by(commits: range) -> list[str]:
@@ -91,16 +91,28 @@ async def test_what_another_process_commits_is_told_here(kind: str, tmp_path: Pa
     await store.close()
 
 
-async def test_the_log_goes_on_without_a_gap_when_the_process_that_told_it_is_killed(kind: str, tmp_path: Path) -> None:
+async def test_who_waits_for_rest_does_not_wait_for_the_dead(kind: str, tmp_path: Path) -> None:
     store = opened(kind, tmp_path / "runs")
     events = followed(store)
+    with Committer(kind, tmp_path / "runs", 2, dies=True) as first:
+        first.go_on(2)
+        assert first.end() == -signal.SIGKILL
+        assert await numbered(events) == list(enumerate(told_by(range(2)), start=1))
+    await store.close()
+
+
+async def test_the_log_goes_on_without_a_gap_when_the_process_that_told_it_is_killed(kind: str, tmp_path: Path) -> None:
+    store = opened(kind, tmp_path / "runs")
+    events = followed(store, until_rest=False)
     with Committer(kind, tmp_path / "runs", 2, dies=True) as first:
         first.go_on(2)
         told = [await anext(events) for _ in range(4)]
         assert first.end() == -signal.SIGKILL
     with Committer(kind, tmp_path / "runs", 2) as second:
         second.go_on(2)
-        told += [event async for event in events]
+        while told[-1].data != "end":
+            told.append(await anext(events))
+        await events.aclose()
         assert second.end() == 0
     expected = list(enumerate([*told_by(range(4)), "end"], start=1))
     assert [(event.seq, event.data) for event in told] == expected

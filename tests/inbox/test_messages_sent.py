@@ -137,6 +137,15 @@ async def test_a_handle_that_is_read_meanwhile_gives_the_outputs_of_all_turns(st
     assert (await reading).get_outputs() == ["0", "1", "2", "3", "13"]
 
 
+async def test_what_a_handle_is_given_while_its_run_is_under_way_is_durable_at_once(storage: Storage) -> None:
+    run = await counting(storage).start(0, run_id="r")
+    await run.send(12)
+    await run.send("hello", target="listener")
+    assert [command.kind for command in await storage.store.inbox("r")] == ["message", "message"]
+    assert (await run.result()).get_outputs() == await told(storage)
+    assert sorted(await told(storage)) == ["0", "1", "12", "13", "2", "3", "heard hello"]
+
+
 async def test_a_message_sent_twice_under_one_id_while_it_waits_is_one(storage: Storage) -> None:
     await counting(storage).run(0, run_id="r")
     for text in ("hello", "hello", "something else"):

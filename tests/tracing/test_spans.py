@@ -104,6 +104,14 @@ async def test_run_superstep_activation_step_and_commit_are_spans_inside_each_ot
     assert [parent_of(span) for span in activations] == [id_of(span) for span in supersteps]
     assert (of(step, "step"), parent_of(step)) == ("double", id_of(activations[0]))
     assert [of(span, "checkpoint_id") for span in commits] == ["r@0", "r@1", "r@2"]
+    assert {of(span, "run_id") for span in EXPORTER.get_finished_spans() if span.name.startswith("perdure.")} == {"r"}
+    assert [of(span, "checkpoint_id") for span in (*supersteps, *activations, step)] == [
+        "r@0",
+        "r@1",
+        "r@0",
+        "r@1",
+        "r@0",
+    ]
 
 
 async def test_what_a_handler_traces_itself_belongs_to_its_activation() -> None:

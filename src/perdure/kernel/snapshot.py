@@ -155,6 +155,8 @@ class Snapshot:
     """Records of work inside activations that have not ended: by key, as a journal has them."""
     cancelled: Cancelled | None = None
     limits: Limits = Limits()
+    scope: str = ""
+    """Of a sub-workflow at work: names the activation of its parent. Between two of them it has none."""
 
     @property
     def is_idle(self) -> bool:

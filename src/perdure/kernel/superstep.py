@@ -42,7 +42,17 @@ def plan(snapshot: Snapshot) -> tuple[Activation, ...]:
 
 def home_of(snapshot: Snapshot, activation: Activation) -> str:
     """Where an activation was entered first: the name of its records and keys, the same however often it is entered."""
-    return activation.delivery.home or f"{snapshot.turn}.{snapshot.iteration}/{activation.key}"
+    scope = f"{snapshot.scope}:" if snapshot.scope else ""
+    return activation.delivery.home or f"{scope}{snapshot.turn}.{snapshot.iteration}/{activation.key}"
+
+
+def scope_of(home: str) -> str:
+    """What begins the homes inside of a sub-workflow's activation: its own home without the name of the executor.
+
+    The turns of a sub-workflow alone would not do: one that failed leaves its number to the next.
+    """
+    superstep, _, rest = home.partition("/")
+    return f"{superstep}#{rest.rpartition('#')[2]}"
 
 
 def fold(

@@ -21,6 +21,7 @@ from perdure.runtime.asking import Asking, require_approved
 from perdure.runtime.journal import NoJournal
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking, finished
+from perdure.runtime.purse import Purse
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps, is_inside_step, spent_by_step
 from perdure.tracing import NO_SPAN
@@ -69,6 +70,8 @@ class Surroundings:
     """By executor: the writes of its earlier activations in this superstep."""
     children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     """By executor: the sub-workflow as its earlier activations in this superstep left it."""
+    purse: Purse = field(default_factory=Purse)
+    """What the activations have spent so far, and those around this superstep."""
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests that this superstep has opened so far."""
 
@@ -103,6 +106,7 @@ class Surroundings:
         executor_id = done.effects.activation.executor_id
         self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in done.effects.writes)
         self.opened.update(request.id for request in done.effects.requests)
+        self.purse.of(self.home_of(done.effects.activation)).spend(done.effects.spent)
         if done.effects.child is not None:
             self.children[executor_id] = done.effects.child
 

@@ -54,7 +54,8 @@ class Attempts:
         tries = Tries(self._around, f"{home}/attempts", self._policy.retry)
         while True:
             recorder = ActivationRecorder(self._activation, self._executor, self._around)
-            if not await tries.is_ready(may_leave=True):
+            # A sub-workflow is one run: who comes next must not go on from before a turn that has begun.
+            if not await tries.is_ready(may_leave=self._executor.child_graph() is None):
                 return recorder.suspended(Parked(wake_at=tries.due), self._told)
             try:
                 return await self._attempt(recorder)

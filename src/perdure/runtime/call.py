@@ -33,6 +33,8 @@ class Call:
     budget: Mapping[str, float] | None = None
     waits: bool = True
     """Whether to wait for timers, or to leave the run asleep."""
+    only_goes_on: bool = False
+    """Whether nobody asks what the run has told before."""
     only_cancels: bool = False
     """Whether only the wish to cancel is taken in; nothing is run."""
 

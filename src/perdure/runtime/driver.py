@@ -30,6 +30,7 @@ from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
 from perdure.runtime.narration import live, told_of
 from perdure.runtime.outside import NoOutside, fan_ins_of
+from perdure.runtime.purse import Purse
 from perdure.runtime.routing import route
 from perdure.runtime.superstep import Superstep, Telling
 from perdure.tracing import NO_SPAN
@@ -75,6 +76,8 @@ class Driver:
     """Whether others can want the run to stop while a superstep is under way."""
     carried: Mapping[str, object] = field(default_factory=dict[str, object])
     """Of a sub-workflow: what its parent's checkpoint holds of its records."""
+    purse: Purse = field(default_factory=Purse)
+    """What was spent side by side, before a commit counts it."""
     _routed: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
 
@@ -103,9 +106,12 @@ class Driver:
                 f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
                 "since its last input, and messages are left; raise max_iterations if it is meant to run on"
             )
-        for name, left in self.snapshot.left.items():
-            if left < 0:
-                raise self._over_budget(name, self.snapshot.limits.spent.get(name, 0))
+        limits, left = self.snapshot.limits, self.snapshot.left
+        for name in limits.budget:
+            beside = self.purse.beside(name)
+            if left[name] < beside:
+                raise self._over_budget(name, limits.spent.get(name, 0) + beside)
+        self.purse.spend({name: limit - left[name] for name, limit in limits.budget.items()})
 
     def _over_budget(self, name: str, spent: float) -> BudgetExceededError:
         return BudgetExceededError(self.run_id, name=name, spent=spent, limit=self.snapshot.limits.budget[name])
@@ -233,6 +239,7 @@ class Driver:
             journal=self._records(journal),
             streaming=self.streaming,
             is_checkpointed=self.is_checkpointed,
+            purse=self.purse,
         )
 
     async def _commit(

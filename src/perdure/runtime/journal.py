@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.checkpoint.codec import Encoded
@@ -59,8 +60,8 @@ class Journal(Protocol):
         """An activation that an earlier life has finished."""
         ...
 
-    def keep(self, home: str, done: Done) -> None:
-        """Note an activation that has finished. Nobody waits for it."""
+    def keep(self, finished: Mapping[str, Done]) -> None:
+        """Note activations that have finished, by home, all of them or none. Nobody waits for it."""
         ...
 
     def child(self) -> Snapshot | None:
@@ -109,7 +110,7 @@ class NoJournal:
         del home, activation
         return None
 
-    def keep(self, home: str, done: Done) -> None:
+    def keep(self, finished: Mapping[str, Done]) -> None:
         """Forget it."""
 
     def child(self) -> Snapshot | None:
@@ -173,12 +174,16 @@ class RunJournal:
 
     def note(self, key: str, encode: Callable[[], Encoded]) -> None:
         """Hand a record to the store without waiting for it."""
+        self.note_all({key: encode})
+
+    def note_all(self, encoders: Mapping[str, Callable[[], Encoded]]) -> None:
+        """Hand records to the store, which keeps all of them or none, without waiting for it."""
         try:
-            record = self._entered(key, encode())
+            encoded = {key: encode() for key, encode in encoders.items()}
         except EncodeError:
-            # Only a workflow that goes on without checkpoints gets here; it is told by the commit.
+            # It can't be committed either, and the commit says why.
             return
-        task = asyncio.ensure_future(self._note(record))
+        task = asyncio.ensure_future(self._note([self._entered(key, each) for key, each in encoded.items()]))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
@@ -186,9 +191,9 @@ class RunJournal:
         self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
         return JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
 
-    async def _note(self, record: JournalRecord) -> None:
+    async def _note(self, records: Sequence[JournalRecord]) -> None:
         try:
-            await self._store.record(self._claim, head=self._head, records=[record], durable=False)
+            await self._store.record(self._claim, head=self._head, records=records, durable=False)
         except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
             logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
 
@@ -262,9 +267,10 @@ class _JournalPart:
             return None
         return self._journal.reader(found).done(found.require_encoded().text, activation)
 
-    def keep(self, home: str, done: Done) -> None:
-        """Note an activation that has finished."""
-        self.note(home, lambda: self._journal.writer.done(done))
+    def keep(self, finished: Mapping[str, Done]) -> None:
+        """Note activations that have finished, all of them or none."""
+        encode = self._journal.writer.done
+        self._journal.note_all({f"{self._prefix}{home}": partial(encode, done) for home, done in finished.items()})
 
     def child(self) -> Snapshot | None:
         """A sub-workflow as an earlier life has left it."""

@@ -153,7 +153,9 @@ class StoreLedger:
         """Write the checkpoint and move the head, or raise and change nothing."""
         identity = self._next(kind)
         with traced(self._span.child("perdure.commit", run_id=self.run_id, checkpoint_id=identity.checkpoint_id)):
-            return _info(await self._committed(snapshot, identity, told, consumed, done))
+            info = _info(await self._committed(snapshot, identity, told, consumed, done))
+        self._span.stands_at(info.checkpoint_id)
+        return info
 
     async def _committed(
         self,

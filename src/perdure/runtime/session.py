@@ -294,7 +294,7 @@ class Session:
         """Take in what came from outside, durably, and tell what a resuming caller has to know."""
         async for event in self._taken_in(tenure, ledger):
             yield event
-        if not self._call.names_a_run:
+        if not self._call.names_a_run or self._call.only_goes_on:
             return
         is_attached = self._call.has_message and not self._is_turn
         if is_attached or tenure.snapshot.is_settled:

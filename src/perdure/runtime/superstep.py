@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from perdure.runtime.logbook import FRAMEWORK
 from perdure.runtime.parking import has_failed, stop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 
     from perdure.graph.executor import Executor
     from perdure.kernel.effects import Activation, Done
@@ -71,9 +72,10 @@ class Superstep:
         self._states: dict[str, object] = dict(around.snapshot.executors)
         """By executor: the state after its last activation that has ended."""
         self.is_stopped = False
+        # Of a single activation the commit itself is the record, if it follows at once.
+        self._notes_each = len(activations) > 1
+        self._unnoted: dict[str, Done] = {}
         limit = around.graph.rules.max_concurrency
-        # Of a single activation the commit itself is the record.
-        self._notes = len(activations) > 1
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
 
     @property
@@ -91,15 +93,42 @@ class Superstep:
         self.is_stopped = True
         self._telling.wake()
 
+    @contextmanager
+    def noting_if_late(self) -> Generator[None]:
+        """For a stretch that others can make long: a reader who takes the time, a condition that waits.
+
+        As soon as anything else gets its turn in between, the commit is late, and all that has ended is noted.
+        """
+        late = asyncio.get_running_loop().call_soon(self._note_from_now_on)
+        try:
+            yield
+        finally:
+            late.cancel()
+
+    def _note_from_now_on(self) -> None:
+        self._notes_each = True
+        if self._unnoted:
+            self._around.journal.keep(self._unnoted)
+            self._unnoted = {}
+
+    async def settle(self, *, is_kept: bool) -> None:
+        """Wait until all that was noted is written; where no commit follows, that is all that has ended."""
+        if not is_kept:
+            self._note_from_now_on()
+        await self._around.journal.settle()
+
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Run everything. The first failure cancels the others, which are awaited, and is raised."""
+        if self.is_stopped:
+            return
         tasks = [asyncio.ensure_future(lane) for lane in self._lanes()]
         for task in tasks:
             task.add_done_callback(self._telling.wake)
         try:
             while True:
                 for event in self._telling.told():
-                    yield event
+                    with self.noting_if_late():
+                        yield event
                 if self.is_stopped or all(task.done() for task in tasks) or any(map(has_failed, tasks)):
                     break
                 await self._telling.wait()
@@ -108,7 +137,8 @@ class Superstep:
             await stop(tasks)
             await self._around.journal.settle()
         for event in self._telling.told():
-            yield event
+            with self.noting_if_late():
+                yield event
         if failed:
             failed[0].result()
 
@@ -125,21 +155,29 @@ class Superstep:
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         left = await self._taken_over(executor, activations)
+        last = next(reversed(self._ended(activations)), None)
         for activation in left:
-            self._finish(await self._kept(executor, await self._slotted(executor, activation)))
-        last = self._last_ended(activations)
-        if left and last is not None:
-            self._found[last.effects.activation.key] = self._up_to_date(last)
+            done = await self._kept(executor, await self._slotted(executor, activation))
+            self._finish(done)
+            if done.effects.suspension is not None:
+                continue  # what it has recorded goes into the checkpoint; another life enters it again
+            if last is None or last.effects.activation.ordinal < activation.ordinal:
+                last = done
+                self._note(done)
+            else:
+                last = self._up_to_date(last)
+                self._note(done, last)
 
     def _up_to_date(self, done: Done) -> Done:
-        """The last activation of a lane with what its executor is now.
+        """An activation that an earlier life has finished, with what its executor is now.
 
-        One that an earlier life had left to wait may have gone on after those that follow it in the plan.
+        One that was left to wait then may go on after those that follow it in the plan; and what an executor is, the
+        fold and later lives take from the last in the plan.
         """
-        effects, name = done.effects, done.effects.activation.executor_id
-        state = None if effects.executor_state is None else self._states[name]
-        child = None if effects.child is None else self._around.children[name]
-        return replace(done, effects=replace(effects, executor_state=state, child=child))
+        key, name = done.effects.activation.key, done.effects.activation.executor_id
+        state, child = self._states.get(name), self._around.children.get(name)
+        found = self._found[key] = replace(done, effects=replace(done.effects, executor_state=state, child=child))
+        return found
 
     async def _parallel_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         """Several activations of one executor at once; its state is asked for when all are done.
@@ -147,28 +185,31 @@ class Superstep:
         Until then nobody can say which of them it holds: with hooks, they are noted only together.
         """
         queue = deque(await self._taken_over(executor, activations))
+        if not queue:
+            return
         notes_each = not has_hooks(executor)
 
         async def work() -> None:
             while queue:
-                self._finish(await self._slotted(executor, queue.popleft()), is_noted=notes_each)
+                done = await self._slotted(executor, queue.popleft())
+                self._finish(done)
+                if notes_each:
+                    self._note(done)
 
         workers = [asyncio.ensure_future(work()) for _ in range(wiring(executor).max_concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
             await stop(workers)
-        last = self._last_ended(activations)
-        if last is not None:
-            self._found[last.effects.activation.key] = await self._kept(executor, last)
-        if not notes_each:
-            for activation in activations:
-                self._finish(self._found[activation.key])
+        ended = self._ended(activations)
+        if ended and not notes_each:
+            last = self._found[ended[-1].effects.activation.key] = await self._kept(executor, ended[-1])
+            self._note(*ended[:-1], last)
 
-    def _last_ended(self, activations: Sequence[Activation]) -> Done | None:
-        """The last of these in the plan that was not left to wait."""
-        found = (self._found[activation.key] for activation in reversed(activations))
-        return next((done for done in found if done.effects.suspension is None), None)
+    def _ended(self, activations: Sequence[Activation]) -> list[Done]:
+        """What those of these did that have ended and were not left to wait, in plan order."""
+        found = (self._found.get(activation.key) for activation in activations)
+        return [done for done in found if done is not None and done.effects.suspension is None]
 
     async def _taken_over(self, executor: Executor, activations: Sequence[Activation]) -> list[Activation]:
         """Take over what an earlier life has finished, and the state that the executor had then; what is left to do."""
@@ -227,13 +268,17 @@ class Superstep:
         )
         await load(around.graph, before, around.values, only=[name])
 
-    def _finish(self, done: Done, *, is_noted: bool = True) -> None:
+    def _finish(self, done: Done) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
-        if done.effects.suspension is not None:
-            return  # what it has recorded goes into the checkpoint; another life enters it again
-        if is_noted and self._notes and self._around.is_checkpointed:
-            self._around.journal.keep(self._around.home_of(done.effects.activation), done)
+
+    def _note(self, *finished: Done) -> None:
+        """Note what has ended, together."""
+        if not self._around.is_checkpointed:
+            return
+        self._unnoted |= {self._around.home_of(done.effects.activation): done for done in finished}
+        if self._notes_each:
+            self._note_from_now_on()
 
     async def _kept(self, executor: Executor, done: Done) -> Done:
         """The same, with the state that the executor has now."""

@@ -72,7 +72,10 @@ async def committed_events(
 
 def _is_at_rest(record: RunRecord, mark: Mark) -> bool:
     """Whether nobody has the run, or it leaves nothing to do at once: a command that waits is work for who has it."""
-    return record.owner is None or (record.status != "running" and mark.commands == 0)
+    if mark.head is None:
+        # It has begun since the mark was read.
+        return False
+    return mark.owner is None or (record.status != "running" and mark.commands == 0)
 
 
 class _Log:

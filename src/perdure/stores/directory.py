@@ -222,7 +222,7 @@ class FileBackend:
                 return Mark()
             newest = self._files.inboxes.of(run_id).newest(line)
         record = line.state.record
-        return Mark(record.head, record.events, newest, record.owner.id if record.owner else None)
+        return Mark(record.head, record.events, newest, self._owners.living(record.owner))
 
     def changes(self) -> object:
         # Under the lock: a number is taken before the change that it is for, and who looks between the two would

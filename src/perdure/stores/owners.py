@@ -72,6 +72,10 @@ class Owners:
         is_near = owner.host == me.host or (owner.boot == me.boot != "")
         return owner.id != me.id and is_near and owner.id.isalnum() and _is_free(self._path(owner))
 
+    def living(self, owner: Owner | None) -> str | None:
+        """The id of an owner, unless it has certainly ended."""
+        return None if owner is None or self.is_dead(owner) else owner.id
+
     def _path(self, owner: Owner) -> Path:
         return self._directory / f"{owner.id}.lock"
 

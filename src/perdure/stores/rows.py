@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
@@ -32,9 +31,6 @@ def those_of_run(found: Sequence[sqlite3.Row], run_id: str, *, key: str, kind: s
 
 def run_state(row: sqlite3.Row) -> RunState:
     """A row of runs."""
-    owner = None
-    if row["owner_id"] is not None:
-        owner = Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
     record = RunRecord(
         run_id=row["run_id"],
         workflow_name=row["workflow_name"],
@@ -45,7 +41,7 @@ def run_state(row: sqlite3.Row) -> RunState:
         head=row["head"],
         position=row["position"],
         settled=bool(row["settled"]),
-        owner=owner,
+        owner=owner(row),
         status=row["status"],
         wake_at=row["wake_at"],
         events=row["events"],
@@ -55,9 +51,30 @@ def run_state(row: sqlite3.Row) -> RunState:
     return RunState(record, token=row["token"], moment=row["moment"])
 
 
+def owner(row: sqlite3.Row) -> Owner | None:
+    """Who advances the run of a row."""
+    if row["owner_id"] is None:
+        return None
+    return Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
+
+
 def _checksum(run: RunRecord) -> str:
-    """A hash over all but the owner."""
-    return digest(repr(astuple(replace(run, owner=None))).encode("utf-8", "surrogatepass"))
+    """A hash over all but the owner. What it covers never changes: it is compared with what was written long ago."""
+    covered = [
+        run.run_id,
+        run.workflow_name,
+        run.created_at,
+        run.nonce,
+        run.input_digest,
+        run.parent_checkpoint_id,
+        run.head,
+        run.position,
+        run.settled,
+        run.status,
+        run.wake_at,
+        run.events,
+    ]
+    return digest(json.dumps(covered, separators=(",", ":")).encode("ascii"))
 
 
 def of_run_state(state: RunState) -> dict[str, object]:

@@ -268,7 +268,10 @@ class SqliteBackend:
     def mark(self, run_id: str) -> Mark:
         with database_errors(self._path):
             row = self._database.execute("mark", run_id=run_id).fetchone()
-        return Mark(row["head"], row["events"], row["commands"], row["owner_id"]) if row else Mark()
+        if row is None:
+            return Mark()
+        owner = rows.owner(row)
+        return Mark(row["head"], row["events"], row["commands"], self._owners.living(owner))
 
     def changes(self) -> object:
         with database_errors(self._path):

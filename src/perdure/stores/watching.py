@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 """How often it is asked whether another process has changed anything."""
+
+_LOOKED_ANYWAY_AFTER_POLLS = 8
 
 Pause: TypeAlias = Callable[[float], Awaitable[object]]
 """Lets so many seconds pass."""
@@ -150,13 +153,14 @@ class Poller:
             await asyncio.wait([poll.task])
 
     async def _poll(self, pause: Pause, listeners: set[Listener], known: object) -> None:
-        while True:
+        for number in itertools.count(1):
             await pause(POLL_SECONDS)
             try:
                 found = await self._changes()
             except Exception:  # noqa: BLE001 - those who wait look for themselves, and meet the error if it lasts
                 found = object()
-            if found != known:
+            # The death of an owner changes nothing in the store.
+            if found != known or number % _LOOKED_ANYWAY_AFTER_POLLS == 0:
                 known = found
                 for listener in listeners:
                     listener.wake()

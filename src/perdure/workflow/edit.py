@@ -26,6 +26,7 @@ class Edit:
     `state` sets keys of the shared state, `delete` removes keys. `executors` replaces the saved states of executors.
     `messages`, by executor, replaces everything that waits for the next superstep. A value takes the place of one of
     the same type, a message must be one that its executor handles; `retype` names keys whose type is meant to change.
+    What a superstep that was stopped half-way has finished is done anew with the change, but for activations that wait.
     """
 
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -37,6 +38,8 @@ class Edit:
 
 def edited(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snapshot:
     """The snapshot with the change. Raises ValueError or TypeError that says what does not fit."""
+    if edit == Edit():
+        return snapshot
     state = dict(snapshot.state)
     for key in edit.delete:
         if state.pop((SHARED_SCOPE, key), None) is None:
@@ -50,7 +53,19 @@ def edited(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snap
             raise ValueError(f"executor {executor_id!r} has no saved state to replace")
         executors[executor_id] = values.fix(saved, f"state of executor {executor_id!r}")
     deliveries = snapshot.deliveries if edit.messages is None else _deliveries(edit.messages, graph, values)
-    return replace(snapshot, state=state, executors=executors, deliveries=deliveries)
+    return replace(
+        snapshot, state=state, executors=executors, deliveries=deliveries, carried=_carried(snapshot, deliveries)
+    )
+
+
+def _carried(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str, object]:
+    """The records that hold after a change: those inside of activations that wait, or go on after they did.
+
+    All others are run anew, whatever a superstep that was stopped had finished of them.
+    """
+    homes = {each.home for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
+    inside = tuple(f"{home}/" for home in homes if home is not None)
+    return {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
 
 
 def _require_same_type(key: str, value: Any, snapshot: Snapshot, edit: Edit, values: Values) -> None:

@@ -211,8 +211,8 @@ class Run:
     async def respond(self, responses: Mapping[str, Any]) -> None:
         """Answer requests by id. A wrong answer is refused here, and nothing is changed.
 
-        An idle run has them committed when this returns. One that another task reads takes them in between two
-        supersteps; one that nobody reads just now, when it is idle.
+        They are durable when this returns, if there is a storage: committed if the run is idle, else in its inbox, from
+        which it takes them between two supersteps.
         """
         tenure = self._tenure()
         accepted(
@@ -222,28 +222,36 @@ class Run:
             values=tenure.values,
             run_id=tenure.run_id,
         )
-        if self._reading is not None and self._desk is not None:
+        if self._stream is not None and self._desk is not None:
             self._require_live()
+            self._require_current()
             await self._desk.respond(tenure.run_id, responses)
+            self._go_on()
         else:
             await self._give(Call(responses=dict(responses), storage=self._storage))
 
     async def send(self, message: Any, target: str | None = None) -> None:
         """Give the run its next turn, at once if it is idle, else when it is.
 
-        With a `target` the message goes to that executor in the present turn, between two supersteps.
+        With a `target` the message goes to that executor in the present turn, between two supersteps. With a storage it
+        is durable when this returns.
         """
-        if target is None:
+        is_under_way = self._mine is not None and (self._stream is not None or bool(self._calls))
+        if target is None and not (is_under_way and self._desk is not None):
             await self._give(Call(message=message, storage=self._storage))
             return
         self._require_live()
         self._require_current()
-        self._require_target(message, target)
+        self._require_target(message, target or self._workflow.start_executor_id)
         if self._desk is None:
             raise WorkflowException("a message to an executor needs a checkpoint_storage that ships with perdure")
         await self._desk.send(self.run_id, message, target=target)
-        if self._stream is None and not self._calls:
-            self._calls.append(Call(run_id=self.run_id, storage=self._storage))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """See to it that what was left in the inbox is taken in: by the stream under way, or by one after it."""
+        if not any(call.only_goes_on for call in self._calls):
+            self._calls.append(Call(run_id=self.run_id, storage=self._storage, only_goes_on=True))
 
     def _require_target(self, message: Any, target: str) -> None:
         executor = self._workflow.executors.get(target)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.record import request_event
+from perdure.checkpoint.steps import InterruptedStep
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
 from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
@@ -17,6 +18,7 @@ from perdure.graph.messages import TimersDue  # noqa: TC001 - handlers' annotati
 from perdure.graph.port import Terms
 from perdure.kernel.moves import answer, begin_turn, expire, wake
 from perdure.kernel.snapshot import Limits, Snapshot
+from perdure.kernel.superstep import scope_of
 from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
 from perdure.runtime.answers import accepted
@@ -69,8 +71,8 @@ class WorkflowExecutor(Executor):
     """Runs a workflow as a node of another.
 
     Its outputs are sent on as messages, or are outputs of the parent with `allow_direct_output`. Its requests come to
-    the parent as `SubWorkflowRequestMessage`s, or are requests of the parent with `propagate_request`. What it tells is
-    told by the parent as `sub_workflow` events, with the path.
+    the parent as `SubWorkflowRequestMessage`s, or are requests of the parent with `propagate_request`; what steps that
+    were interrupted ask always is. What it tells is told by the parent as `sub_workflow` events, with the path.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class WorkflowExecutor(Executor):
         limits = replace(standing.limits, budget=around.snapshot.left)
         driver = Driver(
             graph=self.workflow.graph,
-            snapshot=replace(standing, limits=limits),
+            snapshot=replace(standing, limits=limits, scope=scope_of(activation.home)),
             values=around.values,
             ledger=ChildLedger(journal, activation.pass_on),
             scope_id=f"{around.root_id}/{self.id}",
@@ -210,12 +212,13 @@ class WorkflowExecutor(Executor):
             span=around.span,
             run_id=self._name,
             carried=carried,
+            purse=around.purse.of(activation.home),
         )
         async with Closing(driver.supersteps()) as events:
             async for event in events:
                 self._pass_on(activation, event)
         activation.spend(driver.snapshot.limits.spent)
-        activation.child = replace(driver.snapshot, limits=Limits())
+        activation.child = replace(driver.snapshot, limits=Limits(), scope="")
         await self._hand_out(activation, before, begun, driver.snapshot)
 
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
@@ -240,7 +243,8 @@ class WorkflowExecutor(Executor):
             if request.id in before.requests:
                 continue
             event = request_event(request, activation.around.values)
-            if self.propagate_request:
+            # What an interrupted step asks is for people: no executor of the parent can know of it.
+            if self.propagate_request or request.request_type is InterruptedStep:
                 activation.request(event.data, request.response_type, request.id, _terms(request, give))
             else:
                 activation.send(SubWorkflowRequestMessage(event, self.id), None)

@@ -34,7 +34,7 @@ ON CONFLICT (run_id) DO UPDATE SET
 DELETE FROM runs WHERE run_id = :run_id;
 
 -- name: mark
-SELECT head, events, owner_id,
+SELECT head, events, owner_id, owner_host, owner_boot, owner_pid,
     (SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.run_id = :run_id) AS commands
 FROM runs WHERE run_id = :run_id AND head IS NOT NULL;
 
