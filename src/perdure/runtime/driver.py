@@ -28,6 +28,7 @@ from perdure.moments import seconds_until
 from perdure.runtime.activation import FRAMEWORK, Surroundings
 from perdure.runtime.closing import Closing
 from perdure.runtime.instances import Drift, load
+from perdure.runtime.journal import NoJournal
 from perdure.runtime.narration import live, told_of
 from perdure.runtime.outside import NoOutside, fan_ins_of
 from perdure.runtime.purse import Purse
@@ -80,12 +81,17 @@ class Driver:
     """What was spent side by side, before a commit counts it."""
     _routed: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
+    _is_to_stop: bool = field(default=False, init=False)
+    """Whether it is time to stop, or somebody wants it, and that was not looked at yet."""
 
     async def supersteps(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on."""
-        journal = await self.ledger.open()
+        journal: Journal = NoJournal()
         async with self._watched():
             while True:
+                if isinstance(journal, NoJournal):
+                    # A run whose first checkpoint could not be written may have got one since.
+                    journal = await self.ledger.open()
                 async with Closing(self._taken_in(journal)) as events:
                     async for event in events:
                         yield event
@@ -119,6 +125,10 @@ class Driver:
     async def _taken_in(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Commit what has come from outside or become due."""
         while True:
+            if self._is_to_stop:
+                # It is there to be found now, whatever was read while it came.
+                self._is_to_stop = False
+                self.outside.heard(sys.maxsize)
             recorded = self._records(journal).records
             taken = await self.outside.look(self.snapshot, recorded=recorded)
             if taken is None:
@@ -150,15 +160,19 @@ class Driver:
         is_kept = False
         try:
             self._superstep_under_way = superstep
+            if self._is_to_stop:
+                superstep.stop()
             async with Closing(superstep.events()) as events:
                 async for event in events:
                     yield event
             if superstep.is_stopped and not superstep.has_ended:
                 return
             self._routed.clear()
-            after = await self._folded(superstep.outcomes, telling)
-            for event in telling.told():
-                yield event
+            with superstep.noting_if_late():
+                after = await self._folded(superstep.outcomes, telling)
+                for event in telling.told():
+                    yield event
+            await superstep.settle(is_kept=True)
             told = await self._commit(after, "superstep", told=self._narrated(iteration, superstep.outcomes))
             is_kept = True
         except BudgetExceededError as error:
@@ -169,6 +183,7 @@ class Driver:
             self._superstep_under_way = None
             span.end(sys.exc_info()[1])
             if not is_kept and self.is_checkpointed:
+                await superstep.settle(is_kept=False)
                 await load(self.graph, before, self.values, only={a.executor_id for a in activations})
         if told is not None:
             yield told
@@ -206,6 +221,7 @@ class Driver:
 
     async def _stop_after(self, reason: Callable[[], Awaitable[None]]) -> None:
         await reason()
+        self._is_to_stop = True
         if self._superstep_under_way is not None:
             self._superstep_under_way.stop()
 
