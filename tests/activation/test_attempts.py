@@ -177,3 +177,18 @@ async def test_when_all_attempts_have_failed_the_message_goes_to_who_is_told_and
         again = await workflow.run(run_id=workflow.run_id)
         assert again.get_outputs() == told
         assert [event for event in again if event.type == "request_info"] == []
+
+
+async def test_a_handler_that_waits_for_what_it_has_cancelled_itself_has_failed_and_is_tried_again() -> None:
+    calls: list[int] = []
+
+    async def do(_: str, ctx: Context) -> None:
+        calls.append(1)
+        own = asyncio.ensure_future(asyncio.sleep(0))
+        if len(calls) == 1:
+            own.cancel()
+        await own
+        await ctx.yield_output("done")
+
+    result = await lone(do, storage=InMemoryCheckpointStorage(), retry=Retry(2, backoff=0)).run("go")
+    assert result.get_outputs() == ["done"]

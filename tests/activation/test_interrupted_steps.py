@@ -10,8 +10,8 @@ from tests.activation.solo import Context, lone
 
 from perdure import InMemoryCheckpointStorage, Workflow, WorkflowBuilder, WorkflowExecutor
 from perdure.checkpoint.steps import InterruptedStep, StepDecision
-from perdure.errors import StepUnsettledError
-from perdure.runtime.steps import NOT_DONE
+from perdure.errors import EncodeError, StepUnsettledError
+from perdure.runtime.steps import NOT_DONE, step_key
 
 
 class Provider:
@@ -20,10 +20,12 @@ class Provider:
     def __init__(self, *, cuts: int) -> None:
         self.cuts = cuts
         self.calls = 0
+        self.keys: list[str] = []
         self.called = asyncio.Event()
 
     async def pay(self) -> str:
         self.calls += 1
+        self.keys.append(step_key())
         self.called.set()
         if self.calls <= self.cuts:
             await asyncio.get_running_loop().create_future()
@@ -131,3 +133,72 @@ async def test_without_a_storage_nothing_is_asked() -> None:
         await ctx.yield_output(await ctx.step("pay", provider.pay, if_interrupted="ask"))
 
     assert (await lone(do).run("go")).get_outputs() == ["paid 1"]
+
+
+async def interrupted(provider: Provider, storage: InMemoryCheckpointStorage, if_interrupted: Any) -> Any:
+    """The handle of a run that was cut off and whose question, if there is one, is open."""
+    workflow = paying(provider, storage, if_interrupted)
+    await cut_off(provider, asyncio.ensure_future(workflow.run("go", run_id="r")))
+    return paying(provider, storage, if_interrupted).start(run_id="r")
+
+
+async def test_a_question_that_a_fork_has_inherited_is_about_the_key_that_was_used_and_is_answered_once() -> None:
+    provider, storage = Provider(cuts=1), InMemoryCheckpointStorage()
+    handle = await interrupted(provider, storage, "ask")
+    await handle.result()
+    fork = await handle.fork()
+    await fork.result()
+    ((request_id, question),) = fork.requests.items()
+    assert question.data.key == provider.keys[0]
+    await fork.respond({request_id: StepDecision("done", "by hand")})
+    assert (await fork.result()).get_outputs() == ["by hand"]
+    assert not fork.requests
+    assert provider.calls == 1
+
+
+async def test_what_a_fork_does_again_has_a_key_of_its_own() -> None:
+    provider, storage = Provider(cuts=1), InMemoryCheckpointStorage()
+    handle = await interrupted(provider, storage, "ask")
+    await handle.result()
+    fork = await handle.fork()
+    await fork.result()
+    (request_id,) = fork.requests
+    await fork.respond({request_id: StepDecision("rerun")})
+    assert (await fork.result()).get_outputs() == ["paid 2"]
+    assert len(set(provider.keys)) == 2
+
+
+async def test_a_function_that_is_to_find_out_is_given_the_key_that_was_used_before_a_fork() -> None:
+    provider, storage, keys = Provider(cuts=1), InMemoryCheckpointStorage(), list[str]()
+
+    def find_out(key: str) -> str:
+        keys.append(key)
+        return "found"
+
+    workflow = paying(provider, storage, find_out)
+    handle = workflow.start("go", run_id="r")
+    running = asyncio.ensure_future(handle.result())
+    await provider.called.wait()
+    await handle.cancel()
+    await running
+    fork = await handle.fork()
+    assert (await fork.result()).get_outputs() == ["found"]
+    assert keys == provider.keys
+
+
+async def test_work_whose_result_can_not_be_stored_may_have_been_done_and_is_asked_about() -> None:
+    storage, calls = InMemoryCheckpointStorage(), list[int]()
+
+    def work() -> object:
+        calls.append(1)
+        return object()
+
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.yield_output(await ctx.step("work", work, if_interrupted="ask"))
+
+    workflow = lone(do, storage=storage)
+    with pytest.raises(EncodeError):
+        await workflow.run("go")
+    (question,) = (await workflow.run(run_id=workflow.run_id)).get_request_info_events()
+    assert isinstance(question.data, InterruptedStep)
+    assert calls == [1]

@@ -353,3 +353,18 @@ async def test_what_is_spent_is_finite_and_not_negative(amount: float) -> None:
 
     with pytest.raises(ValueError, match="finite and not negative"):
         await lone(do).run("go")
+
+
+async def test_a_short_backoff_of_a_step_is_not_put_off_by_a_long_wait_beside_it() -> None:
+    clock, calls = ManualClock(skips=True), list[datetime]()
+
+    def work() -> None:
+        calls.append(clock.now())
+        if len(calls) == 1:
+            raise OSError("once")
+
+    async def do(_: str, ctx: Context) -> None:
+        await asyncio.gather(ctx.step("work", work, retry=Retry(2, backoff=1)), ctx.sleep(HOUR))
+
+    await lone(do, storage=InMemoryCheckpointStorage(), clock=clock).run("go")
+    assert calls[1] - calls[0] < HOUR

@@ -355,3 +355,81 @@ async def test_a_call_in_place_of_a_function_is_refused() -> None:
 
     with pytest.raises(TypeError, match="was given a call in place of a function"):
         await lone(do).run("go")
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage], ids=["live", "checkpointed"])
+async def test_a_plain_function_that_raises_stop_iteration_fails(storage: Any) -> None:
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.step("first", lambda: next(iter(())))
+
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await lone(do, storage=storage and storage()).run("go")
+
+
+async def test_a_step_that_waits_for_what_it_has_cancelled_itself_has_failed_and_is_tried_again() -> None:
+    calls: list[int] = []
+
+    async def work() -> str:
+        calls.append(1)
+        own = asyncio.ensure_future(asyncio.sleep(0))
+        if len(calls) == 1:
+            own.cancel()
+        await own
+        return "done"
+
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.yield_output(await ctx.step("work", work, retry=Retry(2, backoff=0)))
+
+    assert (await lone(do, storage=InMemoryCheckpointStorage()).run("go")).get_outputs() == ["done"]
+
+
+async def test_a_result_that_can_not_be_stored_is_told_and_kept_while_the_handler_waits() -> None:
+    locks: list[threading.Lock] = []
+
+    def lock() -> Any:
+        locks.append(threading.Lock())
+        return locks[-1]
+
+    async def do(_: str, ctx: Context) -> None:
+        given = await ctx.step("lock", lock)
+        await ctx.sleep(timedelta(hours=1))
+        await ctx.yield_output(given is locks[0])
+
+    storage, clock = InMemoryCheckpointStorage(), ManualClock(skips=True)
+    result = await lone(do, storage=storage, clock=clock, on_checkpoint_error="warn").run("go")
+    assert result.get_outputs() == [True]
+    assert len(locks) == 1
+    warnings = [event.data for event in result if event.type == "warning"]
+    assert len(warnings) == 1
+    assert "result of step 'lock' can't be stored" in warnings[0]
+
+
+async def test_without_a_storage_a_handler_that_is_tried_again_does_not_do_its_steps_again() -> None:
+    till, calls = Till(), list[int]()
+
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, "tea")
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("once")
+
+    workflow = lone(do, retry=Retry(2, backoff=0))
+    await workflow.run("go")
+    assert till.done == ["tea"]
+    await workflow.run("go")
+    assert till.done == ["tea", "tea"]
+
+
+async def test_the_order_of_keys_that_are_no_strings_is_no_argument_either() -> None:
+    orders: list[dict[Any, int]] = [{1: 1, (2, 3): 2}]
+
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.step("work", len, orders[-1])
+        raise MendableError
+
+    workflow = lone(do, storage=InMemoryCheckpointStorage())
+    with pytest.raises(MendableError):
+        await workflow.run("go")
+    orders.append({(2, 3): 2, 1: 1})
+    with pytest.raises(MendableError):
+        await workflow.run(run_id=workflow.run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -127,3 +128,17 @@ async def test_when_the_deadline_has_passed_the_default_is_the_answer() -> None:
     await workflow.run("may I?", run_id="r")
     clock.advance(timedelta(hours=1))
     assert (await workflow.run(run_id="r")).get_outputs() == ["may I? no"]
+
+
+@either
+async def test_what_is_approved_is_the_same_in_whatever_order_its_keys_are(storage: Any) -> None:
+    values: list[tuple[Any, Any]] = [
+        ({1: "a", 2: "b"}, {2: "b", 1: "a"}),
+        ({(1, 2): 1, (3, 4): 2}, {(3, 4): 2, (1, 2): 1}),
+        (Counter("aab"), Counter("baa")),
+    ]
+
+    async def do(_: str, ctx: Context) -> None:
+        await ctx.yield_output([ctx.approval_digest(one) == ctx.approval_digest(other) for one, other in values])
+
+    assert (await lone(do, storage=storage and storage()).run("go")).get_outputs() == [[True] * 3]

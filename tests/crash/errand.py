@@ -1,6 +1,6 @@
 """A workflow with something of everything that can be interrupted, for the resume suite. Run as a script.
 
-An order is worked on by three side by side, judged by somebody outside, paid for, waited for, counted in a
+An order is worked on by four side by side, judged by somebody outside, paid for, waited for, counted in a
 sub-workflow, and told; then comes the next one.
 """
 
@@ -73,7 +73,7 @@ def found_out(name: str, _: str) -> object:
 
 @executor(id="start")
 async def start(number: int, ctx: WorkflowContext[Order]) -> None:
-    effect(f"start {number}")
+    effect(f"start {number}", ctx)
     ctx.set_state("orders", [number])
     await ctx.send_message(Order(number))
 
@@ -91,6 +91,12 @@ class Stepper(Executor):
         await ctx.send_message(Order(order.number, [first, *others]))
 
 
+@executor(id="scribe")
+async def scribe(order: Order, ctx: WorkflowContext[Any, str]) -> None:
+    effect(f"scribe {order.number}", ctx)
+    await ctx.yield_output(f"order {order.number} is written down")
+
+
 class Flaky(Executor):
     """Fails at its first attempt in every life, and keeps count of what it has done."""
 
@@ -104,7 +110,7 @@ class Flaky(Executor):
         if not self._has_failed:
             self._has_failed = True
             raise OSError("not yet")
-        effect(f"flaky {order.number}")
+        effect(f"flaky {order.number}", ctx)
         self._handled.append(order.number)
         await ctx.send_message(Order(order.number, [f"handled {self._handled}"]))
 
@@ -117,7 +123,7 @@ class Flaky(Executor):
 
 @executor(id="mourner")
 async def mourner(failed: FailedMessage, ctx: WorkflowContext[Any, str]) -> None:
-    effect(f"mourn {failed.message.number}")
+    effect(f"mourn {failed.message.number}", ctx)
     await ctx.yield_output(f"{failed.executor_id}: {failed.error.message} after {failed.attempts}")
 
 
@@ -138,13 +144,13 @@ class Judge(Executor):
 
     @handler
     async def gather(self, orders: list[Order], ctx: WorkflowContext[Order]) -> None:
-        effect(f"gather {orders[0].number}")
+        effect(f"gather {orders[0].number}", ctx)
         ctx.set_state("trail", [line for order in orders for line in order.trail])
         await ctx.request_info(Approval(orders[0].number), int)
 
     @response_handler
     async def decide(self, request: Approval, amount: int, ctx: WorkflowContext[Order, str]) -> None:
-        effect(f"decide {request.order}")
+        effect(f"decide {request.order}", ctx)
         await ctx.yield_output(f"{amount} for {request.order}")
         await ctx.send_message(Order(request.order, [f"amount {amount}"]))
 
@@ -163,7 +169,7 @@ class Payer(Executor):
 
 
 class Stair(Executor):
-    """Inside the sub-workflow: a step in each of three supersteps."""
+    """Inside the sub-workflow: work and a step in each of three supersteps."""
 
     def __init__(self) -> None:
         super().__init__("stair")
@@ -171,6 +177,7 @@ class Stair(Executor):
 
     @handler
     async def climb(self, number: int, ctx: WorkflowContext[int, str]) -> None:
+        effect(f"tread {number}", ctx)
         await done(ctx, f"stair {number}")
         self._climbed.append(number)
         if number % 3 < 2:
@@ -187,13 +194,13 @@ class Stair(Executor):
 
 @executor(id="clerk")
 async def clerk(text: str, ctx: WorkflowContext[str]) -> None:
-    effect(f"clerk {text}")
+    effect(f"clerk {text}", ctx)
     await ctx.send_message(text, delay=PAUSE_SECONDS)
 
 
 @executor(id="last")
 async def last(text: str, ctx: WorkflowContext[Any, str]) -> None:
-    effect(f"last {text}")
+    effect(f"last {text}", ctx)
     await ctx.yield_output(f"{text}; {ctx.get_state('orders')}; {ctx.get_state('trail')}")
 
 
@@ -215,7 +222,7 @@ def build() -> Workflow:
     stairs = WorkflowExecutor(inner, "stairs")
     return (
         WorkflowBuilder(name="errand", start_executor=start, reducers={"orders": _joined})
-        .add_fan_out_edges(start, [stepper, flaky, picky])
+        .add_fan_out_edges(start, [stepper, flaky, picky, scribe])
         .add_fan_in_edges([stepper, flaky], judge)
         .add_edge(judge, payer)
         .add_edge(payer, stairs)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure import Executor, WorkflowBuilder, WorkflowContext, WorkflowException, executor, handler, response_handler
+from perdure import (
+    Executor,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowException,
+    WorkflowExecutor,
+    executor,
+    handler,
+    response_handler,
+)
 from perdure.storages.shipped import StoreStorage
 from perdure.stores.file import FileStore
 from perdure.testing.resume import Subject, effect, main, returned
@@ -17,8 +27,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure import Workflow
-    from perdure.records import Command, JournalRecord, Manifest, RunRecord
+    from perdure.records import Claim, Command, Commit, JournalRecord, Manifest, RunRecord
     from perdure.stores.port import Store
+
+
+ACTIVATION = re.compile(r"(^|/)\d+\.\d+/[^/]+#\d+$")
+"""The key of an activation's record: in which turn and superstep, and which call of which executor."""
+
+TOP = 2
 
 
 class Faulty:
@@ -37,6 +53,27 @@ class Forgetful(Faulty):
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
         del run_id
         return ()
+
+
+class Repeating(Faulty):
+    """Loses the records of activations that have finished, and keeps all others."""
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        return [record for record in await self.inner.journal(run_id) if not ACTIVATION.search(record.key)]
+
+
+class Childless(Faulty):
+    """Loses how far sub-workflows have come, and keeps all other records."""
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        return [record for record in await self.inner.journal(run_id) if "/child" not in record.key]
+
+
+class Rash(Faulty):
+    """Commits without a look at what has come meanwhile."""
+
+    async def commit(self, claim: Claim, commit: Commit) -> int:
+        return await self.inner.commit(claim, replace(commit, taken=()))
 
 
 class Gullible(Faulty):
@@ -64,6 +101,11 @@ def opening(fault: type[Faulty]) -> Callable[[Path], StoreStorage]:
     return lambda directory: StoreStorage(cast("Store", fault(FileStore(directory))))
 
 
+def elsewhere(directory: Path) -> StoreStorage:
+    """A storage whose files are not where the suite looks for them."""
+    return StoreStorage(FileStore(directory.with_name("elsewhere")))
+
+
 class Asker(Executor):
     """Does something, asks, and does something else."""
 
@@ -75,14 +117,38 @@ class Asker(Executor):
         await ctx.request_info(text, int)
 
     @response_handler
-    async def tell(self, text: str, number: int, ctx: WorkflowContext[Any, str]) -> None:
-        effect("three")
+    async def tell(self, text: str, number: int, ctx: WorkflowContext[int, str]) -> None:
+        effect("three", ctx)
         await ctx.yield_output(f"{text} {number}")
+        await ctx.send_message(0)
+
+
+class Hand(Executor):
+    """Does one thing."""
+
+    @handler
+    async def work(self, _: int, ctx: WorkflowContext[Any, str]) -> None:
+        effect(self.id, ctx)
+        await ctx.yield_output(f"{self.id} is done")
+
+
+class Ladder(Executor):
+    """Does one thing in each of three supersteps, and then waits for the disk."""
+
+    @handler
+    async def climb(self, rung: int, ctx: WorkflowContext[int, str]) -> None:
+        effect(f"rung {rung}", ctx)
+        await ctx.step("rest", str)
+        await (ctx.send_message(rung + 1) if rung < TOP else ctx.yield_output("up"))
 
 
 def asking() -> Workflow:
-    """A small workflow that has done nothing wrong."""
-    return WorkflowBuilder(name="asking", start_executor=Asker("asker")).build()
+    """A small workflow that has done nothing wrong: it asks, then two hands and a sub-workflow work side by side."""
+    asker, ladder = Asker("asker"), Ladder("ladder")
+    inside = WorkflowBuilder(name="inside", start_executor=ladder).add_edge(ladder, ladder).build()
+    sub = WorkflowExecutor(inside, "sub", allow_direct_output=True)
+    builder = WorkflowBuilder(name="asking", start_executor=asker)
+    return builder.add_fan_out_edges(asker, [Hand("left hand"), Hand("right hand"), sub]).build()
 
 
 @executor(id="moody")
@@ -95,7 +161,15 @@ def moody_workflow() -> Workflow:
     return WorkflowBuilder(name="moody", start_executor=moody).build()
 
 
-FAULTS = {"forgetful": opening(Forgetful), "gullible": opening(Gullible), "blind": opening(Blind)}
+FAULTS = {
+    "forgetful": opening(Forgetful),
+    "repeating": opening(Repeating),
+    "childless": opening(Childless),
+    "rash": opening(Rash),
+    "gullible": opening(Gullible),
+    "blind": opening(Blind),
+    "elsewhere": elsewhere,
+}
 
 subject = Subject(
     build=asking, message="go", answer=lambda _: 1, rival=lambda _, number: number, storages={**SHIPPED, **FAULTS}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +22,13 @@ from perdure import (
     executor,
     handler,
 )
-from perdure.testing.crash import CrashPoint, crashing
+from perdure.testing.clock import ManualClock
+from perdure.testing.crash import CrashError, CrashPoint, crashing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure import CheckpointStorage, Workflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +121,8 @@ async def test_a_sibling_of_a_failed_executor_that_had_finished_is_not_run_again
     assert result.get_final_state() is WorkflowRunState.IDLE
 
 
-async def test_a_superstep_with_a_single_activation_writes_its_commit_and_nothing_else() -> None:
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_superstep_with_a_single_activation_writes_its_commit_and_nothing_else(*, is_streamed: bool) -> None:
     @executor(id="loop")
     async def loop(number: int, ctx: WorkflowContext[int, int]) -> None:
         if number:
@@ -124,9 +133,165 @@ async def test_a_superstep_with_a_single_activation_writes_its_commit_and_nothin
     point = CrashPoint(-1, "before")
     storage = crashing(InMemoryCheckpointStorage(), point)
     workflow = WorkflowBuilder(name="w", start_executor=loop, checkpoint_storage=storage).add_edge(loop, loop).build()
-    await workflow.run(5)
+    if is_streamed:
+        async for _ in workflow.run(5, stream=True):
+            pass
+    else:
+        await workflow.run(5)
     assert "record" not in point.calls
     assert point.calls.count("commit") == 7
+
+
+class Lone:
+    """A workflow whose first executor is alone in its superstep, and counts how often it is run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.condition: Callable[[Any], Any] = bool
+        """Of the edge from it to the next."""
+
+    def built(self, storage: CheckpointStorage) -> Workflow:
+        @executor(id="lone")
+        async def lone(text: str, ctx: WorkflowContext[str, str]) -> None:
+            self.runs += 1
+            await ctx.send_message(text)
+            await ctx.yield_output(f"{text} of lone")
+
+        @executor(id="next")
+        async def following(text: str, ctx: WorkflowContext[Any, str]) -> None:
+            await ctx.yield_output(f"{text} of next")
+
+        builder = WorkflowBuilder(name="w", start_executor=lone, checkpoint_storage=storage)
+        return builder.add_edge(lone, following, condition=self.condition).build()
+
+    async def is_not_run_again(self, storage: CheckpointStorage) -> bool:
+        result = await self.built(storage).run(run_id="r")
+        assert result.get_outputs() == ["x of lone", "x of next"]
+        return self.runs == 1
+
+
+async def turns(*, until: Callable[[], bool]) -> None:
+    """Let the others go on until something holds."""
+    for _ in range(1000):
+        if until():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it does not come")
+
+
+async def dies_after_a_while(point: CrashPoint) -> None:
+    """Give the run time to record what has finished, and then let the process die."""
+    await turns(until=lambda: "record" in point.calls)
+    await asyncio.sleep(0)
+    point.was_hit = True
+
+
+@pytest.mark.parametrize("kind", ["executor_completed", "output"])
+async def test_a_reader_who_takes_the_time_does_not_make_a_finished_executor_run_again(kind: str) -> None:
+    lone, storage, point = Lone(), InMemoryCheckpointStorage(), CrashPoint(-1, "before")
+
+    async def read() -> None:
+        async for event in lone.built(crashing(storage, point)).run("x", run_id="r", stream=True):
+            if event.type == kind:
+                await dies_after_a_while(point)
+
+    with pytest.raises(CrashError):
+        await read()
+    assert await lone.is_not_run_again(storage)
+
+
+async def test_a_condition_that_takes_its_time_does_not_make_the_executor_before_it_run_again() -> None:
+    lone, storage, point = Lone(), InMemoryCheckpointStorage(), CrashPoint(-1, "before")
+
+    async def slow(_: Any) -> bool:
+        await dies_after_a_while(point)
+        return True
+
+    lone.condition = slow
+    with pytest.raises(CrashError):
+        await lone.built(crashing(storage, point)).run("x", run_id="r")
+    lone.condition = bool
+    assert await lone.is_not_run_again(storage)
+
+
+async def test_a_condition_that_raises_does_not_make_the_executor_before_it_run_again() -> None:
+    lone, storage = Lone(), InMemoryCheckpointStorage()
+
+    def broken(_: Any) -> bool:
+        raise OSError("no answer")
+
+    lone.condition = broken
+    with pytest.raises(OSError, match="no answer"):
+        await lone.built(storage).run("x", run_id="r")
+    lone.condition = bool
+    assert await lone.is_not_run_again(storage)
+
+
+@pytest.mark.parametrize("kind", ["executor_completed", "output"])
+async def test_a_stream_that_is_closed_does_not_make_a_finished_executor_run_again(kind: str) -> None:
+    lone, storage = Lone(), InMemoryCheckpointStorage()
+    stream = lone.built(storage).run("x", run_id="r", stream=True)
+    async for event in stream:
+        if event.type == kind:
+            break
+    await stream.aclose()
+    assert await lone.is_not_run_again(storage)
+
+
+class Sleepy(Executor):
+    """Keeps what it has handled, in this order; it sleeps over the first."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sleepy")
+        self.handled: list[str] = []
+
+    @handler
+    async def handle(self, name: str, ctx: WorkflowContext[Any, str]) -> None:
+        if name == "first":
+            await ctx.sleep(timedelta(hours=1))
+        self.handled.append(name)
+
+    @handler
+    async def say(self, _: int, ctx: WorkflowContext[Any, list[str]]) -> None:
+        await ctx.yield_output(self.handled)
+
+    def on_checkpoint_save(self) -> dict[str, Any]:
+        return {"handled": self.handled}
+
+    def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        self.handled = state["handled"]
+
+
+async def test_an_executor_has_the_state_after_the_last_that_finished_and_not_after_the_last_in_the_plan() -> None:
+    storage, clock = InMemoryCheckpointStorage(), ManualClock()
+
+    async def life(*awaited: str) -> list[Any]:
+        """One life; it fails as soon as the sleepy one has handled these, if there are any."""
+        sleepy = Sleepy()
+
+        @executor(id="begin")
+        async def begin(_: str, ctx: WorkflowContext[str]) -> None:
+            await ctx.send_message("first")
+            await ctx.send_message("second")
+
+        @executor(id="other")
+        async def other(name: str, ctx: WorkflowContext[int]) -> None:
+            if name == "first" and awaited:
+                await turns(until=lambda: sleepy.handled == list(awaited))
+                raise OSError("not yet")
+            if name == "first":
+                await ctx.send_message(1)
+
+        builder = WorkflowBuilder(name="w", start_executor=begin, checkpoint_storage=storage, clock=clock)
+        workflow = builder.add_fan_out_edges(begin, [sleepy, other]).add_edge(other, sleepy).build()
+        return (await workflow.run("go", run_id="r")).get_outputs()
+
+    with pytest.raises(OSError, match="not yet"):
+        await life("second")
+    clock.advance(timedelta(hours=2))
+    with pytest.raises(OSError, match="not yet"):
+        await life("second", "first")
+    assert await life() == [["second", "first"]]
 
 
 async def test_records_are_void_once_the_superstep_is_committed() -> None:

@@ -46,6 +46,32 @@ def test_a_store_that_forgets_what_was_recorded_is_found_out() -> None:
     assert "effect once" in violated(report), report.table()
 
 
+def test_a_store_that_loses_records_of_activations_is_found_out() -> None:
+    report = short("repeating", "--points", "1", "--rounds", "0", "--races", "0")
+    assert violated(report) == {"effect once"}, report.table()
+    assert any("done again after it had returned: left hand" in each.what for each in report.violations)
+
+
+def test_a_store_that_loses_how_far_a_sub_workflow_has_come_is_found_out() -> None:
+    report = short("childless", "--points", "2", "--rounds", "0", "--races", "0")
+    assert violated(report) == {"effect once"}, report.table()
+    assert any("done again after it had returned: rung 0" in each.what for each in report.violations)
+
+
+def test_a_store_that_commits_an_answer_beside_another_is_found_out() -> None:
+    report = short("rash", "--points", "0", "--rounds", "0")
+    assert violated(report) == {"consume once"}, report.table()
+    assert "2 different answers were accepted" in report.violations[0].what
+
+
+def test_damage_that_finds_no_place_is_not_shown_to_be_survived() -> None:
+    report = short("elsewhere", "--points", "0", "--races", "0")
+    assert not report.violations, report.table()
+    assert [each.property for each in report.not_shown] == ["checkpoint validity"], report.table()
+    assert not report.is_clean
+    assert report.table().count("not tried") == 1, "the races, which were not wanted"
+
+
 def test_a_store_that_takes_every_answer_is_found_out() -> None:
     report = short("gullible", "--points", "1", "--races", "6")
     assert "consume once" in violated(report), report.table()
@@ -60,6 +86,7 @@ def test_a_workflow_whose_outputs_depend_on_the_life_is_found_out(monkeypatch: p
     monkeypatch.setenv("MOODY", "yes")
     report = short("file", "--points", "1")
     assert {"prefix continuation", "recovery determinism"} <= violated(report), report.table()
+    assert "effect once" in {each.property for each in report.not_shown}, "it has no effects"
     assert report.table().endswith(f"seed {SEED}")
 
 

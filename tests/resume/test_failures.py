@@ -18,6 +18,7 @@ from perdure import (
     WorkflowCheckpointException,
     WorkflowContext,
     WorkflowRunState,
+    executor,
     handler,
 )
 from perdure.stores.memory import MemoryStore
@@ -255,6 +256,34 @@ async def test_a_workflow_that_is_told_to_warn_goes_on_without_an_entry_checkpoi
     storage.full.is_full = False
     assert (await workflow.run(3)).get_outputs() == [[1, 2, 3, 3]]
     assert len(await storage.list_checkpoint_ids()) == 2
+
+
+async def test_a_run_that_got_its_first_checkpoint_late_records_what_finishes_from_then_on() -> None:
+    storage, done, is_mended = FullStorage(), list[str](), False
+
+    @executor(id="begin")
+    async def begin(number: int, ctx: WorkflowContext[int]) -> None:
+        storage.full.is_full = False
+        await ctx.send_message(number)
+
+    @executor(id="worker")
+    async def worker(_: int, __: WorkflowContext[Any]) -> None:
+        done.append("worker")
+
+    @executor(id="broken")
+    async def broken(_: int, __: WorkflowContext[Any]) -> None:
+        if not is_mended:
+            raise ArithmeticError("broke at it")
+        done.append("mended")
+
+    builder = WorkflowBuilder(start_executor=begin, checkpoint_storage=storage, on_checkpoint_error="warn")
+    workflow = builder.add_fan_out_edges(begin, [worker, broken]).build()
+    storage.full.is_full = True
+    await failing(workflow, 1)
+    is_mended = True
+    assert workflow.run_id is not None
+    await workflow.run(run_id=workflow.run_id)
+    assert done == ["worker", "mended"]
 
 
 class Unkept:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from shapes import Clerk, Tally, asking, counting, requests
 
-from perdure import AlreadyAnsweredError, Edit, UnknownRequestError, WorkflowRunState
+from perdure import (
+    AlreadyAnsweredError,
+    Edit,
+    FunctionExecutor,
+    UnknownRequestError,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowRunState,
+)
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from conftest import Storage
-    from perdure import Run
+    from perdure import Run, Workflow
 
 
 async def snapshot_of(storage: Storage, run_id: str) -> list[tuple[object, ...]]:
@@ -206,6 +217,104 @@ async def test_an_edit_that_does_not_fit_is_refused_and_makes_no_fork(
     with pytest.raises(error, match=match):
         await handle.fork(ids[1], edit=edit)
     assert await storage.list_checkpoint_ids() == ids
+
+
+class Bids:
+    """Two who bid side by side after a first step; the second does not come to its end at first."""
+
+    def __init__(self) -> None:
+        self.is_stuck = True
+        self.stuck = asyncio.Event()
+        self.entered: list[str] = []
+        self.prepared: list[str] = []
+
+    def built(self, storage: Storage) -> Workflow:
+        """The workflow."""
+
+        async def open_(item: str, ctx: WorkflowContext[str, str]) -> None:
+            ctx.set_state("price", 10)
+            await ctx.send_message(item)
+
+        async def first(item: str, ctx: WorkflowContext[str, str]) -> None:
+            self.entered.append("first")
+            await ctx.yield_output(f"first: {item} for {ctx.get_state('price')}")
+
+        async def second(item: str, ctx: WorkflowContext[str, str]) -> None:
+            self.entered.append("second")
+            await ctx.step("prepare", self.prepared.append, item)
+            if self.is_stuck:
+                self.stuck.set()
+                await asyncio.get_running_loop().create_future()
+            await ctx.yield_output(f"second: {item} for {ctx.get_state('price')}")
+
+        start, *others = [
+            FunctionExecutor(do, name) for name, do in {"start": open_, "first": first, "second": second}.items()
+        ]
+        builder = WorkflowBuilder(start_executor=start, name="bids", checkpoint_storage=storage)
+        return builder.add_fan_out_edges(start, others).build()
+
+    async def cancelled(self, storage: Storage) -> Run:
+        """A run that was stopped when one of the two was done."""
+        run = await self.built(storage).start("vase", run_id="bids")
+        reading = asyncio.ensure_future(run.result())
+        await self.stuck.wait()
+        await run.cancel()
+        await reading
+        self.is_stuck = False
+        self.entered.clear()
+        return run
+
+
+@pytest.mark.parametrize(
+    ("edit", "item", "price"),
+    [
+        (Edit(messages={"first": ["lamp"], "second": ["lamp"]}), "lamp", 10),
+        (Edit(state={"price": 99}), "vase", 99),
+        (Edit(messages={"first": ["lamp"], "second": ["lamp"]}, state={"price": 99}), "lamp", 99),
+    ],
+)
+async def test_a_change_reaches_what_a_stopped_superstep_had_finished(
+    storage: Storage, edit: Edit, item: str, price: int
+) -> None:
+    bids = Bids()
+    fork = await (await bids.cancelled(storage)).fork(edit=edit)
+    assert (await fork.result()).get_outputs() == [f"first: {item} for {price}", f"second: {item} for {price}"]
+    assert bids.prepared == ["vase", item]
+
+
+@pytest.mark.parametrize("edit", [None, Edit()])
+async def test_a_fork_that_changes_nothing_does_nothing_again(storage: Storage, edit: Edit | None) -> None:
+    bids = Bids()
+    fork = await (await bids.cancelled(storage)).fork(edit=edit)
+    assert (await fork.result()).get_outputs() == ["first: vase for 10", "second: vase for 10"]
+    assert (bids.entered, bids.prepared) == (["second"], ["vase"])
+
+
+@pytest.mark.parametrize("is_awake", [False, True])
+async def test_an_activation_that_waited_keeps_its_steps_whatever_is_changed(
+    storage: Storage, *, is_awake: bool
+) -> None:
+    clock, prepared = ManualClock(), list[str]()
+
+    async def wait(item: str, ctx: WorkflowContext[str, str]) -> None:
+        await ctx.step("prepare", prepared.append, item)
+        await ctx.sleep(timedelta(hours=1))
+        if failures:
+            raise failures.pop()
+        await ctx.yield_output(f"{item} for {ctx.get_state('price')}")
+
+    failures = [ValueError("not yet")] if is_awake else []
+    builder = WorkflowBuilder(start_executor=FunctionExecutor(wait, "waiter"), name="waiting", clock=clock)
+    workflow = builder.build()
+    await workflow.run("vase", run_id="waiting", checkpoint_storage=storage, wait_for_timers=False)
+    clock.advance(timedelta(hours=1))
+    if is_awake:
+        with pytest.raises(ValueError, match="not yet"):
+            await workflow.run(run_id="waiting", checkpoint_storage=storage)
+    run = await workflow.start(run_id="waiting", checkpoint_storage=storage)
+    fork = await run.fork((await storage.list_checkpoint_ids())[-1], edit=Edit(state={"price": 99}))
+    assert (await fork.result()).get_outputs() == ["vase for 99"]
+    assert prepared == ["vase"]
 
 
 async def test_a_change_of_type_that_is_meant_is_accepted(storage: Storage) -> None:

@@ -6,7 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.waiting.scenes import RUN_ID, Work, alone, committed, ended, nested, record_of, side_by_side, until
+from tests.waiting.scenes import (
+    HOUR,
+    RUN_ID,
+    Work,
+    alone,
+    committed,
+    ended,
+    nested,
+    record_of,
+    side_by_side,
+    until,
+    until_asleep,
+)
 from tests.workflow.nodes import Context, node, other_tasks
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowExecutor, WorkflowRunState
@@ -80,7 +92,7 @@ async def test_a_run_that_is_cancelled_in_a_superstep_keeps_what_has_finished(st
     [why] = [event.data for event in await committed(storage) if event.type == "cancelled"]
     assert why == {"by": "alice", "reason": "enough"}
     again = await built().run(run_id=RUN_ID)
-    assert (ended(again), again.get_outputs()) == (IDLE, ["through", "WORKER"])
+    assert (ended(again), sorted(again.get_outputs())) == (IDLE, ["WORKER", "through"])
     assert sorted(work.done) == ["step", "worker"]
 
 
@@ -163,6 +175,44 @@ async def test_a_cancel_stops_a_step_which_is_done_again_then(storage: Storage) 
     assert (ended(result), stuck.cleaned_up) == (CANCELLED, 1)
     assert (await alone(do, clock, storage).run(run_id=RUN_ID)).get_outputs() == ["through"]
     assert work.done == ["before"]
+
+
+@pytest.mark.parametrize("by", ["cancel", "deadline"])
+async def test_a_wish_to_stop_that_comes_while_the_reader_stands_before_a_superstep_is_not_lost(
+    storage: Storage, by: str
+) -> None:
+    clock, work = ManualClock(), Work()
+    never = asyncio.get_running_loop().create_future()
+
+    async def do(message: Any, ctx: Context) -> None:
+        if message == "go":
+            await ctx.send_message("on")
+        else:
+            await ctx.step("work", work, "step")
+            await ctx.yield_output("through")
+
+    def built() -> Workflow:
+        start = node("node", do)
+        builder = WorkflowBuilder(name="w", start_executor=start, checkpoint_storage=storage, clock=clock)
+        return builder.add_edge(start, start).build()
+
+    async def come() -> None:
+        """Let the wish come, and the run hear of it."""
+        watchers = other_tasks()
+        if by == "cancel":
+            await storage.cancel(RUN_ID)
+        else:
+            clock.advance(HOUR)
+        await until(lambda: not watchers <= other_tasks(), never)
+
+    states: list[Any] = []
+    async for event in built().run("go", run_id=RUN_ID, deadline=HOUR, stream=True):
+        if event.type == "superstep_started" and event.iteration == 2:
+            await until_asleep(clock, never)
+            await come()
+        states.append(event.state)
+    assert (states[-1], work.done) == (CANCELLED, [])
+    assert (await built().run(run_id=RUN_ID, deadline=HOUR)).get_outputs() == ["through"]
 
 
 async def test_a_run_that_nobody_drives_is_cancelled_by_the_next_who_does(storage: Storage) -> None:

@@ -332,6 +332,40 @@ async def test_propagated_requests_may_be_answered_one_by_one_in_any_order(stora
     assert (last.get_outputs(), last.get_final_state()) == (["a: yes"], WorkflowRunState.IDLE)
 
 
+class Insistent(Asker):
+    """Asks on until it may."""
+
+    @response_handler
+    async def on(self, request: Ask, response: bool, ctx: WorkflowContext[str, str]) -> None:  # noqa: FBT001 - an answer
+        if response:
+            await ctx.yield_output(request.text)
+        else:
+            await ctx.request_info(request, bool, request_id=f"may {request.text}")
+
+
+@live_and_checkpointed
+async def test_the_parent_is_asked_again_under_the_same_id(storage: MaybeStorage) -> None:
+    sub, answers = WorkflowExecutor(alone(Insistent("asker")), "sub", allow_direct_output=True), [True, False]
+
+    async def reply(request: SubWorkflowRequestMessage, ctx: Context) -> None:
+        await ctx.send_message(request.create_response(answers.pop()), request.executor_id)
+
+    replying = node("replying", reply, takes=SubWorkflowRequestMessage)
+    builder = WorkflowBuilder(start_executor=sub, checkpoint_storage=storage())
+    workflow = builder.add_edge(sub, replying).add_edge(replying, sub).build()
+    assert (await workflow.run("a")).get_outputs() == ["a"]
+
+
+@live_and_checkpointed
+async def test_a_propagated_request_may_be_asked_again_under_the_same_id(storage: MaybeStorage) -> None:
+    workflow = around(alone(Insistent("asker")), storage=storage())
+    await workflow.run("a")
+    (again,) = (await workflow.run(responses={"may a": False})).get_request_info_events()
+    assert again.request_id == "may a"
+    last = await workflow.run(responses={"may a": True})
+    assert (last.get_outputs(), last.get_final_state()) == (["a"], WorkflowRunState.IDLE)
+
+
 async def test_a_propagated_request_wants_an_answer_of_its_type() -> None:
     workflow = around(alone(Asker("asker")))
     await workflow.run("a")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.documents import document, loads, piece, plain
 from perdure.checkpoint.trust import Trust, register_type
-from perdure.checkpoint.values import CodedValues, Kept
+from perdure.checkpoint.values import Kept
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
 
@@ -49,7 +49,9 @@ class StepDecision:
 class StepRecord:
     """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
 
-    `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent.
+    `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent. One
+    that has begun says with which idempotency key, and which request asks what became of it if it is interrupted: a
+    fork derives others, but this is what the other side may know.
     """
 
     at: Moment
@@ -58,6 +60,8 @@ class StepRecord:
     is_open: bool = True
     result: Kept | None = None
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    key: str | None = None
+    request_id: str | None = None
 
     def encoded(self) -> Encoded:
         """The record as bytes."""
@@ -68,6 +72,8 @@ class StepRecord:
                 members["spent"] = plain(dict(self.spent))
         elif self.is_open:
             members["open"] = plain(value=True)
+            members["key"] = plain(self.key)
+            members["request"] = plain(self.request_id)
         return document(members)
 
     @classmethod
@@ -76,7 +82,16 @@ class StepRecord:
         tree = _tree(kept)
         try:
             result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
-            return cls(tree["at"], tree["digest"], tree["round"], "open" in tree, result, tree.get("spent", {}))
+            return cls(
+                tree["at"],
+                tree["digest"],
+                tree["round"],
+                "open" in tree,
+                result,
+                tree.get("spent", {}),
+                tree.get("key"),
+                tree.get("request"),
+            )
         except KeyError as error:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
 
@@ -129,22 +144,20 @@ def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Valu
     if isinstance(fn, functools.partial):
         bound = (args, fn.args, fn.keywords)
     try:
-        kept = values.fix(bound, "arguments of a step")
+        encoded = values.canonical(bound, "arguments of a step")
     except EncodeError:
         return None
-    return None if kept.encoded is None else _digest(kept.encoded)
+    return None if encoded is None else _digest(encoded)
 
 
 def value_digest(value: object, values: Values) -> str:
     """What tells a value from others, whatever the order of its keys. Raises EncodeError."""
     path = "what is approved"
-    kept = values.fix(value, path)
-    if kept.refusal is not None:
-        raise kept.refusal
-    if kept.encoded is None:
+    encoded = values.canonical(value, path)
+    if encoded is None:
         # Without a storage nothing is read back: the value's own type is all that has to be trusted.
-        kept = CodedValues(Codec(Trust.of([type(value)]))).fix(value, path)
-    return _digest(kept.require_encoded())
+        encoded = Codec(Trust.of([type(value)])).encode(value, path=path, sorts_mappings=True)
+    return _digest(encoded)
 
 
 def _digest(encoded: Encoded) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -63,11 +64,26 @@ class Kept:
         return self._part
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a step has given and spent."""
+
+    result: Kept
+    spent: Mapping[str, float]
+
+
 class Values(Protocol):
     """The two ways of keeping values."""
 
+    held: dict[str, dict[str, Held]]
+    """By activation and by place: the results of steps that could not be recorded, while the activation is not over."""
+
     def fix(self, value: object, path: str) -> Kept:
         """Keep a value as it is now."""
+        ...
+
+    def canonical(self, value: object, path: str) -> Encoded | None:
+        """The same bytes for equal values, to compare them by; None where nothing is encoded. Raises EncodeError."""
         ...
 
     def refuse(self, refusal: EncodeError) -> Kept:
@@ -90,9 +106,16 @@ class Values(Protocol):
 class LiveValues:
     """Without a storage: values are the objects themselves, and nothing is encoded."""
 
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, Held]] = {}
+
     def fix(self, value: object, path: str) -> Kept:
         """Hold on to the object."""
         return Kept(path=path, live=value, has_live=True)
+
+    def canonical(self, value: object, path: str) -> Encoded | None:
+        """Nothing."""
+        del value, path
 
     def refuse(self, refusal: EncodeError) -> Kept:
         """Raise it."""
@@ -125,6 +148,7 @@ class CodedValues:
     def __init__(self, codec: Codec, *, is_lenient: bool = False) -> None:
         self._codec = codec
         self._is_lenient = is_lenient
+        self.held: dict[str, dict[str, Held]] = {}
 
     def fix(self, value: object, path: str) -> Kept:
         """Encode the value. Raises EncodeError if it could not be read back."""
@@ -137,6 +161,10 @@ class CodedValues:
         if encoded.immutable:
             return Kept(path=path, live=value, has_live=True, encoded=encoded)
         return Kept(path=path, encoded=encoded)
+
+    def canonical(self, value: object, path: str) -> Encoded | None:
+        """The bytes of the value, whatever the order of the keys in its mappings."""
+        return self._codec.encode(value, path=path, sorts_mappings=True)
 
     def refuse(self, refusal: EncodeError) -> Kept:
         """Raise it; a lenient one lets the next checkpoint fail of it instead."""

@@ -79,7 +79,8 @@ class Executor:
     """A node of the graph. Subclass it, and mark the methods that take messages with `@handler`.
 
     One executor handles one message at a time, in a fixed order; `max_concurrency` allows more for one that keeps no
-    state. Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are given.
+    state. Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are given; with both, messages
+    that are handled at once are recorded only when all of them are done, and a crash before that repeats all.
 
     `retry` says how often a message is tried, `timeout` how many seconds each attempt may take, and `on_error` (an
     executor, or the id of one) who gets a `FailedMessage` when all attempts have failed. Without `on_error` a failure

@@ -215,7 +215,18 @@ def _opened(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Requ
     before = snapshot.requests
     ended = {home_of(snapshot, effect.activation) for effect in effects if effect.suspension is None}
     given_up = {key for key, request in before.items() if request.resumes in ended}
+    given_up |= {key for effect in effects for key in _given_up_inside(snapshot, effect)}
     opened = {request.id: request for effect in effects for request in effect.requests}
     if not given_up and not opened:
         return before
     return {**{key: request for key, request in before.items() if key not in given_up}, **opened}
+
+
+def _given_up_inside(snapshot: Snapshot, effects: Effects) -> Iterable[str]:
+    """The requests that a sub-workflow had passed on and does not wait for any more."""
+    name, after = effects.activation.executor_id, effects.child
+    before = snapshot.children.get(name)
+    if before is not None and after is not None:
+        for key, request in snapshot.requests.items():
+            if request.executor_id == name and key in before.requests and key not in after.requests:
+                yield key

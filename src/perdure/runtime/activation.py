@@ -2,113 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import moment_in, moment_record, value_digest
-from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
 from perdure.graph.messages import TimersDue
 from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
-from perdure.kernel.superstep import home_of
 from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
-from perdure.runtime.journal import NoJournal
 from perdure.runtime.logbook import FRAMEWORK, Logbook
-from perdure.runtime.parking import Parked, Parking, finished
-from perdure.runtime.purse import Purse
+from perdure.runtime.parking import Parked, Parking
 from perdure.runtime.staging import Staging
-from perdure.runtime.steps import Steps, is_inside_step, spent_by_step
+from perdure.runtime.steps import Steps
+from perdure.runtime.surroundings import Surroundings
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.checkpoint.codec import Encoded
-    from perdure.checkpoint.values import Values
-    from perdure.clock import Clock
     from perdure.events import WorkflowErrorDetails
-    from perdure.graph.definition import Graph, OutputKind
+    from perdure.graph.definition import OutputKind
     from perdure.graph.executor import Executor
     from perdure.graph.port import StepCall
-    from perdure.kernel.effects import Activation, Told, Write
-    from perdure.kernel.snapshot import Moment, Snapshot, StateKey
-    from perdure.runtime.journal import Journal
+    from perdure.kernel.effects import Activation, Told
+    from perdure.kernel.snapshot import Moment, Snapshot
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """What all activations of a superstep share."""
-
-    graph: Graph
-    snapshot: Snapshot
-    values: Values
-    tell: Callable[[WorkflowEvent[Any]], None]
-    root_id: str
-    """Names run and branch and the sub-workflow, so that ids derived from it are the same in every life."""
-    run_kwargs: dict[str, Any]
-    """The kwargs of the run as they were given, those that are not stored included."""
-    journal: Journal
-    """Of this superstep."""
-    clock: Clock
-    span: Span = NO_SPAN
-    """The superstep, as it is traced."""
-    streaming: bool = False
-    is_checkpointed: bool = False
-    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
-    """By executor: the writes of its earlier activations in this superstep."""
-    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
-    """By executor: the sub-workflow as its earlier activations in this superstep left it."""
-    purse: Purse = field(default_factory=Purse)
-    """What the activations have spent so far, and those around this superstep."""
-    opened: set[str] = field(default_factory=set[str])
-    """The ids of the requests that this superstep has opened so far."""
-
-    def home_of(self, activation: Activation) -> str:
-        """Where an activation was entered first."""
-        return home_of(self.snapshot, activation)
-
-    def derived_id(self, name: str) -> str:
-        """An id that is the same in every life of this run, and another one in a fork of it."""
-        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
-
-    @property
-    def keeps_records(self) -> bool:
-        """Whether what is recorded inside an activation will be found again."""
-        return self.is_checkpointed and not isinstance(self.journal, NoJournal)
-
-    async def put(self, key: str, encoded: Encoded) -> None:
-        """Record something, synced, even if whoever waits for it is cancelled. Raises CheckpointWriteError."""
-        if not self.keeps_records:
-            return
-        try:
-            await finished(self.journal.put(key, encoded))
-        except (ClaimLostError, StaleHeadError):
-            raise
-        except WorkflowCheckpointException as error:
-            if self.graph.rules.on_checkpoint_error == "stop":
-                raise
-            self.tell(WorkflowEvent("warning", f"what was done is not recorded: {error}", origin=FRAMEWORK))
-
-    def take_in(self, done: Done) -> None:
-        """Let later activations of the same executor see what one has done."""
-        executor_id = done.effects.activation.executor_id
-        self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in done.effects.writes)
-        self.opened.update(request.id for request in done.effects.requests)
-        self.purse.of(self.home_of(done.effects.activation)).spend(done.effects.spent)
-        if done.effects.child is not None:
-            self.children[executor_id] = done.effects.child
 
 
 class ActivationRecorder:
@@ -135,8 +63,8 @@ class ActivationRecorder:
         self.message: Any = self._message()
 
     def require_running(self) -> None:
-        """Raise RuntimeError if the handler has returned."""
-        if self._is_over:
+        """Raise RuntimeError if the handler has ended, but for a step that is being finished."""
+        if self._is_over and self._steps.enclosing is None:
             raise RuntimeError(
                 f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
                 "would be lost; await every task that uses the context inside of the handler"
@@ -270,7 +198,7 @@ class ActivationRecorder:
         if not self.around.keeps_records:
             await self.around.clock.sleep(seconds_until(self.around.clock, due))
         elif due > now(self.around.clock):
-            if is_inside_step():
+            if self._steps.enclosing is not None:
                 raise RuntimeError("a step can't be left to wait: call ctx.sleep in the handler itself")
             await self.parking.park(wake_at=due)
 
@@ -280,9 +208,13 @@ class ActivationRecorder:
         for name, amount in amounts.items():
             if not math.isfinite(amount) or amount < 0:
                 raise ValueError(f"what is spent is finite and not negative, not {name}={amount!r}")
-        inside = spent_by_step()
-        counted = self._spent if inside is None else inside
-        for name, amount in amounts.items():
+        self.count(amounts)
+
+    def count(self, spent: Mapping[str, float]) -> None:
+        """Count what was spent: in a step, with its record."""
+        inside = self._steps.enclosing
+        counted = self._spent if inside is None else inside.spent
+        for name, amount in spent.items():
             counted[name] = counted.get(name, 0) + amount
 
     def private_scope(self) -> str:
@@ -306,6 +238,17 @@ class ActivationRecorder:
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
         return self._staging.keys(scope)
+
+    async def called(self, handler: Callable[[], Any]) -> None:
+        """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
+        try:
+            await self.parking.call(handler)
+        except asyncio.CancelledError:
+            self._steps.interrupt()
+            raise
+        finally:
+            self._is_over = True
+            await self._steps.settle()
 
     def completed(self) -> None:
         """Tell what the handler has sent and yielded."""

@@ -50,8 +50,16 @@ class Attempts:
 
     async def done(self) -> Done:
         """What the activation did. Raises what the last attempt raised, unless another executor is told of it."""
-        home = self._around.home_of(self._activation)
-        tries = Tries(self._around, f"{home}/attempts", self._policy.retry)
+        home, is_left = self._around.home_of(self._activation), False
+        try:
+            done = await self._tried(Tries(self._around, f"{home}/attempts", self._policy.retry))
+            is_left = done.effects.suspension is not None
+        finally:
+            if not is_left:
+                self._around.let_go(home)
+        return done
+
+    async def _tried(self, tries: Tries) -> Done:
         while True:
             recorder = ActivationRecorder(self._activation, self._executor, self._around)
             # A sub-workflow is one run: who comes next must not go on from before a turn that has begun.
@@ -89,7 +97,7 @@ class Attempts:
 
     async def _called(self, recorder: ActivationRecorder) -> None:
         seconds = self._policy.timeout
-        call = recorder.parking.call(_handler(recorder))
+        call = recorder.called(_handler(recorder))
         if seconds is None:
             await call
             return

@@ -172,7 +172,7 @@ class Driver:
                 after = await self._folded(superstep.outcomes, telling)
                 for event in telling.told():
                     yield event
-            await superstep.settle(is_kept=True)
+            await superstep.settle()
             told = await self._commit(after, "superstep", told=self._narrated(iteration, superstep.outcomes))
             is_kept = True
         except BudgetExceededError as error:
@@ -183,7 +183,8 @@ class Driver:
             self._superstep_under_way = None
             span.end(sys.exc_info()[1])
             if not is_kept and self.is_checkpointed:
-                await superstep.settle(is_kept=False)
+                superstep.note_all()
+                await superstep.settle()
                 await load(self.graph, before, self.values, only={a.executor_id for a in activations})
         if told is not None:
             yield told

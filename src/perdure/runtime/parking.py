@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
     from perdure.clock import Clock
     from perdure.kernel.snapshot import Moment
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 # A step that ends may be followed by another: until the handler has heard of its result, some turns of the loop pass.
-_QUIET_TURNS = 4
+_QUIET_TURNS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Parking:
         self._task: asyncio.Task[Any] | None = None
         self._waiting: dict[asyncio.Future[None], Parked] = {}
         self._in_flight = 0
+        self._is_over = False
         self.parked: Parked | None = None
         """What the handler waits for, once it was left."""
 
@@ -52,16 +53,23 @@ class Parking:
             outcome = handler()
             if inspect.isawaitable(outcome):
                 await outcome
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if self.parked is not None:
+                task.uncancel()
             # Somebody else may have cancelled at the same time: then there is more than ours to it.
-            if self.parked is None or task.uncancel() > before:
+            if task.cancelling() > before:
                 raise
+            if self.parked is None:
+                raise RuntimeError(
+                    f"something that the handler of executor {self._owner!r} waited for was cancelled; "
+                    "catch asyncio.CancelledError where you await what you have cancelled"
+                ) from error
             return
         except BaseException:
             self._forgive(task)
             raise
         finally:
-            self._task = None
+            self._task, self._is_over = None, True
             for waiter in list(self._waiting):
                 waiter.cancel()
         if self._forgive(task):
@@ -90,6 +98,9 @@ class Parking:
 
     async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
         """Leave the handler until a moment, or until a request is answered. Of several waits the first one counts."""
+        if self._is_over:
+            # A step that outlived the handler: nobody is left who could be entered again.
+            raise asyncio.CancelledError
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = Parked(wake_at, awaits)
         self._look_soon()
@@ -145,8 +156,11 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT
     return task.result()
 
 
-async def finished(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of work that goes on to its end, however often whoever waits for it is interrupted."""
+async def finished(work: Awaitable[ResultT], *, interrupt: Callable[[], None] | None = None) -> ResultT:
+    """The result of work that goes on to its end, however often whoever waits for it is interrupted.
+
+    `interrupt` is told each time.
+    """
     task = asyncio.ensure_future(work)
     interruption: asyncio.CancelledError | None = None
     while not task.done():
@@ -154,6 +168,8 @@ async def finished(work: Coroutine[Any, Any, ResultT]) -> ResultT:
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
             interruption = error
+            if interrupt is not None:
+                interrupt()
     if interruption is not None:
         has_failed(task)
         raise interruption

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections import Counter
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
+from perdure.checkpoint.values import Held, Kept
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.moments import now
+from perdure.runtime.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
 from perdure.runtime.parking import OutOfTimeError, within
-from perdure.runtime.tries import Tries
+from perdure.runtime.tries import Tries, is_final
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
-    from perdure.checkpoint.values import Kept
     from perdure.graph.port import StepCall
     from perdure.runtime.activation import Surroundings
     from perdure.runtime.parking import Parking
     from perdure.tracing import Span
+
+
+__all__ = ["NOT_DONE", "NotDone", "StepOwner", "Steps", "is_inside_step", "step_key"]
 
 
 class NotDone(Enum):
@@ -40,31 +41,6 @@ class NotDone(Enum):
 
 NOT_DONE: Final = NotDone.NOT_DONE
 """What a function for `if_interrupted` returns if the work was not done: then the step is run again."""
-
-_key: ContextVar[str | None] = ContextVar("perdure_step_key", default=None)
-_spent: ContextVar[dict[str, float] | None] = ContextVar("perdure_step_spent", default=None)
-
-
-def step_key() -> str:
-    """The idempotency key of the step that is running: the same over retries and resumes, another in a fork.
-
-    Hand it to a service that does a thing once for each key, such as a payment provider. It can be read in threads,
-    too. Raises RuntimeError outside of a step.
-    """
-    key = _key.get()
-    if key is None:
-        raise RuntimeError("step_key() is for the function of a step; outside of one, use ctx.idempotency_key")
-    return key
-
-
-def is_inside_step() -> bool:
-    """Whether a step is running. It is finished or not, and can't be left in the middle to wait."""
-    return _key.get() is not None
-
-
-def spent_by_step() -> dict[str, float] | None:
-    """Where the step that is running counts what it spends, so that it is counted with its record; None outside."""
-    return _spent.get()
 
 
 class StepOwner(Protocol):
@@ -92,7 +68,7 @@ class StepOwner(Protocol):
         """Tell a warning."""
         ...
 
-    def spend(self, amounts: Mapping[str, float]) -> None:
+    def count(self, spent: Mapping[str, float]) -> None:
         """Count what was spent."""
         ...
 
@@ -107,6 +83,7 @@ class _Step:
     call: StepCall
     place: str
     key: str
+    flight: Flight
     digest: str | None = None
     round: int = 0
 
@@ -123,32 +100,68 @@ class Steps:
         self._owner = owner
         self._around = owner.around
         self._calls: Counter[str] = Counter()
-        self._running: dict[str, asyncio.Future[None]] = {}
-        self._unrecorded: dict[str, Any] = {}
+        self._flights: dict[str, Flight] = {}
+        self._counted: set[str] = set()
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """A step, to be awaited. Which one it is does not depend on the order in which steps are awaited."""
+        outer = self.enclosing
+        home, calls = (self._owner.home, self._calls) if outer is None else (outer.place, outer.calls)
         name = quote(call.name, safe="")
         if call.key is None:
-            place = f"{self._owner.home}/step/{name}#{self._calls[name]}"
-            self._calls[name] += 1
+            place = f"{home}/step/{name}#{calls[name]}"
+            calls[name] += 1
         else:
-            place = f"{self._owner.home}/step/{name}@{quote(call.key, safe='')}"
-        return self._alone(_Step(call, place, self._around.derived_id(place)))
+            place = f"{home}/step/{name}@{quote(call.key, safe='')}"
+        return self._alone(_Step(call, place, self._around.derived_id(place), Flight()))
+
+    @property
+    def enclosing(self) -> Inside | None:
+        """The step of this activation whose function is running here, if one is."""
+        return enclosing(self)
+
+    def interrupt(self) -> None:
+        """The handler was cancelled: let the steps in flight end, too."""
+        for flight in self._flights.values():
+            flight.interrupt()
+
+    async def settle(self) -> None:
+        """Wait until no step is in flight. Who is cancelled while waiting cancels them."""
+        interruption: asyncio.CancelledError | None = None
+        while flight := next((each for each in self._flights.values() if not each.has_landed), None):
+            try:
+                await flight.wait()
+            except asyncio.CancelledError as error:
+                interruption = error
+                self.interrupt()
+        if interruption is not None:
+            raise interruption
 
     async def _alone(self, step: _Step) -> Any:
         """Let nobody else do this step at the same time: who comes second gets what the first one did."""
         self._owner.require_running()
-        while (other := self._running.get(step.place)) is not None:
-            await asyncio.wait((other,))
-        if step.place in self._unrecorded:
-            return self._unrecorded[step.place]
-        ended = self._running[step.place] = asyncio.get_running_loop().create_future()
+        while (other := self._flights.get(step.place)) is not None and not other.has_landed:
+            await other.wait()
+            self._owner.require_running()
+        self._flights[step.place] = step.flight
         try:
-            return await (self._recorded(step) if self._around.keeps_records else self._attempted(step))
+            return await step.flight.take_off(self._done(step))
         finally:
-            del self._running[step.place]
-            ended.set_result(None)
+            if self._flights[step.place] is step.flight:
+                del self._flights[step.place]
+
+    async def _done(self, step: _Step) -> Any:
+        held = self._around.held(self._owner.home).get(step.place)
+        if held is not None:
+            self._count(step, held.spent)
+            return self._given(step, held.result)
+        return await (self._recorded(step) if self._around.keeps_records else self._attempted(step))
+
+    def _count(self, step: _Step, spent: Mapping[str, float]) -> None:
+        """Count what a step has spent, once, however many calls of one key there are."""
+        if step.place not in self._counted:
+            self._counted.add(step.place)
+            self._owner.count(spent)
 
     async def _recorded(self, step: _Step) -> Any:
         values = self._around.values
@@ -158,7 +171,7 @@ class Steps:
             if None not in {record.digest, step.digest} and record.digest != step.digest:
                 raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
             if record.result is not None:
-                self._owner.spend(record.spent)
+                self._count(step, record.spent)
                 return self._given(step, record.result)
             if record.is_open:
                 settled = await self._settled(step, record)
@@ -179,19 +192,25 @@ class Steps:
             case "ask":
                 return await self._decided(step, record)
             case reconcile:
+                key = record.key or step.key
+                inside = Inside(self, f"{step.place}/settled", key)
                 try:
-                    return await _called(reconcile, (step.key,), step.key)
+                    return await step.flight.called(reconcile, (key,), inside)
                 except Exception as error:
                     reason = f"the function that was to find out raised {type(error).__name__}: {error}"
                     raise StepUnsettledError(step.name, reason=reason) from error
 
     async def _decided(self, step: _Step, record: StepRecord) -> Any:
         """What somebody outside has decided. Until they have, the handler is left."""
-        request_id = self._around.derived_id(f"{step.place}/ask/{record.round}")
-        found = self._around.journal.find(f"{self._owner.home}/answer/{request_id}")
+        # In a fork the request that was opened before it is still the one that is answered.
+        derived = self._request_id(step, record.round)
+        answers = (self._answer(each) for each in (record.request_id, derived) if each is not None)
+        found = next((answer for answer in answers if answer is not None), None)
         if found is None:
             self._require_outermost(step)
-            question = InterruptedStep(step.name, step.key, self._owner.executor_id, record.at)
+            is_open = record.request_id in self._around.snapshot.requests
+            request_id = record.request_id if is_open and record.request_id is not None else derived
+            question = InterruptedStep(step.name, record.key or step.key, self._owner.executor_id, record.at)
             self._owner.ask(request_id, question, StepDecision)
             await self._owner.parking.park(awaits=request_id)
         decision: StepDecision = self._around.values.give(found)
@@ -203,9 +222,14 @@ class Steps:
             case "fail":
                 raise StepUnsettledError(step.name, reason="who was asked decided to let it fail")
 
-    @staticmethod
-    def _require_outermost(step: _Step) -> None:
-        if is_inside_step():
+    def _request_id(self, step: _Step, number: int) -> str:
+        return self._around.derived_id(f"{step.place}/ask/{number}")
+
+    def _answer(self, request_id: str) -> Kept | None:
+        return self._around.journal.find(f"{self._owner.home}/answer/{request_id}")
+
+    def _require_outermost(self, step: _Step) -> None:
+        if self.enclosing is not None:
             reason = "it runs inside another step, which can't be left to ask; call it in the handler itself"
             raise StepUnsettledError(step.name, reason=reason)
 
@@ -213,46 +237,55 @@ class Steps:
         tries = Tries(self._around, f"{step.place}/attempts", step.call.retry)
         while True:
             await self._wait(tries)
-            try:
-                with self._owner.parking.working():
-                    await self._say(step, is_open=True)
-                    return await self._finished(step)
-            except Exception as error:
-                outlook = await tries.failed(error)
-                # One that was cut off in the middle may have been done: if it is not tried again here, that stays open.
-                if outlook is not None or not isinstance(error, StepTimeoutError):
-                    await self._say(step, is_open=False)
-                if outlook is None:
-                    raise
-                self._owner.warn(f"step {step.name!r} of executor {self._owner.executor_id!r}: {outlook}")
+            with self._owner.parking.working():
+                await self._say(step, is_open=True)
+                inside = Inside(self, step.place, step.key)
+                try:
+                    result = await self._timed(step, inside)
+                except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
+                    outlook = await self._failed(step, tries, error)
+                else:
+                    return await self._kept(step, result, inside.spent)
+            self._owner.warn(f"step {step.name!r} of executor {self._owner.executor_id!r}: {outlook}")
 
-    async def _finished(self, step: _Step) -> Any:
-        spent: dict[str, float] = {}
-        token = _spent.set(spent)
-        try:
-            result = await self._timed(step)
-        finally:
-            _spent.reset(token)
-        return await self._kept(step, result, spent)
+    async def _failed(self, step: _Step, tries: Tries, error: Exception) -> str:
+        """When the next attempt is made, in words. Raises the error if there is none."""
+        outlook = await tries.failed(error)
+        # One that was cut off in the middle may have been done: if it is not tried again here, that stays open.
+        if outlook is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
+            await self._say(step, is_open=False)
+        if outlook is None or step.flight.is_interrupted:
+            raise error
+        return outlook
 
     async def _say(self, step: _Step, *, is_open: bool) -> None:
         """Where a crash is not simply answered by doing it again: put on disk that a step begins, or that it raised."""
         if step.call.if_interrupted != "rerun":
-            record = StepRecord(now(self._around.clock), step.digest, step.round, is_open)
+            record = StepRecord(
+                now(self._around.clock),
+                step.digest,
+                step.round,
+                is_open,
+                key=step.key,
+                request_id=self._request_id(step, step.round),
+            )
             await self._around.put(step.place, record.encoded())
 
     async def _wait(self, tries: Tries) -> None:
-        if not await tries.is_ready(may_leave=not is_inside_step()):
+        # A wait in place is work: another wait of the handler, however long, does not put off the next attempt.
+        with self._owner.parking.working():
+            is_ready = await tries.is_ready(may_leave=self.enclosing is None)
+        if not is_ready:
             await self._owner.parking.park(wake_at=tries.due)
 
-    async def _timed(self, step: _Step) -> Any:
+    async def _timed(self, step: _Step, inside: Inside) -> Any:
         span = self._owner.span.child("perdure.step", step=step.name, executor_id=self._owner.executor_id)
         with traced(span), current(span):
-            return await self._called_in_time(step)
+            return await self._called_in_time(step, inside)
 
-    async def _called_in_time(self, step: _Step) -> Any:
+    async def _called_in_time(self, step: _Step, inside: Inside) -> Any:
         call = step.call
-        work = _called(call.fn, call.args, step.key)
+        work = step.flight.called(call.fn, call.args, inside)
         if call.timeout is None:
             return await work
         try:
@@ -261,56 +294,34 @@ class Steps:
             raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
 
     async def _kept(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
-        """The result as every life sees it, on disk."""
-        self._owner.spend(spent)
-        kept = self._fixed(step, result) if self._around.keeps_records else None
-        if kept is None or kept.refusal is not None:
-            self._unrecorded[step.place] = result
-            return result
-        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent)
-        await self._around.put(step.place, record.encoded())
+        """The result as every life sees it, on disk; or for this life alone, where that is all there is."""
+        self._count(step, spent)
+        kept = self._fixed(step, result)
+        if not await self._is_recorded(step, kept, spent):
+            self._around.held(self._owner.home)[step.place] = Held(kept, spent)
         return self._given(step, kept)
+
+    async def _is_recorded(self, step: _Step, kept: Kept, spent: Mapping[str, float]) -> bool:
+        if not self._around.keeps_records:
+            return False
+        if kept.refusal is not None:
+            self._owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
+            return False
+        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent)
+        return await self._around.put(step.place, record.encoded())
 
     def _fixed(self, step: _Step, result: Any) -> Kept:
         """The result, kept. Its type may be known by nothing but the annotation of the step's function."""
         path = f"result of step {step.name!r}"
+        if not self._around.keeps_records:
+            return Kept(path=path, live=result, has_live=True)
         try:
             return self._around.values.fix(result, path)
         except EncodeError:
-            return self._around.values.trusting(*_result_types(step.call.fn)).fix(result, path)
+            return self._around.values.trusting(*result_types(step.call.fn)).fix(result, path)
 
     def _given(self, step: _Step, kept: Kept) -> Any:
         try:
             return self._around.values.give(kept)
         except UntrustedTypeError:
-            return self._around.values.trusting(*_result_types(step.call.fn)).give(kept)
-
-
-async def _called(fn: Callable[..., Any], args: tuple[Any, ...], key: str) -> Any:
-    """Call a function that may be async. A plain one runs in a thread, so that it holds up nobody."""
-    token = _key.set(key)
-    try:
-        outcome = fn(*args) if _is_async(fn) else await asyncio.to_thread(fn, *args)
-        return await outcome if inspect.isawaitable(outcome) else outcome
-    finally:
-        _key.reset(token)
-
-
-def _result_types(fn: Callable[..., Any]) -> tuple[object, ...]:
-    """What the function of a step says that it returns, if it says it in a way that can be read."""
-    try:
-        hints = get_type_hints(_innermost(fn))
-    except (NameError, TypeError):
-        return ()
-    return (hints["return"],) if "return" in hints else ()
-
-
-def _innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn
-
-
-def _is_async(fn: Callable[..., Any]) -> bool:
-    fn = _innermost(fn)
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+            return self._around.values.trusting(*result_types(step.call.fn)).give(kept)

@@ -99,22 +99,21 @@ class Superstep:
 
         As soon as anything else gets its turn in between, the commit is late, and all that has ended is noted.
         """
-        late = asyncio.get_running_loop().call_soon(self._note_from_now_on)
+        late = asyncio.get_running_loop().call_soon(self.note_all)
         try:
             yield
         finally:
             late.cancel()
 
-    def _note_from_now_on(self) -> None:
+    def note_all(self) -> None:
+        """Note what has ended, and from now on all that ends: the commit is late, or does not come."""
         self._notes_each = True
         if self._unnoted:
             self._around.journal.keep(self._unnoted)
             self._unnoted = {}
 
-    async def settle(self, *, is_kept: bool) -> None:
-        """Wait until all that was noted is written; where no commit follows, that is all that has ended."""
-        if not is_kept:
-            self._note_from_now_on()
+    async def settle(self) -> None:
+        """Wait until all that was noted is written."""
         await self._around.journal.settle()
 
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
@@ -135,7 +134,7 @@ class Superstep:
         finally:
             failed = [task for task in tasks if has_failed(task)]
             await stop(tasks)
-            await self._around.journal.settle()
+            await self.settle()
         for event in self._telling.told():
             with self.noting_if_late():
                 yield event
@@ -278,7 +277,7 @@ class Superstep:
             return
         self._unnoted |= {self._around.home_of(done.effects.activation): done for done in finished}
         if self._notes_each:
-            self._note_from_now_on()
+            self.note_all()
 
     async def _kept(self, executor: Executor, done: Done) -> Done:
         """The same, with the state that the executor has now."""

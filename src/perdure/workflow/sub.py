@@ -141,7 +141,7 @@ class WorkflowExecutor(Executor):
             )
             activation.tell(WorkflowEvent.warning(ctx_warning))
         after = begin_turn(before, target_id=self.workflow.start_executor_id, value=value)
-        await self._advance(activation, before, after)
+        await self._advance(activation, after)
 
     @handler
     async def process_response(self, message: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
@@ -155,7 +155,7 @@ class WorkflowExecutor(Executor):
         before = self._child(activation)
         expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.around.snapshot.requests)
         after = wake(expired, now=now, fan_ins=fan_ins_of(self.workflow.graph))
-        await self._advance(activation, before, after)
+        await self._advance(activation, after)
 
     @response_handler
     async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
@@ -177,7 +177,7 @@ class WorkflowExecutor(Executor):
         except (UnknownRequestError, AlreadyAnsweredError) as error:
             activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
             return
-        await self._advance(activation, before, answer(before, answers, at=around.clock.now().isoformat()))
+        await self._advance(activation, answer(before, answers, at=around.clock.now().isoformat()))
 
     @property
     def _name(self) -> str:
@@ -188,7 +188,7 @@ class WorkflowExecutor(Executor):
         found = activation.around.children.get(self.id) or activation.around.snapshot.children.get(self.id)
         return found if found is not None else Snapshot()
 
-    async def _advance(self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot) -> None:
+    async def _advance(self, activation: ActivationRecorder, begun: Snapshot) -> None:
         around = activation.around
         carried = _records_inside(activation)
         journal = around.journal.under(f"{activation.home}/", carried)
@@ -219,7 +219,7 @@ class WorkflowExecutor(Executor):
                 self._pass_on(activation, event)
         activation.spend(driver.snapshot.limits.spent)
         activation.child = replace(driver.snapshot, limits=Limits(), scope="")
-        await self._hand_out(activation, before, begun, driver.snapshot)
+        await self._hand_out(activation, begun, driver.snapshot)
 
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
         """Tell an event of the child as one of the parent; one of a grandchild has its path already."""
@@ -228,9 +228,7 @@ class WorkflowExecutor(Executor):
             WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
         )
 
-    async def _hand_out(
-        self, activation: ActivationRecorder, before: Snapshot, begun: Snapshot, after: Snapshot
-    ) -> None:
+    async def _hand_out(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
         give = activation.around.values.give
         for output in list(after.outputs)[len(begun.outputs) :]:
             if output.kind == "intermediate":
@@ -240,7 +238,7 @@ class WorkflowExecutor(Executor):
             else:
                 activation.send(give(output.data), None)
         for request in after.requests.values():
-            if request.id in before.requests:
+            if request.id in begun.requests:
                 continue
             event = request_event(request, activation.around.values)
             # What an interrupted step asks is for people: no executor of the parent can know of it.

@@ -20,7 +20,10 @@ _FLIP = 0x20
 
 def check_damage(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
     """Flip a byte in what checkpoints are made of; in each copy one."""
-    for path, offset in chance.shuffled(_spots(stage, expected.place))[:rounds]:
+    spots = _spots(stage, expected.place)
+    if rounds and not spots:
+        stage.report.missed("checkpoint validity", stage.kind, "no file of the store has a checkpoint to be damaged")
+    for path, offset in chance.shuffled(spots)[:rounds]:
         place = expected.place.copied_to(stage.new_directory())
         _flip(place.store / path, offset)
         how = f"in {place.directory}, byte {offset} of {path} was flipped"

@@ -52,6 +52,11 @@ class Disturbing:
         while not self.aims.is_done:
             self._directed_run()
         self.report.checked("directed points", self.stage.kind, self.aims.missed())
+        if not self.aims.hit:
+            self.report.missed("directed points", self.stage.kind, "no point has killed a life")
+        if not self.expected.effects.done:
+            why = "no effect was ever finished: call effect() where the workflow does its work"
+            self.report.missed("effect once", self.stage.kind, why)
         while self.report.kills[f"random/{self.stage.kind}"] < random_kills:
             self._random_run()
 

@@ -80,7 +80,8 @@ def _is_answered_by_running(request: PendingRequest) -> bool:
 
 async def _read(events: AsyncIterable[WorkflowEvent[Any]]) -> None:
     async for event in events:
-        if event.type == "superstep_started" and not event.path:
+        if event.type == "superstep_started":
             effects.begin_superstep()
-        elif event.type in _LEFT_OPEN:
-            effects.leave_open()
+        fact = event.data if event.type == "sub_workflow" else event
+        if fact.type in _LEFT_OPEN:
+            effects.leave_open(event.path, fact.executor_id or "")

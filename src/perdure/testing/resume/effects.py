@@ -4,49 +4,91 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.steps import is_inside_step
 from perdure.testing.resume.points import append, lines, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from perdure.checkpoint.values import Kept
+    from perdure.graph.context import WorkflowContext
+    from perdure.records import JournalRecord
+
 _BEGUN, _RETURNED = "begun", "returned"
+_CHILD, _ATTEMPTS = "child", "attempts"
+
+
+Finished: TypeAlias = Literal["an activation", "a child's superstep"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An effect of the superstep that is under way, and the activation that had it, if it has said which."""
+
+    name: str
+    activation: ActivationRecorder | None
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The sub-workflow and the executor that had it."""
+        if self.activation is None:
+            return None
+        _, _, inside = self.activation.around.root_id.partition("/")
+        return inside, self.activation.executor_id
+
+    def finished_by(self, record: JournalRecord) -> Finished | None:
+        """What a record says to be finished, if this effect is part of it."""
+        if self.activation is None:
+            return None
+        journal, home = self.activation.around.journal, self.activation.home
+        if _is(journal.find(home), record):
+            return "an activation"
+        is_left = self.activation.parking.parked is not None or journal.find(f"{home}/{_ATTEMPTS}") is not None
+        return "a child's superstep" if not is_left and _is(journal.find(_CHILD), record) else None
+
+
+def _is(found: Kept | None, record: JournalRecord) -> bool:
+    """Whether a journal has just noted this record. Equal ones of others have bytes of their own."""
+    return found is not None and found.encoded is not None and found.encoded.text is record.data
 
 
 @dataclass(slots=True)
 class _Notes:
-    """Where this process notes effects, and those of the superstep that is under way."""
+    """Where this process notes effects, those of the superstep that is under way, and who was left in it."""
 
     path: Path | None = None
-    under_way: list[str] = field(default_factory=list[str])
-    is_whole: bool = True
+    under_way: list[_Done] = field(default_factory=list[_Done])
+    left_open: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
 
 _notes = _Notes()
 
 
-def effect(name: str) -> None:
+def effect(name: str, ctx: WorkflowContext[Any, Any] | None = None) -> None:
     """Say that work is done now which must not be done again once it is recorded. Call it where the work is.
 
-    A name stands for one piece of work: if a handler works in rounds, put the round into it. Outside of the suite
-    this does nothing.
+    A name stands for one piece of work: if a handler works in rounds, put the round into it. In a handler, outside of
+    steps, give the context: then the work counts as done as soon as this call of the handler is recorded, and not only
+    when its superstep is committed. Outside of the suite this does nothing.
     """
     if _notes.path is None:
         return
     place = "step" if is_inside_step() else "activation"
     reach(f"{place} before its effect")
     append(_notes.path, f"{_BEGUN} {name}")
-    _notes.under_way.append(name)
+    activation = None if ctx is None else ctx.activation
+    _notes.under_way.append(_Done(name, activation if isinstance(activation, ActivationRecorder) else None))
     reach(f"{place} after its effect")
 
 
 def returned(name: str) -> None:
     """Say that the caller of a step has its result: call it after the `await`. Now the work may not be repeated.
 
-    Work of a handler needs no such line: the suite knows when its superstep is committed.
+    Work of a handler needs no such line: the suite knows when it is recorded.
     """
     if _notes.path is not None:
         append(_notes.path, f"{_RETURNED} {name}")
@@ -66,20 +108,45 @@ def note_into(path: Path) -> None:
 def begin_superstep() -> None:
     """A superstep begins: what is done from here on is recorded by its commit."""
     _notes.under_way.clear()
-    _notes.is_whole = True
+    _notes.left_open.clear()
 
 
-def leave_open() -> None:
+def leave_open(path: Sequence[str], executor_id: str) -> None:
     """A handler was left, or has failed: the commit does not finish what it did outside of steps."""
-    _notes.is_whole = False
+    _notes.left_open.add(("/".join(path), executor_id))
+
+
+def about_to_record(records: Sequence[JournalRecord]) -> dict[str, Finished]:
+    """Which effects will be finished once these are written, and what finishes them.
+
+    To be asked before they are: by then a sub-workflow may have gone on.
+    """
+    found: dict[str, Finished] = {}
+    for record in records:
+        for done in _notes.under_way:
+            if (what := done.finished_by(record)) is not None:
+                found[done.name] = what
+    return found
+
+
+def recorded(finished: Mapping[str, Finished]) -> None:
+    """What finishes these effects is written."""
+    _return(finished)
+    _notes.under_way = [done for done in _notes.under_way if done.name not in finished]
+    for what in dict.fromkeys(finished.values()):
+        reach(f"finished and recorded {what}")
 
 
 def committed() -> None:
-    """The superstep was committed."""
-    if _notes.is_whole:
-        for name in _notes.under_way:
-            returned(name)
+    """The superstep was committed. Of an effect that has not said whose it is, nobody may have been left."""
+    left = _notes.left_open
+    _return(done.name for done in _notes.under_way if (done.place not in left if done.place else not left))
     _notes.under_way.clear()
+
+
+def _return(names: Iterable[str]) -> None:
+    for name in names:
+        returned(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +154,8 @@ class Effects:
     """What stands in the file."""
 
     begun: Mapping[str, int]
+    done: frozenset[str]
+    """What may not be begun again."""
     repeated: tuple[str, ...]
     """What was begun again after it had returned."""
 
@@ -102,7 +171,7 @@ class Effects:
                 begun[name] += 1
                 if name in done:
                     repeated.append(name)
-        return cls(begun, tuple(repeated))
+        return cls(begun, frozenset(done), tuple(repeated))
 
     def missing(self, expected: Iterable[str]) -> tuple[str, ...]:
         """Which of these were never begun."""

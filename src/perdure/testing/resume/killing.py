@@ -164,10 +164,12 @@ class KillingStore:
     ) -> None:
         """What an activation has finished, or is about to begin."""
         is_intent = any(_OPEN_INTENT in record.data for record in records)
+        finished = effects.about_to_record(records)
         reach("record before all")
         with _writing.of("record"):
             await self._inner.record(claim, head=head, records=records, durable=durable)
         reach("record after all")
+        effects.recorded(finished)
         if is_intent:
             reach("intent after all")
 
@@ -188,6 +190,7 @@ class KillingStore:
         was_asleep, self._is_asleep = self._is_asleep, commit.status == "sleeping"
         return (
             "commit",
+            *(("answer",) if commit.taken else ()),
             *(("sleep",) if self._is_asleep or was_asleep else ()),
             *(("inherited",) if self._has_inherited else ()),
             *(("recovery",) if is_resuming() and not self._has_committed else ()),

@@ -118,11 +118,15 @@ class Gate:
         os.close(self._saying)
         os.read(self._reading, 1)
 
-    def open(self, *, for_children: int) -> None:
-        """In the parent: wait until so many are there, or dead, and open."""
+    def gather(self, children: int) -> int:
+        """In the parent: wait until so many are there, or have ended; how many are there."""
         os.close(self._saying)
-        missing = for_children
+        missing = children
         while missing and (there := os.read(self._heard, missing)):
             missing -= len(there)
+        return children - missing
+
+    def open(self) -> None:
+        """In the parent, after `gather`: let them go on."""
         for end in (self._writing, self._reading, self._heard):
             os.close(end)

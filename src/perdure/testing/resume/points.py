@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Moment: TypeAlias = Literal["before", "after"]
@@ -19,10 +20,12 @@ WINDOWS: Final = {
     "intent": "between a step's intent and its result",
     "step": "after a step's effect, before its record",
     "record": "while a record is written",
+    "finished": "after an activation's record, before the commit",
     "commit": "inside the commit",
     "told": "between the commit and its telling",
     "recovery": "during recovery",
     "post": "while an answer or a message is recorded",
+    "answer": "while an answer or a message is recorded",
     "sleep": "at suspension and wake",
     "inherited": "while work of an earlier life is pending",
 }
@@ -33,13 +36,14 @@ WINDOWS: Final = {
 class Fate:
     """What is to happen to one life: which point kills it, at which of the times that it comes there.
 
-    `seen` counts the points that it came by.
+    With `instead` this is done there, and it lives on. `seen` counts the points that it came by.
     """
 
     target: str | None = None
     occurrence: int = 1
     hits: Path | None = None
     is_resuming: bool = False
+    instead: Callable[[], None] | None = None
     seen: Counter[str] = field(default_factory=Counter[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -47,8 +51,11 @@ class Fate:
         """Come by a point."""
         with self._lock:
             self.seen[name] += 1
-            if name == self.target and self.seen[name] == self.occurrence:
+            is_met = name == self.target and self.seen[name] == self.occurrence
+            if is_met and self.instead is None:
                 self._die(name)
+        if is_met and self.instead is not None:
+            self.instead()
 
     def _die(self, name: str) -> None:
         if self.hits is not None:

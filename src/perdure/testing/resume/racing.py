@@ -11,11 +11,12 @@ from perdure.testing.resume import effects
 from perdure.testing.resume.driving import Drive
 from perdure.testing.resume.effects import Effects
 from perdure.testing.resume.lives import Gate, begun
+from perdure.testing.resume.points import Fate, live_under
 from perdure.testing.resume.subject import RUN_ID
 
 if TYPE_CHECKING:
     from perdure.storages.shipped import StoreStorage
-    from perdure.testing.resume.lives import Child
+    from perdure.testing.resume.lives import Child, Ended
     from perdure.testing.resume.looking import Look
     from perdure.testing.resume.stage import Place, Stage
 
@@ -39,8 +40,9 @@ class _Contest:
 def check_races(stage: Stage, *, rounds: int) -> None:
     """Let rivals answer the first request of the run, again and again."""
     contest = _prepared(stage)
-    if contest is None:
+    if contest is None or not rounds:
         return
+    _check_crossed(stage, contest)
     for first in range(rounds):
         place = contest.place.copied_to(stage.new_directory())
         try:
@@ -48,6 +50,35 @@ def check_races(stage: Stage, *, rounds: int) -> None:
         except RuntimeError as error:
             what = str(error)
         stage.report.checked("consume once", stage.kind, what, f"in {place.directory}")
+
+
+def _check_crossed(stage: Stage, contest: _Contest) -> None:
+    """Let one answer by running, and stop it when it has read the inbox and is about to commit; another answers then.
+
+    Nothing but what the commit itself looks at can tell the first that it comes too late.
+    """
+    other = next((n for n, answer in enumerate(contest.answers) if answer != contest.answers[0]), None)
+    if other is None:
+        why = "all rivals answer the same: let Subject(rival=...) answer something else for each number"
+        stage.report.missed("consume once", stage.kind, why)
+        return
+    place, gate = contest.place.copied_to(stage.new_directory()), Gate()
+    fate = Fate("answer before commit", instead=gate.wait)
+    late = _rival(stage, contest, place, 0, way="by running", fate=fate)
+    is_met = gate.gather(1)
+    early = _rival(stage, contest, place, other, way="through the store").ended()
+    gate.open()
+    outcomes = [(0, late.ended()), (other, early)]
+    if not is_met:
+        why = "the one who answers by running was never about to commit the answer"
+        stage.report.missed("consume once", stage.kind, why)
+        return
+    try:
+        what = _outcome(stage, contest, place, outcomes)
+    except RuntimeError as error:
+        what = str(error)
+    how = f"in {place.directory}, answered through the store while another was about to commit"
+    stage.report.checked("consume once", stage.kind, what, how)
 
 
 def _prepared(stage: Stage) -> _Contest | None:
@@ -95,13 +126,19 @@ def _raced(stage: Stage, contest: _Contest, place: Place, first: int) -> str | N
     order = [(first + number) % RIVALS for number in range(RIVALS)]
     gate = Gate()
     way = _WAYS[first % len(_WAYS)]
-    children = [_rival(stage, contest, place, gate, number, way=way) for number in order]
-    gate.open(for_children=RIVALS)
+    children = [_rival(stage, contest, place, number, way=way, gate=gate) for number in order]
+    gate.gather(RIVALS)
+    gate.open()
     outcomes = [child.ended() for child in children]
-    failed = [ended.error or ended.value for ended in outcomes if ended.value not in {"won", "refused"}]
+    return _outcome(stage, contest, place, list(zip(order, outcomes, strict=True)))
+
+
+def _outcome(stage: Stage, contest: _Contest, place: Place, outcomes: list[tuple[int, Ended]]) -> str | None:
+    """What is wrong about how rivals have ended, by their numbers, and with the run after that."""
+    failed = [ended.error or ended.value for _, ended in outcomes if ended.value not in {"won", "refused"}]
     if failed:
         return failed[0]
-    won = {contest.answers[number] for number, ended in zip(order, outcomes, strict=True) if ended.value == "won"}
+    won = {contest.answers[number] for number, ended in outcomes if ended.value == "won"}
     if len(won) != 1:
         return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
     stage.life(place).result()
@@ -117,15 +154,27 @@ def _unlike(stage: Stage, place: Place, expected: tuple[Look, Counter[str]]) -> 
     return differs
 
 
-def _rival(stage: Stage, contest: _Contest, place: Place, gate: Gate, number: int, *, way: str) -> Child:
-    """A process that answers when the gate opens: through the store, or by going on with the run."""
+def _rival(
+    stage: Stage,
+    contest: _Contest,
+    place: Place,
+    number: int,
+    *,
+    way: str,
+    gate: Gate | None = None,
+    fate: Fate | None = None,
+) -> Child:
+    """A process that answers, once the gate opens if there is one: through the store, or by going on with the run."""
     stage.report.lives[stage.kind] += 1
 
     async def compete() -> str:
         effects.note_into(place.effects)
         storage = stage.open(place)
         answer = await _answer(stage, storage, number)
-        gate.wait()
+        if fate is not None:
+            live_under(fate)
+        if gate is not None:
+            gate.wait()
         try:
             if way == "through the store" or (way == "either way" and number % 2):
                 await storage.respond(RUN_ID, {contest.request_id: answer}, by=f"rival {number}")

@@ -14,15 +14,18 @@ if TYPE_CHECKING:
 
 def check_recoveries(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
     """Kill a run at a point of chance, and recover it where it is and in two copies, one of them deeper."""
+    killed = 0
     for _ in range(rounds):
         target = chance.one_of(sorted(expected.points))
         place = stage.new_place()
-        stage.life(place, Fate(target, 1 + chance.below(expected.points[target])))
+        killed += stage.life(place, Fate(target, 1 + chance.below(expected.points[target]))).was_killed
         deeper = stage.new_directory() / "somewhere" / "else"
         deeper.parent.mkdir(parents=True)
         copies = [place.copied_to(stage.new_directory()), place.copied_to(deeper), place]
         how = f"in {place.directory}, killed at {target!r}"
         stage.report.checked("recovery determinism", stage.kind, _differing(stage, expected, copies), how)
+    if rounds and not killed:
+        stage.report.missed("recovery determinism", stage.kind, "no life was killed: there was nothing to recover")
 
 
 def _differing(stage: Stage, expected: Undisturbed, places: list[Place]) -> str | None:

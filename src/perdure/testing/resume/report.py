@@ -29,6 +29,8 @@ PROPERTIES: Final[tuple[Property, ...]] = (
 )
 """The six, and that every point which a life comes by was hit: a check that can't fail proves nothing."""
 
+_FINDINGS: Final = ("violations", "not_shown")
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -53,11 +55,13 @@ class Report:
     windows: Counter[str] = field(default_factory=Counter[str])
     """Directed kills, by `window/store`."""
     violations: list[Violation] = field(default_factory=list[Violation])
+    not_shown: list[Violation] = field(default_factory=list[Violation])
+    """What could not be looked at, and why: a check that checks nothing must not look like one that has passed."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was violated."""
-        return not self.violations
+        """Whether nothing was violated, and all was shown that was to be."""
+        return not self.violations and not self.not_shown
 
     def checked(self, property_: Property, store: str, what: str | None, how: str = "") -> None:
         """Note a look at a property: nothing wrong, or what is, after what was done."""
@@ -65,8 +69,12 @@ class Report:
         if what is not None:
             self.violations.append(Violation(property_, store, f"{how}: {what}" if how else what))
 
+    def missed(self, property_: Property, store: str, why: str) -> None:
+        """Note that a property could not be shown."""
+        self.not_shown.append(Violation(property_, store, why))
+
     def table(self) -> str:
-        """Property by store, then the counts, then each violation."""
+        """Property by store, then the counts, then each violation and what was not shown."""
         cells = [["", *self.stores]]
         cells += [[name, *(self._verdict(name, store) for store in self.stores)] for name in PROPERTIES]
         cells.append(["lives", *(str(self.lives[store]) for store in self.stores)])
@@ -77,6 +85,7 @@ class Report:
         cells += [[f"  {name}", *(str(self.windows[f"{name}/{s}"]) for s in self.stores)] for name in windows]
         told = [_line(row, cells) for row in cells]
         told += [f"VIOLATED {each.property} ({each.store}): {each.what}" for each in self.violations]
+        told += [f"NOT SHOWN {each.property} ({each.store}): {each.what}" for each in self.not_shown]
         return "\n".join([*told, f"seed {self.seed}"])
 
     def _verdict(self, name: Property, store: str) -> str:
@@ -84,12 +93,16 @@ class Report:
         checks = self.checks[f"{name}/{store}"]
         if violated:
             return f"VIOLATED {violated} of {checks}"
-        return f"passed {checks}" if checks else "does not apply"
+        if any(each.property == name and each.store == store for each in self.not_shown):
+            return "NOT SHOWN"
+        return f"passed {checks}" if checks else "not tried"
 
     def to_json(self) -> str:
         """All of it as JSON."""
         members = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        return json.dumps({**members, "violations": [dataclasses.asdict(each) for each in self.violations]})
+        for name in _FINDINGS:
+            members[name] = [dataclasses.asdict(each) for each in members[name]]
+        return json.dumps(members)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -98,7 +111,8 @@ class Report:
         for name in ("checks", "lives", "kills", "windows"):
             found[name] = Counter(found[name])
         found["stores"] = tuple(found["stores"])
-        found["violations"] = [Violation(**each) for each in found["violations"]]
+        for name in _FINDINGS:
+            found[name] = [Violation(**each) for each in found[name]]
         return cls(**found)
 
 

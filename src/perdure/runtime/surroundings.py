@@ -1,0 +1,108 @@
+"""What the activations of a superstep share: the run as it is, and where they record and tell what they do."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.events import WorkflowEvent, WorkflowEventSource
+from perdure.kernel.superstep import home_of
+from perdure.runtime.journal import NoJournal
+from perdure.runtime.parking import finished
+from perdure.runtime.purse import Purse
+from perdure.tracing import NO_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.checkpoint.codec import Encoded
+    from perdure.checkpoint.values import Held, Values
+    from perdure.clock import Clock
+    from perdure.graph.definition import Graph
+    from perdure.kernel.effects import Activation, Done, Write
+    from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.runtime.journal import Journal
+    from perdure.tracing import Span
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all activations of a superstep share."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    tell: Callable[[WorkflowEvent[Any]], None]
+    root_id: str
+    """Names run and branch and the sub-workflow, so that ids derived from it are the same in every life."""
+    run_kwargs: dict[str, Any]
+    """The kwargs of the run as they were given, those that are not stored included."""
+    journal: Journal
+    """Of this superstep."""
+    clock: Clock
+    span: Span = NO_SPAN
+    """The superstep, as it is traced."""
+    streaming: bool = False
+    is_checkpointed: bool = False
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
+    """By executor: the writes of its earlier activations in this superstep."""
+    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    """By executor: the sub-workflow as its earlier activations in this superstep left it."""
+    purse: Purse = field(default_factory=Purse)
+    """What the activations have spent so far, and those around this superstep."""
+    opened: set[str] = field(default_factory=set[str])
+    """The ids of the requests that this superstep has opened so far."""
+
+    def home_of(self, activation: Activation) -> str:
+        """Where an activation was entered first."""
+        return home_of(self.snapshot, activation)
+
+    def derived_id(self, name: str) -> str:
+        """An id that is the same in every life of this run, and another one in a fork of it."""
+        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether what is recorded inside an activation will be found again."""
+        return self.is_checkpointed and not isinstance(self.journal, NoJournal)
+
+    def held(self, home: str) -> dict[str, Held]:
+        """By place: the results of an activation's steps that could not be recorded."""
+        return self.values.held.setdefault(f"{self.root_id}/{home}", {})
+
+    def let_go(self, home: str) -> None:
+        """The activation is over, and is not entered again in this life."""
+        self.values.held.pop(f"{self.root_id}/{home}", None)
+
+    async def put(self, key: str, encoded: Encoded) -> bool:
+        """Record something, synced, even if whoever waits for it is cancelled; whether it is on record now.
+
+        Raises CheckpointWriteError.
+        """
+        if not self.keeps_records:
+            return False
+        try:
+            await finished(self.journal.put(key, encoded))
+        except (ClaimLostError, StaleHeadError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.tell(
+                WorkflowEvent(
+                    "warning", f"what was done is not recorded: {error}", origin=WorkflowEventSource.FRAMEWORK
+                )
+            )
+            return False
+        return True
+
+    def take_in(self, done: Done) -> None:
+        """Let later activations of the same executor see what one has done."""
+        executor_id = done.effects.activation.executor_id
+        self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in done.effects.writes)
+        self.opened.update(request.id for request in done.effects.requests)
+        self.purse.of(self.home_of(done.effects.activation)).spend(done.effects.spent)
+        if done.effects.child is not None:
+            self.children[executor_id] = done.effects.child
