@@ -89,11 +89,12 @@ class WorkflowConvergenceException(WorkflowRunnerException):
 class UndeliveredError(WorkflowRunnerException):
     """A message found no taker, in a workflow built with `undelivered="error"`."""
 
-    def __init__(self, *, source_id: str, target_id: str | None, reason: str) -> None:
+    def __init__(self, *, source_id: str, target_id: str | None, reason: str, is_from_outside: bool = False) -> None:
         self.source_id = source_id
         self.target_id = target_id
         self.reason = reason
-        super().__init__(f"a message of executor {source_id!r} was not delivered: {reason}")
+        sender = f"{source_id} to executor {target_id!r}" if is_from_outside else f"executor {source_id!r}"
+        super().__init__(f"a message of {sender} was not delivered: {reason}")
 
 
 class StateConflictError(WorkflowRunnerException):

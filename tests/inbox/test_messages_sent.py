@@ -12,7 +12,7 @@ from tests.inbox.bureau import SixMethods, warnings
 from tests.inbox.counter import counting, held, told
 from tests.inbox.meddling import meddled
 
-from perdure import WorkflowException
+from perdure import Undecoded, UndeliveredError, UndeliveredMessage, WorkflowException, WorkflowRunState
 from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
@@ -73,36 +73,50 @@ async def test_a_handle_sends_to_an_idle_run_and_goes_on_when_it_is_read(storage
 @pytest.mark.parametrize(
     ("message", "target", "reason"),
     [
-        ("hello", "nobody", "executor 'nobody' was not delivered: there are only counter, listener"),
-        (5, "listener", "executor 'listener' was not delivered: it takes str, not a int"),
-        ("hello", None, "executor 'counter' was not delivered: it takes int, not a str"),
-        (Note("hello"), "listener", "executor 'listener' was not delivered: "),
+        ("hello", "nobody", "there are only counter, listener"),
+        (5, "listener", "it takes str, not a int"),
+        ("hello", None, "it takes int, not a str"),
+        (Note("hello"), "listener", "it takes str, not a Note"),
     ],
 )
-async def test_a_message_that_can_not_be_delivered_is_warned_of_and_gone(
+async def test_a_message_that_can_not_be_delivered_is_told_with_the_message_and_holds_up_nothing(
     open_storage: Callable[..., Storage], message: Any, target: str | None, reason: str
 ) -> None:
     async with open_storage(allowed_checkpoint_types=[Note]) as storage:
         await counting(storage).run(0, run_id="r")
         await storage.send("r", message, target=target, by="ann")
         result = await counting(storage).run(run_id="r")
-        assert len(warnings(result)) == 1
-        assert warnings(result)[0].startswith(f"a message of ann to {reason}")
+        (undelivered,) = [event.data for event in result if event.type == "undelivered"]
+        assert undelivered == UndeliveredMessage(message, "ann", target or "counter", reason)
+        assert [event.data async for event in storage.events("r") if event.type == "undelivered"] == [undelivered]
         assert await storage.store.inbox("r") == []
         await storage.send("r", 10)
         await counting(storage).run(run_id="r")
         assert await told(storage) == ["0", "1", "2", "3", "10", "11", "12", "13"]
 
 
-async def test_a_message_that_a_later_program_can_not_read_is_warned_of_and_gone(
+async def test_a_strict_workflow_fails_of_a_message_that_can_not_be_delivered_once(storage: Storage) -> None:
+    await counting(storage).run(0, run_id="r")
+    await storage.send("r", 5, target="listener", by="ann")
+    with pytest.raises(
+        UndeliveredError, match="a message of ann to executor 'listener' was not delivered: it takes str"
+    ):
+        await counting(storage, undelivered="error").run(run_id="r")
+    result = await counting(storage, undelivered="error").run(run_id="r")
+    assert result.get_final_state() is WorkflowRunState.IDLE
+
+
+async def test_a_message_that_a_later_program_can_not_read_is_in_the_log_as_plain_data(
     open_on_disk: Callable[..., Storage],
 ) -> None:
     async with open_on_disk(allowed_checkpoint_types=[Note]) as storage:
         await counting(storage).run(0, run_id="r")
         await storage.send("r", Note("hello"), target="listener")
     async with open_on_disk() as storage:
-        (warning,) = warnings(await counting(storage).run(run_id="r"))
-        assert "a type that this workflow does not trust" in warning
+        await counting(storage).run(run_id="r")
+        (data,) = [event.data async for event in storage.events("r") if event.type == "undelivered"]
+        assert isinstance(data, Undecoded)
+        assert "hello" in str(data.json)
         assert await storage.store.inbox("r") == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from perdure.errors import (
     UndeliveredError,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
+    WorkflowException,
 )
 from perdure.events import UndeliveredMessage, WorkflowEvent
 from perdure.graph.context import SHARED_SCOPE
@@ -50,8 +52,12 @@ if TYPE_CHECKING:
     from perdure.tracing import Span
 
 
+logger = logging.getLogger(__name__)
+
 _WATCHED_AFTER_SECONDS = 0.2
-_TOLD_LIVE = frozenset({"woken", "cancelled", "warning"})
+_TOLD_LIVE = frozenset({"woken", "cancelled", "warning", "undelivered"})
+_LOOKS_MAX = 5
+"""How often the inbox is looked at again for the wish to stop, after it could not be read."""
 
 
 @dataclass
@@ -80,6 +86,7 @@ class Driver:
     purse: Purse = field(default_factory=Purse)
     """What was spent side by side, before a commit counts it."""
     _routed: list[Told] = field(default_factory=list["Told"], init=False)
+    _untold: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
     _is_to_stop: bool = field(default=False, init=False)
     """Whether it is time to stop, or somebody wants it, and that was not looked at yet."""
@@ -147,6 +154,8 @@ class Driver:
                     yield live(event, self.values)
             if told is not None:
                 yield told
+            if taken.failure is not None:
+                raise taken.failure
             return
 
     async def _superstep(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
@@ -221,7 +230,15 @@ class Driver:
             yield lambda: self._until(deadline)
 
     async def _stop_after(self, reason: Callable[[], Awaitable[None]]) -> None:
-        await reason()
+        for looks_left in reversed(range(_LOOKS_MAX)):
+            try:
+                await reason()
+                break
+            except WorkflowException as error:
+                logger.warning("run %r: whether it is to stop could not be read: %s", self.run_id, error)
+                if not looks_left:
+                    return
+                await self.clock.sleep(_WATCHED_AFTER_SECONDS)
         self._is_to_stop = True
         if self._superstep_under_way is not None:
             self._superstep_under_way.stop()
@@ -270,15 +287,22 @@ class Driver:
     ) -> WorkflowEvent[Any] | None:
         """Commit and tell; what could not be written stops the run, or is a warning if the workflow says so."""
         try:
-            info = await self.ledger.commit(after, kind, told=told, consumed=consumed, done=done)
+            every = (*self._untold, *told)
+            info = await self.ledger.commit(after, kind, told=every, consumed=consumed, done=done)
         except (StaleHeadError, ClaimLostError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
             if self.graph.rules.on_checkpoint_error == "stop":
                 raise
             self.snapshot = after
-            return WorkflowEvent("warning", f"no checkpoint of superstep {after.iteration}: {error}", origin=FRAMEWORK)
+            warning = WorkflowEvent(
+                "warning", f"no checkpoint of superstep {after.iteration}: {error}", origin=FRAMEWORK
+            )
+            # What could not be kept now is told by the next commit.
+            self._untold += [each for each in told if each.type != "checkpoint"] + [told_of(warning, self.values)]
+            return warning
         self.snapshot = after
+        self._untold.clear()
         self.outside.heard(self.ledger.waiting)
         return None if info is None else WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHILD = "child"
+TRACE = "trace"
+"""The span of the life that has written since the head."""
 _CHILD_TOLD = "child/told/"
 
 
@@ -256,7 +258,7 @@ class _JournalPart:
         """All records, or those of one activation, with their parts."""
         found = {key: as_kept(value) for key, value in self._carried.items()}
         for key, kept in self._journal.entries.items():
-            if key.startswith(self._prefix):
+            if key.startswith(self._prefix) and key != TRACE:
                 found[key.removeprefix(self._prefix)] = _with_parts(kept)
         return {key: kept for key, kept in found.items() if home is None or key == home or key.startswith(f"{home}/")}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from perdure.checkpoint.documents import loads, plain
 from perdure.checkpoint.events import EventWriter
 from perdure.checkpoint.manifest import Identity, Writer
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
-from perdure.runtime.journal import NoJournal, RunJournal
+from perdure.runtime.journal import TRACE, NoJournal, RunJournal
 from perdure.tracing import NO_SPAN, traced
 
 if TYPE_CHECKING:
@@ -134,7 +135,17 @@ class StoreLedger:
             return NoJournal()
         if not self._has_committed:
             await self._journal.open(self.head.checkpoint_id)
+            self._link_lives()
         return self._journal.under("", {})
+
+    def _link_lives(self) -> None:
+        """Link to the life that has recorded since the head, and let the next one link to this."""
+        found = self._journal.entries.get(TRACE)
+        if found is not None:
+            self._span.link(str(loads(found.require_encoded().text)))
+        traceparent = self._span.traceparent
+        if traceparent is not None:
+            self._journal.note(TRACE, lambda: plain(traceparent))
 
     @property
     def run_id(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import EncodeError
+from perdure.errors import EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.kernel.effects import Told
 
@@ -41,7 +41,11 @@ def kept_data(data: object, path: str, values: Values) -> tuple[object | None, s
 
 def live(told: Told, values: Values) -> WorkflowEvent[Any]:
     """The event as it is told live."""
-    data = None if told.data is None else values.give(told.data)
+    try:
+        data = None if told.data is None else values.give(told.data)
+    except (UntrustedTypeError, IncompatibleTypeError):
+        # Who reads the log sees it as plain data.
+        data = None
     return WorkflowEvent(
         told.type,
         data,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +14,8 @@ from perdure.checkpoint.commands import (
     answer_id,
     read_command,
 )
-from perdure.errors import AnswerTypeError, IncompatibleTypeError, UntrustedTypeError
+from perdure.errors import AnswerTypeError, IncompatibleTypeError, UndeliveredError, UntrustedTypeError
+from perdure.events import UndeliveredMessage
 from perdure.kernel import moves
 from perdure.kernel.effects import Told
 from perdure.kernel.snapshot import Cancelled
@@ -22,6 +23,7 @@ from perdure.kernel.superstep import FanIn
 from perdure.moments import now
 from perdure.records import Mark
 from perdure.runtime.answers import checked_answer
+from perdure.runtime.narration import kept_data
 from perdure.runtime.routing import accepts
 from perdure.typenames import describe, type_of
 
@@ -50,6 +52,8 @@ class Taken:
     consumed: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     """The ids of commands whose work is done here without them."""
+    failure: Exception | None = None
+    """What the run ends with once this is committed."""
 
     def then(self, snapshot: Snapshot, *told: Told, consumed: str | None = None, done: str | None = None) -> Taken:
         """The same, and one thing more."""
@@ -58,6 +62,7 @@ class Taken:
             self.told + told,
             self.consumed + ((consumed,) if consumed is not None else ()),
             self.done + ((done,) if done is not None else ()),
+            self.failure,
         )
 
 
@@ -202,14 +207,29 @@ class RunOutside:
         try:
             message = self._deliverable(command, target_id)
         except (LookupError, TypeError, UntrustedTypeError, IncompatibleTypeError) as error:
-            text = f"a message of {command.by} to executor {target_id!r} was not delivered: {error}"
-            return taken.then(snapshot, self._warning(text), consumed=command.command_id)
+            return self._undelivered(taken, command, target_id, str(error))
         value = self._values.fix(message, f"message for executor {target_id!r}")
         if command.target_id is None:
             after = moves.begin_turn(snapshot, target_id=target_id, value=value, message_id=command.command_id)
             return taken.then(after, Told("started"), consumed=command.command_id)
         after = moves.receive(snapshot, target_id=target_id, value=value, message_id=command.command_id)
         return taken.then(after, Told("received", executor_id=target_id), consumed=command.command_id)
+
+    def _undelivered(self, taken: Taken, command: MessageCommand, target_id: str, reason: str) -> Taken:
+        """The message leaves the inbox, and is in the log. A strict workflow fails of it, once."""
+        try:
+            message = self._values.give(command.value)
+        except (UntrustedTypeError, IncompatibleTypeError):
+            data: object = command.value
+        else:
+            undelivered = UndeliveredMessage(message, command.by, target_id, reason)
+            data, _ = kept_data(undelivered, "a message that was not delivered", self._values)
+        told = Told("undelivered", data, executor_id=target_id)
+        after = taken.then(taken.snapshot, told, consumed=command.command_id)
+        if self._graph.rules.undelivered != "error" or after.failure is not None:
+            return after
+        failure = UndeliveredError(source_id=command.by, target_id=target_id, reason=reason, is_from_outside=True)
+        return replace(after, failure=failure)
 
     def _deliverable(self, command: MessageCommand, target_id: str) -> object:
         """The message, if the executor is there and takes it."""

@@ -187,7 +187,8 @@ class Workflow:
         `deadline` and `budget` are limits of the run that are part of its checkpoints: when the deadline has passed it
         is cancelled, in the middle of a superstep too; when it has spent more of something than its budget has
         (`supersteps`, `activations`, and what executors report with `ctx.spend`), it stops with BudgetExceededError and
-        can be resumed with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers` is False.
+        can be resumed with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers`
+        is False.
 
         Without `stream` the result is to be awaited; with it, it is to be read: `async for event in ...`.
         """
