@@ -74,7 +74,8 @@ def _checksum(run: RunRecord) -> str:
         run.wake_at,
         run.events,
     ]
-    return digest(json.dumps(covered, separators=(",", ":")).encode("ascii"))
+    # A damaged cell may hold anything, bytes too.
+    return digest(json.dumps(covered, separators=(",", ":"), default=repr).encode("ascii"))
 
 
 def of_run_state(state: RunState) -> dict[str, object]:
