@@ -141,6 +141,21 @@ async def test_a_resumed_run_is_linked_to_the_life_before() -> None:
     assert of(second, "checkpoint_id") == "r@1"
 
 
+async def test_a_life_that_committed_nothing_is_linked_by_the_next_one_too() -> None:
+    workflow = build()
+    lives: list[int] = []
+    linked: list[int] = []
+    for message in (-1, None, None):
+        EXPORTER.clear()
+        with pytest.raises(ValueError, match="negative"):
+            await workflow.run(message, run_id="r")
+        (run,) = told("perdure.run")
+        lives.append(id_of(run))
+        linked = [link.context.span_id for link in run.links]
+    first, second, _ = lives
+    assert linked == [first, second]
+
+
 async def test_what_happens_in_a_sub_workflow_is_traced_too() -> None:
     sub = WorkflowExecutor(build(), "sub")
     await WorkflowBuilder(name="outer", start_executor=sub).build().run(1)
