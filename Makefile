@@ -33,7 +33,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 soak: $(VENV)/.test
-	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 100 --rounds 8 --races 50 $(ARGS)
+	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 20 --rounds 1 --races 10 $(ARGS)
 
 check: lint types layers test
 
