@@ -28,6 +28,10 @@ AgentFrameworkException
     │       ├── RunBusyError                  somebody else is advancing the run
     │       ├── RunExistsError                the run id is taken by a run with another first input
     │       ├── RunNotFoundError              no such run
+    │       ├── RunExportedError              the run has moved to another store
+    │       ├── RunFailedError                a run that a host advances has failed
+    │       ├── RunParkedError                a run was given up after it had ended too many processes
+    │       ├── UnknownWorkflowError          a host has no such workflow
     │       ├── RunUnfinishedError            a fresh message for a run that has work left (a RuntimeError)
     │       ├── ClaimLostError                the claim was replaced while we held it
     │       ├── MissingRunKwargsError         run kwargs that were not stored have to be given again
@@ -309,14 +313,59 @@ class RunBusyError(RunError):
 
 
 class RunExistsError(RunError, ValueError):
-    """The run id belongs to a run that began with another input."""
+    """The run id belongs to a run that began with another input, or that an imported one would replace."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, *, is_imported: bool = False) -> None:
         self.run_id = run_id
+        if is_imported:
+            message = f"run {run_id!r} exists here and was not exported; go on with it, or remove it before importing"
+        else:
+            message = (
+                f"run {run_id!r} exists and began with another input; go on with run(run_id={run_id!r}) without a "
+                "message, or choose another run_id"
+            )
+        super().__init__(message)
+
+
+class RunExportedError(RunError):
+    """The run has moved to another store: here it is closed."""
+
+    def __init__(self, run_id: str, *, at: str) -> None:
+        self.run_id = run_id
+        self.at = at
         super().__init__(
-            f"run {run_id!r} exists and began with another input; go on with run(run_id={run_id!r}) without a message, "
-            "or choose another run_id"
+            f"run {run_id!r} was exported at {at} and is closed here: import the file where it is to go on, which may "
+            "be here, or export it again if the file was lost"
         )
+
+
+class RunFailedError(RunError):
+    """A run that a host advances has failed. `reason` says of what."""
+
+    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.at = at
+        super().__init__(f"run {run_id!r} failed at {at}: {reason}; go on with host.recover({run_id!r})")
+
+
+class RunParkedError(RunError):
+    """A run was given up: every process that went on with it has died."""
+
+    def __init__(self, run_id: str, *, reason: str, at: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        self.at = at
+        super().__init__(f"run {run_id!r} was parked at {at}: {reason}; try again with host.recover({run_id!r})")
+
+
+class UnknownWorkflowError(RunError, ValueError):
+    """A host has no workflow of that name."""
+
+    def __init__(self, workflow_name: str, *, known: Sequence[str]) -> None:
+        self.workflow_name = workflow_name
+        there_are = f"there are {', '.join(map(repr, known))}" if known else "none is registered"
+        super().__init__(f"this host has no workflow {workflow_name!r}, {there_are}; give its factory to host.register")
 
 
 class RunNotFoundError(RunError, ValueError):

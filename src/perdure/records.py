@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 PartKind: TypeAlias = Literal["json", "raw"]
 
-RunStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
+HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
 """What a run's head leaves to do: work, an answer, the passing of time, nothing; or it was told to stop."""
+
+HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
+"""Why nobody goes on with a run unasked: it failed, it ended too many processes, it has moved to another store."""
+
+RunStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled", "failed", "parked", "exported"]
+"""Where a run stands: as its head leaves it, or halted."""
 
 _DIGEST_SIZE = 20
 
@@ -100,12 +106,41 @@ class RunRecord:
     settled: bool
     """Nothing is left to do and no request is pending, as of the head."""
     owner: Owner | None
-    status: RunStatus = "running"
+    status: HeadStatus = "running"
     """As of the head; of a fork before its first commit always "running"."""
     wake_at: str | None = None
     """When the first of its timers is due, in UTC as ISO 8601."""
     events: int = 0
     """How many events of this run were ever committed: the number of the newest."""
+    halt: Halt | None = None
+    attempts: int = 0
+    """How often it was claimed since it was last given free, or has last made progress: each but the last has died."""
+
+    @property
+    def standing(self) -> RunStatus:
+        """Where the run stands: halted, or as its head leaves it."""
+        return self.status if self.halt is None else self.halt.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Why nobody goes on with a run unasked. The next claim ends it, but for a run that was exported."""
+
+    kind: HaltKind
+    at: str
+    """When, in UTC as ISO 8601."""
+    reason: str
+    """In a line, for people."""
+    data: bytes = field(default=b"", repr=False)
+    """What the engine knows of it; a store never reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A run that can go on and that nobody advances, with the number of the newest command that waits."""
+
+    record: RunRecord
+    commands: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +163,10 @@ class Claim:
     run_id: str
     token: int
     owner: Owner
+    attempts: int = 1
+    """Which attempt this is to get on from where the run stands; a life that makes progress begins anew at 1."""
+    halt: Halt | None = None
+    """The halt that it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +178,7 @@ class Commit:
     """Every part that the checkpoint needs and its predecessor might not have."""
     expected_head: str | None
     settled: bool
-    status: RunStatus = "running"
+    status: HeadStatus = "running"
     wake_at: str | None = None
     consumed: tuple[str, ...] = ()
     """The ids of the commands that this checkpoint has taken in; they leave the inbox."""
@@ -209,7 +248,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a run is known: its newest commit, its newest event, the newest command that waits, and its owner.
+    """How far a run is known: its newest commit, its newest event, the newest command that waits, owner and halt.
 
     The owner is None also if it is certainly dead.
     """
@@ -218,6 +257,7 @@ class Mark:
     events: int = 0
     commands: int = 0
     owner: str | None = None
+    is_halted: bool = False
 
 
 def _json(value: object) -> bytes:
@@ -235,11 +275,40 @@ class JournalRecord:
     """The parts that `data` refers to directly."""
     parts: tuple[Part, ...] = field(default=(), repr=False)
     """Parts to be written with it; empty on reading."""
+    is_progress: bool = field(default=True, compare=False, repr=False)
+    """Whether it shows that the run gets on; what a life notes of itself does not. It is not kept."""
 
     def checksum(self, *, run_id: str, head: str | None) -> str:
         """A hash over the record and what it belongs to, kept beside it and compared on reading."""
         identity = [run_id, head, self.key, list(self.refs)]
         return digest(json.dumps(identity, separators=(",", ":")).encode("ascii") + b"\n" + self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedCheckpoint:
+    """A checkpoint with what its commit said of the run."""
+
+    manifest: Manifest
+    settled: bool
+    status: HeadStatus = "running"
+    wake_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A whole run, to be kept elsewhere: all that a store has of it."""
+
+    record: RunRecord
+    """Without an owner, a halt and attempts: those are of the place that it leaves."""
+    checkpoints: tuple[ArchivedCheckpoint, ...]
+    """In commit order."""
+    parts: tuple[Part, ...] = field(repr=False)
+    """Every part that anything of the run needs, each with what it refers to."""
+    journal: tuple[JournalRecord, ...] = ()
+    inbox: tuple[Command, ...] = ()
+    """In order, with the numbers that they had."""
+    events: tuple[EventBatch, ...] = ()
+    """In order; what was before the first of them is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ async def read_runs(storage: StoreStorage) -> Reading:
     runs = [await store.run(run_id) or unknown(run_id) for run_id in (RUN_ID, TOLD_RUN_ID)]
     latest = await storage.get_latest(workflow_name=WORKFLOW)
     return Reading(
-        runs=[replace(run, owner=None) for run in runs],
+        runs=[replace(run, owner=None, halt=None, attempts=0) for run in runs],
         head=(await storage.load(runs[0].head or "")).to_dict(),
         latest=latest and latest.to_dict(),
         history=[each.to_dict() for each in await storage.list_checkpoints(run_id=RUN_ID)],

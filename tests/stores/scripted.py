@@ -55,7 +55,7 @@ async def view(store: Store) -> View:
     for manifest in checkpoints.values():
         await require_whole(store, manifest.toc.values())
     return View(
-        runs={run_id: record and replace(record, owner=None) for run_id, record in records.items()},
+        runs={run_id: record and replace(record, owner=None, attempts=0) for run_id, record in records.items()},
         journals=journals,
         inboxes=inboxes,
         events=events,

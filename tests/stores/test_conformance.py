@@ -8,30 +8,60 @@ from typing_extensions import override
 
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
+from perdure.stores.port import HostStore
 from perdure.stores.sqlite import SqliteStore
-from perdure.testing.stores import StoreConformance
+from perdure.testing.stores import HostStoreConformance, TenantViewConformance
+from perdure.testing.stores.tenants import CHANGES, LOOKS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
     from perdure.records import Retention
-    from perdure.stores.port import Store
+
+TENANT = "té/nant"
 
 
-class TestMemoryStore(StoreConformance):
+class TestMemoryStore(HostStoreConformance):
     @override
-    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         return MemoryStore(retention=retention, clock=clock)
 
 
-class TestSqliteStore(StoreConformance):
+class TestTenantOfMemoryStore(TenantViewConformance):
     @override
-    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        return MemoryStore(retention=retention, clock=clock).tenant(TENANT)
+
+
+class TestSqliteStore(HostStoreConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         return SqliteStore(directory / "runs.db", retention=retention, clock=clock)
 
 
-class TestFileStore(StoreConformance):
+class TestTenantOfSqliteStore(TenantViewConformance):
     @override
-    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        return SqliteStore(directory / "runs.db", retention=retention, clock=clock).tenant(TENANT)
+
+
+class TestFileStore(HostStoreConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         return FileStore(directory / "runs", retention=retention, clock=clock)
+
+
+class TestTenantOfFileStore(TenantViewConformance):
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
+
+
+NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "stirring", "watch"}
+"""What the suite tries for tenants in tests of their own."""
+
+
+def test_every_method_of_the_port_is_tried_for_tenants() -> None:
+    methods = {name for name in dir(HostStore) if not name.startswith("_")}
+    assert methods - NOT_ABOUT_CONTENTS == {*LOOKS, *(change.split()[0] for change in CHANGES)}

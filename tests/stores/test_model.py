@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,24 +21,47 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from perdure.errors import ClaimLostError, CommandWaitsError, RunNotFoundError, StaleCommandError, StaleHeadError
-from perdure.records import Command, EventBatch, FullHistory, JournalRecord, KeepLast, Mark, NewEvents, Part, Retention
+from perdure.errors import (
+    ClaimLostError,
+    CommandWaitsError,
+    RunExistsError,
+    RunExportedError,
+    RunNotFoundError,
+    StaleCommandError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+)
+from perdure.records import (
+    Command,
+    EventBatch,
+    FullHistory,
+    JournalRecord,
+    KeepLast,
+    Mark,
+    NewEvents,
+    Part,
+    Retention,
+)
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.stores.sqlite import SqliteStore
-from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_part, text_part
+from perdure.testing.stores.stories import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.records import Claim, RunStatus
-    from perdure.stores.port import Store
+    from perdure.records import Archive, Claim, Halt, HaltKind, HeadStatus
+    from perdure.stores.port import HostStore
 
 T = TypeVar("T")
 
 RUNS = ("a", "b", "c")
 FORKS = ("f", "g")
 COMMANDS = ("x", "y", "z")
+TENANTS = ("", "tenant")
+TIMES = tuple(f"2024-05-0{day}T10:00:00+00:00" for day in (1, 2, 3))
+STANDINGS = ("running", "waiting", "sleeping", "idle", "cancelled", "failed", "parked", "exported")
 WORKFLOWS = {"a": "one", "b": "one", "c": "two", "f": "one", "g": "two"}
 LEAF = text_part("leaf")
 VALUES: tuple[Part, ...] = (
@@ -56,7 +80,8 @@ class Kept:
     run_id: str
     position: int
     settled: bool
-    status: RunStatus
+    status: HeadStatus
+    wake_at: str | None
     values: dict[str, Part]
 
 
@@ -67,8 +92,11 @@ class Run:
     nonce: str
     position: int = -1
     settled: bool = False
-    status: RunStatus = "running"
+    status: HeadStatus = "running"
+    wake_at: str | None = None
     is_claimed: bool = False
+    attempts: int = 0
+    halt: Halt | None = None
     journal: dict[str, Part] = field(default_factory=dict[str, Part])
     inbox: dict[str, Command] = field(default_factory=dict[str, Command])
     posted: int = 0
@@ -80,11 +108,21 @@ class Run:
         return self.parent if self.position == -1 else None
 
     @property
+    def is_exported(self) -> bool:
+        return self.halt is not None and self.halt.kind == "exported"
+
+    @property
+    def is_due(self) -> bool:
+        if self.head is None or self.is_claimed or self.halt or self.status == "cancelled":
+            return False
+        return self.status == "running" or bool(self.inbox) or (self.wake_at is not None and self.wake_at <= TIMES[1])
+
+    @property
     def newest_command(self) -> int:
         return max((command.number for command in self.inbox.values()), default=0)
 
     def move(self, to: Kept) -> None:
-        self.head, self.settled, self.status = to.checkpoint_id, to.settled, to.status
+        self.head, self.settled, self.status, self.wake_at = to.checkpoint_id, to.settled, to.status, to.wake_at
         self.journal.clear()
         self.inbox = {name: command for name, command in self.inbox.items() if command.expects is None}
 
@@ -117,7 +155,8 @@ class Model:
     def commit(self, kept: Kept) -> None:
         self.kept.append(kept)
         run = self.runs[kept.run_id]
-        run.head, run.position, run.settled, run.status = kept.checkpoint_id, kept.position, kept.settled, kept.status
+        run.head, run.position, run.settled = kept.checkpoint_id, kept.position, kept.settled
+        run.status, run.wake_at, run.attempts = kept.status, kept.wake_at, 0
         run.journal.clear()
         if self.keep:
             spared = {run.head, *(other.rests_on for other in self.runs.values())}
@@ -136,6 +175,34 @@ class Model:
         elif self.runs[doomed.run_id].head == doomed.checkpoint_id:
             self.runs[doomed.run_id].move(max(remaining, key=lambda kept: kept.position))
 
+    def is_rested_on(self, run_id: str) -> bool:
+        own = {kept.checkpoint_id for kept in self.of(run_id)}
+        return any(run.rests_on in own for name, run in self.runs.items() if name != run_id)
+
+    def forget(self, run_id: str) -> None:
+        del self.runs[run_id]
+        self.kept = [kept for kept in self.kept if kept.run_id != run_id]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A run that can be restored, and the model of it."""
+
+    archive: Archive
+    run: Run
+    kept: list[Kept]
+
+
+@dataclass
+class Space:
+    """What belongs to one tenant, and the model of it."""
+
+    store: HostStore
+    model: Model
+    claims: dict[str, Claim] = field(default_factory=dict[str, "Claim"])
+    tokens: dict[str, int] = field(default_factory=dict[str, int])
+    """By run the largest token that there ever was."""
+
 
 class StoreMachine(RuleBasedStateMachine):
     """Does the same to both and compares all that can be read."""
@@ -148,12 +215,25 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         kept = KeepLast(keep) if keep else FullHistory()
         retention = Retention(checkpoints=kept, events=kept)
-        self.store = self.open_store(Path(self.directory.name), retention)
-        self.model = Model(keep)
-        self.claims: dict[str, Claim] = {}
+        store = self.open_store(Path(self.directory.name), retention)
+        self.spaces = [Space(store.tenant(name) if name else store, Model(keep)) for name in TENANTS]
+        self.space = self.spaces[0]
+        self.moved: dict[str, Moved] = {}
         self.nonces = 0
 
-    def open_store(self, directory: Path, retention: Retention) -> Store:
+    @property
+    def store(self) -> HostStore:
+        return self.space.store
+
+    @property
+    def model(self) -> Model:
+        return self.space.model
+
+    @property
+    def claims(self) -> dict[str, Claim]:
+        return self.space.claims
+
+    def open_store(self, directory: Path, retention: Retention) -> HostStore:
         match self.kind:
             case "memory":
                 return MemoryStore(retention=retention, clock=self.clock)
@@ -163,8 +243,8 @@ class StoreMachine(RuleBasedStateMachine):
                 return FileStore(directory / "runs", retention=retention, clock=self.clock)
 
     def teardown(self) -> None:
-        if hasattr(self, "store"):
-            self.wait(self.store.close())
+        if hasattr(self, "spaces"):
+            self.wait(self.spaces[0].store.close())
             self.directory.cleanup()
 
     def wait(self, result: Coroutine[object, object, T]) -> T:
@@ -176,21 +256,49 @@ class StoreMachine(RuleBasedStateMachine):
         driver.claim, driver.head, driver.position = self.claims[run_id], run.head, run.position
         return driver
 
+    @rule(number=st.integers(0, len(TENANTS) - 1))
+    def turn_to(self, number: int) -> None:
+        self.space = self.spaces[number]
+
     @rule(run_id=st.sampled_from(RUNS), creates=st.booleans())
     def claim(self, run_id: str, *, creates: bool) -> None:
         run = self.model.runs.get(run_id)
+        if run is not None and run.is_exported:
+            with pytest.raises(RunExportedError):
+                self.wait(self.store.claim(run_id))
+            return
         self.nonces += 1
         create = replace(new_run(run_id, WORKFLOWS[run_id]), nonce=f"nonce {self.nonces}") if creates else None
         if (run is None or run.head is None) and not creates:
             with pytest.raises(RunNotFoundError):
                 self.wait(self.store.claim(run_id))
             return
-        self.claims[run_id] = self.wait(self.store.claim(run_id, create=create))
+        claim = self.wait(self.store.claim(run_id, create=create))
         if run is None or run.head is None:
             # It begins now, after all the others.
             self.model.runs.pop(run_id, None)
-            run = self.model.runs[run_id] = Run(head=None, parent=None, nonce=f"nonce {self.nonces}")
-        run.is_claimed = True
+            self.model.runs[run_id] = Run(head=None, parent=None, nonce=f"nonce {self.nonces}")
+        self.claimed(run_id, claim)
+
+    def claimed(self, run_id: str, claim: Claim) -> None:
+        run = self.model.runs[run_id]
+        run.is_claimed, run.halt, run.attempts = True, None, run.attempts + 1
+        assert claim.attempts == run.attempts
+        assert claim.token > self.space.tokens.get(run_id, 0)
+        self.claims[run_id], self.space.tokens[run_id] = claim, claim.token
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS), step=st.integers(-1, 4))
+    def claim_with_a_token(self, run_id: str, step: int) -> None:
+        run, token = self.model.runs.get(run_id), self.space.tokens.get(run_id, 0) + step
+        if run is None or run.head is None or run_id not in self.claims:
+            return
+        if step <= 0 or run.is_exported:
+            with pytest.raises(RunExportedError if step > 0 else ClaimLostError):
+                self.wait(self.store.claim(run_id, token=token))
+            return
+        claim = self.wait(self.store.claim(run_id, token=token))
+        assert claim.token == token
+        self.claimed(run_id, claim)
 
     @rule(run_id=st.sampled_from(FORKS), number=st.integers(0, 20))
     def fork(self, run_id: str, number: int) -> None:
@@ -198,17 +306,19 @@ class StoreMachine(RuleBasedStateMachine):
             return
         parent = self.model.kept[number % len(self.model.kept)].checkpoint_id
         create = new_run(run_id, WORKFLOWS[run_id], parent=parent)
-        self.claims[run_id] = self.wait(self.store.claim(run_id, create=create))
-        self.model.runs[run_id] = Run(head=parent, parent=parent, nonce=create.nonce, is_claimed=True)
+        claim = self.wait(self.store.claim(run_id, create=create))
+        self.model.runs[run_id] = Run(head=parent, parent=parent, nonce=create.nonce)
+        self.claimed(run_id, claim)
 
-    @rule(run_id=st.sampled_from(RUNS + FORKS))
-    def release(self, run_id: str) -> None:
+    @rule(run_id=st.sampled_from(RUNS + FORKS), kind=st.sampled_from([None, None, "failed", "parked", "exported"]))
+    def release(self, run_id: str, kind: HaltKind | None) -> None:
         if run_id not in self.claims:
             return
-        self.wait(self.store.release(self.claims[run_id]))
+        halt = halted(kind) if kind else None
+        self.wait(self.store.release(self.claims[run_id], halt=halt))
         run = self.model.runs.get(run_id)
         if run and run.is_claimed:
-            run.is_claimed = False
+            run.is_claimed, run.halt, run.attempts = False, halt, 0
             if run.head is None:
                 del self.model.runs[run_id]
 
@@ -216,27 +326,36 @@ class StoreMachine(RuleBasedStateMachine):
         run_id=st.sampled_from(RUNS + FORKS),
         steps=st.lists(st.dictionaries(st.sampled_from("pqr"), st.sampled_from(VALUES)), min_size=1, max_size=4),
         settled=st.booleans(),
+        standing=st.sampled_from([("running", None), ("waiting", None), ("sleeping", TIMES[0]), ("waiting", TIMES[2])]),
         consumed=st.sets(st.sampled_from(COMMANDS)),
         told=st.lists(st.sampled_from(VALUES), max_size=3),
     )
     def commit(
-        self, run_id: str, steps: list[dict[str, Part]], consumed: set[str], told: list[Part], *, settled: bool
+        self,
+        run_id: str,
+        steps: list[dict[str, Part]],
+        standing: tuple[HeadStatus, str | None],
+        consumed: set[str],
+        told: list[Part],
+        *,
+        settled: bool,
     ) -> None:
         if run_id not in self.model.runs and run_id in FORKS:
             self.fork(run_id, len(self.model.kept))
         elif run_id not in self.model.runs or not self.model.runs[run_id].is_claimed:
             self.claim(run_id, creates=True)
-        if run_id not in self.model.runs:
+        run = self.model.runs.get(run_id)
+        if run is None or not run.is_claimed:
             return
-        run, status = self.model.runs[run_id], "idle" if settled else "waiting"
+        status, wake_at = ("idle", None) if settled else standing
         events = NewEvents(len(told), b"told", tuple(part.hash for part in told), (*told, LEAF))
         for values in steps:
             driver = self.driver(run_id)
             commit = driver.next_commit(
                 values, settled=settled, status=status, consumed=tuple(consumed), taken=tuple(consumed), events=events
             )
-            self.wait(driver.write(commit, LEAF))
-            kept = Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, status, values)
+            self.wait(driver.write(replace(commit, wake_at=wake_at), LEAF))
+            kept = Kept(commit.manifest.checkpoint_id, run_id, driver.position, settled, status, wake_at, values)
             self.model.commit(kept)
             self.model.tell(kept, events)
             run.inbox = {name: command for name, command in run.inbox.items() if name not in consumed}
@@ -263,6 +382,9 @@ class StoreMachine(RuleBasedStateMachine):
         if run is None or run.head is None:
             with pytest.raises(RunNotFoundError):
                 self.wait(self.store.post(run_id, command))
+        elif run.is_exported and name not in run.inbox:
+            with pytest.raises(RunExportedError):
+                self.wait(self.store.post(run_id, command))
         elif name in run.inbox:
             assert self.wait(self.store.post(run_id, command)) == run.inbox[name]
         elif expects and self.model.values(run.head).get(expects[0]) != expects[1]:
@@ -276,7 +398,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         run_id=st.sampled_from(RUNS + FORKS),
-        finished=st.lists(st.tuples(st.sampled_from("klm"), st.sampled_from(VALUES)), max_size=3),
+        finished=st.lists(st.tuples(st.sampled_from("klm"), st.sampled_from(VALUES)), min_size=1, max_size=3),
         durable=st.booleans(),
     )
     def note(self, run_id: str, finished: list[tuple[str, Part]], *, durable: bool) -> None:
@@ -286,6 +408,7 @@ class StoreMachine(RuleBasedStateMachine):
         records = [JournalRecord(key, key.encode(), (part.hash,), (part, LEAF)) for key, part in finished]
         self.wait(self.driver(run_id).note(*records, durable=durable))
         run.journal.update(finished)
+        run.attempts = 0
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def note_without_a_claim(self, run_id: str) -> None:
@@ -338,6 +461,52 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.wait(self.store.delete(doomed.checkpoint_id))
         self.model.delete(doomed)
 
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def remove(self, run_id: str) -> None:
+        run = self.model.runs.get(run_id)
+        if run is None or run.head is None:
+            assert self.wait(self.store.remove(run_id)) is False
+        elif self.model.is_rested_on(run_id):
+            with pytest.raises(WorkflowCheckpointException):
+                self.wait(self.store.remove(run_id))
+        else:
+            assert self.wait(self.store.remove(run_id)) is True
+            self.model.forget(run_id)
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS))
+    def archive(self, run_id: str) -> None:
+        run, kept = self.model.runs.get(run_id), self.model.of(run_id)
+        if run is None or run.head is None:
+            with pytest.raises(RunNotFoundError):
+                self.wait(self.store.archive(run_id))
+        elif run.rests_on is not None:
+            with pytest.raises(WorkflowCheckpointException):
+                self.wait(self.store.archive(run_id))
+        else:
+            archive = self.wait(self.store.archive(run_id))
+            assert_archived(archive, run, kept)
+            left = replace(copy.deepcopy(run), is_claimed=False, halt=None, attempts=0)
+            self.moved[run_id] = Moved(archive, left, kept)
+
+    @rule(run_id=st.sampled_from(RUNS + FORKS), takes_a_detour=st.booleans())
+    def restore(self, run_id: str, *, takes_a_detour: bool) -> None:
+        moved, run = self.moved.get(run_id), self.model.runs.get(run_id)
+        if moved is None or (run and run.is_exported and self.model.is_rested_on(run_id)):
+            return
+        if run is not None and run.head is not None and not run.is_exported:
+            with pytest.raises(RunExistsError):
+                self.wait(self.store.restore(moved.archive))
+            return
+        self.wait(self.store.restore(self.wait(detoured(moved.archive)) if takes_a_detour else moved.archive))
+        if run is not None:
+            self.model.forget(run_id)
+        run = self.model.runs[run_id] = copy.deepcopy(moved.run)
+        self.model.kept += moved.kept
+        waiting = self.wait(self.store.inbox(run_id))
+        assert [replace(each, number=0) for each in waiting] == [replace(each, number=0) for each in run.inbox.values()]
+        run.inbox = {each.id: each for each in waiting}
+        run.posted = run.newest_command
+
     @rule()
     def collect(self) -> None:
         self.wait(self.store.collect())
@@ -348,7 +517,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_are_the_same(self) -> None:
-        if hasattr(self, "store"):
+        if hasattr(self, "spaces"):
             self.wait(self.compare())
 
     async def compare(self) -> None:
@@ -358,6 +527,7 @@ class StoreMachine(RuleBasedStateMachine):
             await self.compare_inbox_and_events(run_id)
         known = [run_id for run_id, run in self.model.runs.items() if run.head is not None]
         assert [record.run_id for record in await self.store.runs()] == known
+        await self.compare_agenda(known)
         assert list(await self.store.ids()) == [kept.checkpoint_id for kept in self.model.kept]
         for kept in self.model.kept:
             await self.compare_checkpoint(kept)
@@ -375,12 +545,26 @@ class StoreMachine(RuleBasedStateMachine):
         assert (record.head, record.position, record.settled, record.nonce, record.parent_checkpoint_id) == (
             (run.head, run.position, run.settled, run.nonce, run.parent)
         )
-        assert (record.status, record.events) == (run.status, run.events)
+        assert (record.status, record.wake_at, record.events) == (run.status, run.wake_at, run.events)
+        assert (record.halt, record.attempts) == (run.halt, run.attempts)
         assert (record.owner is not None) == run.is_claimed
         history = await self.store.manifests(run_id=run_id)
         assert [manifest.checkpoint_id for manifest in history] == [
             kept.checkpoint_id for kept in self.model.of(run_id)
         ]
+
+    async def compare_agenda(self, known: list[str]) -> None:
+        runs = {run_id: self.model.runs[run_id] for run_id in known}
+        standings = {run_id: run.halt.kind if run.halt else run.status for run_id, run in runs.items()}
+        for status in STANDINGS:
+            found = [record.run_id for record in await self.store.runs(status=status)]
+            assert found == [run_id for run_id in known if standings[run_id] == status]
+        due = await self.store.due(at=TIMES[1], workflow_names=["one", "two"], limit=100)
+        assert {each.record.run_id: each.commands for each in due} == {
+            run_id: run.newest_command for run_id, run in runs.items() if run.is_due
+        }
+        wakes = [run.wake_at for run in runs.values() if not run.halt and run.wake_at and run.wake_at > TIMES[0]]
+        assert await self.store.next_wake(after=TIMES[0], workflow_names=["one", "two"]) == min(wakes, default=None)
 
     async def compare_journal(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
@@ -399,7 +583,8 @@ class StoreMachine(RuleBasedStateMachine):
         inbox, told = await self.store.inbox(run_id), await self.store.events(run_id)
         assert list(inbox) == list(run.inbox.values())
         assert list(told) == run.told
-        mark = Mark(run.head, run.events, run.newest_command) if run.head else Mark()
+        newest, is_halted = run.newest_command, run.halt is not None
+        mark = Mark(run.head, run.events, newest, is_halted=is_halted) if run.head else Mark()
         seen = await self.store.watch(run_id, seen=replace(mark, events=-1))
         assert replace(seen, owner=None) == mark
         assert (seen.owner is not None) == (run.head is not None and run.is_claimed)
@@ -418,6 +603,30 @@ class StoreMachine(RuleBasedStateMachine):
         }
         for part in kept.values.values():
             assert parts.keys() >= set(part.refs)
+
+
+def assert_archived(archive: Archive, run: Run, kept: list[Kept]) -> None:
+    assert [(each.manifest.checkpoint_id, each.settled, each.status, each.wake_at) for each in archive.checkpoints] == [
+        (each.checkpoint_id, each.settled, each.status, each.wake_at) for each in kept
+    ]
+    assert [(record.key, record.refs) for record in archive.journal] == [
+        (key, (part.hash,)) for key, part in run.journal.items()
+    ]
+    assert list(archive.inbox) == list(run.inbox.values())
+    assert list(archive.events) == run.told
+    needed = {part.hash for each in kept for part in each.values.values()}
+    needed |= {ref for each in (*archive.journal, *archive.inbox, *archive.events) for ref in each.refs}
+    refs = {ref for part in VALUES if part.hash in needed for ref in part.refs}
+    assert sorted(part.hash for part in archive.parts) == sorted(needed | refs)
+
+
+async def detoured(archive: Archive) -> Archive:
+    elsewhere = MemoryStore()
+    await elsewhere.restore(archive)
+    assert await elsewhere.run(archive.record.run_id) == archive.record
+    again = await elsewhere.archive(archive.record.run_id)
+    assert comparable(again) == comparable(archive)
+    return again
 
 
 SETTINGS = settings(

@@ -136,6 +136,7 @@ def test_a_file_name_is_one_name(value: str) -> None:
 
 def test_an_owner_on_another_machine_may_live(tmp_path: Path) -> None:
     stranger = Owner(id="abc", host="elsewhere", boot="another", pid=1)
+    (tmp_path / "abc.lock").touch()
     assert not Owners(tmp_path).is_replaceable(stranger)
 
 

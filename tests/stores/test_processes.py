@@ -360,7 +360,7 @@ def test_who_watches_in_one_process_notices_what_is_done_in_another(start: Calla
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
     mark = watcher.hear()["ok"]
-    assert mark == {"head": "r@0", "events": 0, "commands": 0, "owner": mark["owner"]}
+    assert mark == {"head": "r@0", "events": 0, "commands": 0, "owner": mark["owner"], "is_halted": False}
     assert mark["owner"]
     watcher.tell("watch", run="r")
     assert watcher.hear() == "watching"

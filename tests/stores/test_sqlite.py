@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sqlite3
 from typing import TYPE_CHECKING
@@ -12,13 +11,12 @@ import pytest
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.stores.sqlite import SqliteStore
-from perdure.stores.statements import migrations, named_statements, split
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, text_part
+from perdure.stores.sqlite_database import split
+from perdure.stores.statements import migrations, named_statements
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from perdure.records import Manifest
 
 
 def change(path: Path, statement: str) -> None:
@@ -212,6 +210,74 @@ async def test_events_that_are_missing_are_an_error(tmp_path: Path, damage: str,
     await store.close()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "halt = ''",
+        "halt = 7",
+        "halt = '[]'",
+        "halt = '{}'",
+        "halt = x'00'",
+        "halt = substr(halt, 1, length(halt) - 1)",
+        "halt = replace(halt, 'failed', 'parked')",
+        "halt = replace(halt, 'this', 'thus')",
+        "halt = replace(halt, '2024', '2025')",
+        "halt = replace(halt, 'ff', 'fe')",
+        "halt = halt || ' '",
+        "halt = CAST(x'7b22ff227d' AS TEXT)",
+    ],
+)
+async def test_a_damaged_halt_is_an_error_that_names_the_run(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    await store.release(await store.claim("r"), halt=halted())
+    assert (await store.runs(status="failed"))[0].halt == halted()
+    change(path, f"UPDATE runs SET {damage}")
+    for read in (store.run("r"), store.runs(), store.claim("r"), store.archive("r")):
+        with pytest.raises(CheckpointDamagedError, match=r"'r'.*halted"):
+            await read
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ("UPDATE parts SET data = x'7b7d' WHERE hash = ?", "'r@0'"),
+        ("UPDATE parts SET data = CAST(data AS TEXT) WHERE hash = ?", "'r@0'"),
+        ("UPDATE parts SET refs = '[' WHERE hash = ?", "'r@1'"),
+        ("""UPDATE parts SET refs = '["gone"]' WHERE hash = ?""", "'r@0'"),
+        ("DELETE FROM parts WHERE hash = ?", "'r@0'"),
+    ],
+)
+async def test_a_run_with_a_damaged_part_can_not_be_archived(tmp_path: Path, damage: str, named: str) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(damage, (text_part("v0").hash,))
+    with pytest.raises(CheckpointDamagedError, match=named):
+        await store.archive("r")
+    await store.close()
+
+
+async def test_a_counter_that_is_lost_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = await store_with_a_run(path)
+    before = await store.claim("r", token=70)
+    change(path, "DELETE FROM counters")
+    assert (await store.claim("r")).token > before.token
+    assert (await store.post("r", command("a"))).number > 0
+    await store.close()
+
+
+async def test_tokens_grow_past_one_that_was_made_elsewhere(tmp_path: Path) -> None:
+    store = await store_with_a_run(tmp_path / "runs.db")
+    await store.claim("r", token=1_000)
+    other = await RunDriver.start(store, ManualClock(), "s")
+    assert other.claim is not None
+    assert other.claim.token > 1_000
+    await store.close()
+
+
 async def store_that_tells(path: Path) -> SqliteStore:
     store = SqliteStore(path)
     run = await RunDriver.start(store, ManualClock(), "r")
@@ -220,68 +286,17 @@ async def store_that_tells(path: Path) -> SqliteStore:
     return store
 
 
-def old_database(path: Path, *, schema: int) -> Manifest:
-    """A database as a former perdure has left it, with one settled run; its only checkpoint."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for script in migrations()[:schema]:
-            for statement in split(script):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {int.from_bytes(b'perd')}")
-        connection.execute(f"PRAGMA user_version = {schema:d}")
-        connection.execute(
-            "INSERT INTO runs (run_id, workflow_name, created_at, nonce, head, position, settled, token) "
-            "VALUES ('r', 'flow', '2024-01-01', 'n', 'r@0', 0, 1, 1)"
-        )
-        connection.execute("UPDATE counters SET value = 1 WHERE name = 'token'")
-        old = RunDriver(SqliteStore(path), ManualClock(), "r", "flow").next_commit({"a": text_part("v0")})
-        connection.execute(
-            "INSERT INTO checkpoints (checkpoint_id, run_id, workflow_name, position, timestamp, iteration_count, "
-            "settled, checksum, header, toc) VALUES ('r@0', 'r', 'flow', 0, ?, 0, 1, ?, ?, ?)",
-            (old.manifest.timestamp, old.manifest.checksum(), old.manifest.header, json.dumps(dict(old.manifest.toc))),
-        )
-        connection.executemany(
-            "INSERT INTO parts VALUES (?, 'json', '[]', ?)", [(part.hash, part.data) for part in old.parts]
-        )
-    return old.manifest
-
-
-@pytest.mark.parametrize("schema", range(1, len(migrations())))
-async def test_a_database_of_a_former_schema_is_upgraded(tmp_path: Path, schema: int) -> None:
-    path = tmp_path / "runs.db"
-    old = old_database(path, schema=schema)
-    store = SqliteStore(path)
-    assert await store.manifest("r@0") == old
-    run = RunDriver(store, ManualClock(), "r", "flow")
-    record = await run.record()
-    assert (record.settled, record.status, record.wake_at, record.events) == (True, "idle", None, 0)
-    run.claim, run.head, run.position = await store.claim("r"), "r@0", 0
-    await run.note(finished("a", "recorded"))
-    assert await run.noted() == ["a=recorded"]
-    await run.post(command("a", "posted", expects=("a", text_part("v0").hash)))
-    await run.commit(status="waiting", consumed=("a",), events=events("told"))
-    assert list(await store.ids()) == ["r@0", "r@1"]
-    assert await run.noted() == await run.inbox() == []
-    assert await run.events() == ["1=told"]
-    await run.rewind("r@0")
-    assert (await run.record()).status == "idle"
-    await (await RunDriver.start(store, ManualClock(), "a younger one")).commit()
-    assert [record.run_id for record in await store.runs()] == ["r", "a younger one"]
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone()[0] == len(migrations())
-
-
 def empty_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path)
-    for script in migrations():
+    for script in migrations("sqlite"):
         for statement in split(script):
             connection.execute(statement)
     return connection
 
 
-@pytest.mark.parametrize("name", named_statements())
+@pytest.mark.parametrize("name", named_statements("sqlite"))
 def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
-    statement = named_statements()[name]
+    statement = named_statements("sqlite")[name]
     with contextlib.closing(empty_database(tmp_path / "runs.db")) as connection:
         connection.execute(f"EXPLAIN {statement}", dict.fromkeys(re.findall(r":(\w+)", statement), 0))
 
@@ -311,15 +326,41 @@ def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
         ("batches_but_newest", "events_of_run"),
         ("batches_older", "events_of_run"),
         ("drop_batches", "events_of_run"),
+        ("runs_halted", "runs_halted"),
+        ("owners", "runs_owned"),
+        ("next_wake", "runs_to_wake"),
+        ("fork_that_rests", "runs_that_rest"),
+        ("ids", "checkpoints_in_order"),
     ],
 )
 def test_what_must_be_fast_goes_by_an_index(tmp_path: Path, name: str, index: str) -> None:
-    statement = named_statements()[name]
-    parameters = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
-    with contextlib.closing(empty_database(tmp_path / "runs.db")) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
-    assert index in str(plan)
+    plan = plan_of(tmp_path / "runs.db", name)
+    assert any(f"INDEX {index} (tenant=?" in step for step in plan)
     assert "TEMP B-TREE" not in str(plan)
+
+
+def plan_of(path: Path, name: str) -> list[str]:
+    statement = named_statements("sqlite")[name]
+    parameters = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+    with contextlib.closing(empty_database(path)) as connection:
+        return [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+@pytest.mark.parametrize("name", named_statements("sqlite"))
+def test_no_statement_looks_at_a_table_as_a_whole(tmp_path: Path, name: str) -> None:
+    plan = plan_of(tmp_path / "runs.db", name)
+    scanned = {step.split()[1] for step in plan if step.startswith("SCAN ")}
+    assert scanned.isdisjoint({"runs", "fork", "checkpoints", "parts", "journal", "inbox", "events", "counters"})
+
+
+def test_what_is_due_is_found_among_that_which_can_go_on(tmp_path: Path) -> None:
+    searched = [step for step in plan_of(tmp_path / "runs.db", "due") if step.startswith("SEARCH runs")]
+    assert searched == [
+        "SEARCH runs USING INDEX runs_ready (tenant=?)",
+        "SEARCH runs USING INDEX runs_to_wake (tenant=? AND wake_at>? AND wake_at<?)",
+        "SEARCH runs USING INDEX runs_owned (tenant=? AND owner_id=?)",
+        "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (tenant=? AND run_id=?)",
+    ]
 
 
 async def test_a_database_is_in_wal_mode_and_says_whose_it_is(tmp_path: Path) -> None:
@@ -329,5 +370,5 @@ async def test_a_database_is_in_wal_mode_and_says_whose_it_is(tmp_path: Path) ->
         pragmas = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "application_id")]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     assert pragmas == ["wal", int.from_bytes(b"perd")]
-    assert version == len(migrations())
+    assert version == len(migrations("sqlite"))
     await store.close()

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.clock import SystemClock
 from perdure.records import Mark, Retention
-from perdure.stores.sqlite import SqliteBackend, SqliteStore
+from perdure.stores.sqlite import SqliteStore, sqlite_backend
 from perdure.stores.watching import Listener, Poller
 from perdure.testing.stores import ManualClock, RunDriver, command
 from perdure.testing.stores.watches import watcher
@@ -18,6 +18,8 @@ from perdure.testing.stores.watches import watcher
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+
+    from perdure.stores.sql_backend import SqlBackend
 
 
 class Pauses:
@@ -60,9 +62,9 @@ def store(tmp_path: Path, pauses: Pauses) -> SqliteStore:
 
 
 @contextlib.contextmanager
-def another_process(store: SqliteStore) -> Generator[SqliteBackend]:
+def another_process(store: SqliteStore) -> Generator[SqlBackend]:
     """The file as another process has it: nobody in this one is told of what it does."""
-    backend = SqliteBackend(store.path, retention=Retention(), clock=SystemClock())
+    backend = sqlite_backend(store.path, retention=Retention(), clock=SystemClock())
     yield backend
     backend.close()
 

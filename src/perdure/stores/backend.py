@@ -9,20 +9,23 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from perdure.errors import WorkflowException
+from perdure.errors import WorkflowCheckpointException, WorkflowException
 from perdure.stores import watching
-from perdure.stores.ids import require_checkpoint_id, require_run_id
+from perdure.stores.ids import require_checkpoint_id, require_run_id, require_tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 
     from perdure.records import (
+        Archive,
         Claim,
         Command,
         Commit,
+        Due,
         EventBatch,
+        Halt,
         JournalRecord,
         Manifest,
         Mark,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         RunRecord,
         RunStatus,
     )
+    from perdure.stores.port import Stir
     from perdure.stores.watching import Pause
 
 T = TypeVar("T")
@@ -70,9 +74,13 @@ Pending: TypeAlias = PendingCommit | PendingRecords
 class Backend(Protocol):
     """The operations of the storage port, blocking."""
 
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim: ...
+    def of(self, tenant: str) -> Self:
+        """The same for what belongs to one tenant; light, and sharing everything else. The empty name is nobody's."""
+        ...
 
-    def release(self, claim: Claim) -> None: ...
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim: ...
+
+    def release(self, claim: Claim, *, halt: Halt | None) -> None: ...
 
     def write(self, pending: Sequence[Pending]) -> None:
         """Write each of them whole or not at all, in order, and note the error of those that were not written."""
@@ -99,6 +107,16 @@ class Backend(Protocol):
     def changes(self) -> object:
         """Something that is another one once any process has changed anything here; cheap."""
         ...
+
+    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
+
+    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...
+
+    def archive(self, run_id: str) -> Archive: ...
+
+    def restore(self, archive: Archive) -> None: ...
+
+    def remove(self, run_id: str, *, takeover: bool) -> bool: ...
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
 
@@ -139,15 +157,46 @@ class Doer(Protocol[B_co]):
     async def close(self) -> None: ...
 
 
+class _OfTenant(Generic[B]):
+    """Does the work on what belongs to one tenant."""
+
+    def __init__(self, doer: Doer[B], name: str) -> None:
+        self._doer = doer
+        self._name = name
+
+    async def do(self, work: Callable[[B], T]) -> T:
+        return await self._doer.do(lambda backend: work(backend.of(self._name)))
+
+    def do_blocking(self, work: Callable[[B], T]) -> T:
+        return self._doer.do_blocking(lambda backend: work(backend.of(self._name)))
+
+    def post(self, work: Callable[[B], T]) -> object:
+        return self._doer.post(lambda backend: work(backend.of(self._name)))
+
+    async def close(self) -> None:
+        await self._doer.close()
+
+
 class BackedStore(Generic[B]):
     """The storage port on a backend.
 
-    `pause` lets time pass between two looks for what other processes have changed; None if no other process can.
+    `pause` lets time pass between two looks for what other processes have changed; None if no other process can. If the
+    doer works side by side, the `writer` does one thing after the other: writes keep their order.
     """
 
-    def __init__(self, place: str, doer: Doer[B], *, pause: Pause | None = watching.real_pause) -> None:
+    def __init__(
+        self,
+        place: str,
+        doer: Doer[B],
+        *,
+        writer: Doer[B] | None = None,
+        pause: Pause | None = watching.real_pause,
+    ) -> None:
         self._place = place
         self._doer = doer
+        self._writer = writer or doer
+        self._pause = pause
+        self._tenant = ""
         self._pending: deque[Pending] = deque()
         self._poller = watching.Poller(lambda: doer.do(_changes), pause)
 
@@ -159,17 +208,37 @@ class BackedStore(Generic[B]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place}>"
 
-    async def claim(self, run_id: str, *, create: NewRun | None = None, takeover: bool = False) -> Claim:
+    def tenant(self, name: str) -> BackedStore[B]:
+        """What belongs to one tenant. There is no way from there to what belongs to another."""
+        require_tenant(name)
+        if self._tenant:
+            raise WorkflowCheckpointException(
+                f"this is what tenant {self._tenant!r} sees of the store; take the view of {name!r} from the store"
+            )
+        view = BackedStore(
+            f"{self._place}#{name}",
+            _OfTenant(self._doer, name),
+            writer=_OfTenant(self._writer, name),
+            pause=self._pause,
+        )
+        view._tenant = name
+        return view
+
+    async def claim(
+        self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
+    ) -> Claim:
         """Take the run for this process."""
         require_run_id(run_id)
-        return await self._change(run_id, lambda backend: backend.claim(run_id, create=create, takeover=takeover))
+        return await self._change(
+            run_id, lambda backend: backend.claim(run_id, create=create, takeover=takeover, token=token)
+        )
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
         """Give the run free, if the claim still stands."""
         try:
-            await self._doer.do(lambda backend: backend.release(claim))
+            await self._doer.do(lambda backend: backend.release(claim, halt=halt))
         finally:
-            watching.wake(self._place, claim.run_id, inbox=False)
+            watching.wake(self._place, claim.run_id, inbox=False, stirs=True)
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
         """Write one commit; the number of the newest command that waits."""
@@ -187,7 +256,7 @@ class BackedStore(Generic[B]):
     async def _write(self, mine: Pending) -> None:
         self._pending.append(mine)
         try:
-            is_collection_due = await self._doer.do(self._write_pending)
+            is_collection_due = await self._writer.do(self._write_pending)
         finally:
             # Only if we were cancelled before anybody took it.
             with contextlib.suppress(ValueError):
@@ -229,14 +298,14 @@ class BackedStore(Generic[B]):
             claim.run_id, lambda backend: backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
         )
 
-    async def _change(self, run_id: str, work: Callable[[B], T]) -> T:
+    async def _change(self, run_id: str, work: Callable[[B], T], *, stirs: bool = False) -> T:
         """Do what may change a run, and wake those who wait for it, though whoever asked may be gone by then."""
 
         def change(backend: B) -> T:
             try:
                 return work(backend)
             finally:
-                watching.wake(self._place, run_id)
+                watching.wake(self._place, run_id, stirs=stirs)
 
         return await self._doer.do(change)
 
@@ -252,7 +321,7 @@ class BackedStore(Generic[B]):
     async def post(self, run_id: str, command: Command) -> Command:
         """Put a command into a run's inbox."""
         require_run_id(run_id)
-        return await self._change(run_id, lambda backend: backend.post(run_id, command))
+        return await self._change(run_id, lambda backend: backend.post(run_id, command), stirs=True)
 
     async def inbox(self, run_id: str) -> Sequence[Command]:
         """The commands that wait."""
@@ -274,6 +343,44 @@ class BackedStore(Generic[B]):
                     await listener.woken()
             finally:
                 await self._poller.leave(listener)
+
+    async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
+        """Runs that can go on and that nobody living advances."""
+        wanted = tuple(workflow_names)
+        return await self._doer.do(lambda backend: backend.due(at=at, workflow_names=wanted, limit=limit))
+
+    async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
+        """When the next timer is due."""
+        wanted = tuple(workflow_names)
+        return await self._doer.do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
+
+    @contextlib.asynccontextmanager
+    async def stirring(self) -> AsyncGenerator[Stir]:
+        """Hear of whatever may be work."""
+        with watching.listening(self._place, watching.EVERY_RUN) as listener:
+            self._poller.join(listener, known=await self._doer.do(_changes))
+            try:
+                yield listener
+            finally:
+                await self._poller.leave(listener)
+
+    async def archive(self, run_id: str) -> Archive:
+        """All that there is of a run."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: backend.archive(run_id))
+
+    async def restore(self, archive: Archive) -> None:
+        """Keep a run that comes from elsewhere."""
+        run_id = archive.record.run_id
+        require_run_id(run_id)
+        for checkpoint in archive.checkpoints:
+            require_checkpoint_id(checkpoint.manifest.checkpoint_id)
+        await self._change(run_id, lambda backend: backend.restore(archive), stirs=True)
+
+    async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
+        """Forget a run."""
+        require_run_id(run_id)
+        return await self._change(run_id, lambda backend: backend.remove(run_id, takeover=takeover))
 
     async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
         """What commits have told."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,33 @@ from perdure.stores.committing import Committing, require
 from perdure.stores.deleting import Deleting
 from perdure.stores.forgetting import Forgetting
 from perdure.stores.gathering import Gathering
+from perdure.stores.ids import file_name
 from perdure.stores.layout import Layout
-from perdure.stores.owners import Owners
+from perdure.stores.listing import Listing
+from perdure.stores.owners import LEASE_SECONDS, Owners
 from perdure.stores.runjournal import Stay, split
 from perdure.stores.runlog import RunLine
 from perdure.stores.telling import Telling
+from perdure.stores.transferring import Transferring
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.records import Command, EventBatch, JournalRecord, Manifest, NewRun, Retention, RunRecord, RunStatus
+    from perdure.records import (
+        Archive,
+        Command,
+        Due,
+        EventBatch,
+        Halt,
+        JournalRecord,
+        Manifest,
+        NewRun,
+        Retention,
+        RunRecord,
+        RunStatus,
+    )
     from perdure.stores.backend import Pending
     from perdure.stores.disk import Disk
     from perdure.stores.document import Document
@@ -39,15 +55,30 @@ if TYPE_CHECKING:
     from perdure.stores.runlog import RunLog
 
 
-class FileBackend:
-    """The runs in one directory."""
+_REMEMBERED_TENANTS_MAX = 64
 
-    def __init__(self, directory: Path, *, retention: Retention, clock: Clock, disk: Disk) -> None:
+
+class FileBackend:
+    """The runs in one directory. Every tenant has a directory of its own, below this one's."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        retention: Retention,
+        clock: Clock,
+        disk: Disk,
+        lease_seconds: float = LEASE_SECONDS,
+        owners: Owners | None = None,
+    ) -> None:
         self._directory = directory
         self._disk = disk
+        self._retention = retention
+        self._clock = clock
+        self._tenants: OrderedDict[str, FileBackend] = OrderedDict()
         with self._errors():
             files = self._files = Layout.open(disk, directory)
-        self._owners = Owners(files.owners)
+        self._owners = owners or Owners(files.owners, lease_seconds=lease_seconds)
         self._telling = Telling(retention=retention, clock=clock, documents=files.documents, files=files.events)
         self._gathering = Gathering(files)
         self._deleting = Deleting(layout=files, telling=self._telling)
@@ -55,8 +86,27 @@ class FileBackend:
             retention=retention, clock=clock, layout=files, telling=self._telling, owners=self._owners
         )
         self._committing = Committing(layout=files, telling=self._telling, forgetting=forgetting)
+        self._listing = Listing(layout=files, owners=self._owners)
+        self._transferring = Transferring(
+            layout=files, telling=self._telling, gathering=self._gathering, owners=self._owners
+        )
 
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool) -> Claim:
+    def of(self, tenant: str) -> FileBackend:
+        if not tenant:
+            return self
+        backend = self._tenants.pop(tenant, None) or FileBackend(
+            self._files.tenants / file_name(tenant),
+            retention=self._retention,
+            clock=self._clock,
+            disk=self._disk,
+            owners=self._owners,
+        )
+        self._tenants[tenant] = backend
+        if len(self._tenants) > _REMEMBERED_TENANTS_MAX:
+            self._tenants.popitem(last=False)
+        return backend
+
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
         with self._errors(), self._lock():
             self._files.logs.finish_removals(run_id)
             log = self._files.logs.of(run_id)
@@ -69,15 +119,17 @@ class FileBackend:
                 create=create,
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
+                token=token,
             )
-            owner, token = self._owners.enter(), self._files.counter.take()
-            claimed = rules.claimed(state, owner=owner, token=token)
+            owner, number = self._owners.enter(), self._files.counter.take()
+            # A token that was made elsewhere may be beyond any number that was taken here.
+            claimed = rules.claimed(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
             if state.is_new or line is None:
-                self._begin(log, claimed)
+                self._begin(log, claimed, life=number)
             else:
                 # A claim need not outlast the machine, since its owner does not.
                 log.append(replace(line, change="claim", state=claimed, subject=None), sync=False)
-        return Claim(run_id, token, owner)
+        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt)
 
     def _require_unused(self, run_id: str) -> None:
         """Refuse an id without a log that has a checkpoint all the same."""
@@ -85,7 +137,7 @@ class FileBackend:
         if first:
             raise CheckpointDamagedError(first.manifest.checkpoint_id, "the log of its run is gone")
 
-    def _begin(self, log: RunLog, state: rules.RunState) -> None:
+    def _begin(self, log: RunLog, state: rules.RunState, *, life: int) -> None:
         """Let a run begin that has nothing of an earlier one of its id."""
         name, parent = log.path.name, state.rests_on
         self._files.drop_journal(name)
@@ -93,11 +145,11 @@ class FileBackend:
         self._files.events.named(name).drop()
         if parent is not None:
             self._files.forks.note(parent, state.record.run_id)
-        log.append(RunLine("claim", state, newest=None, life=state.token), sync=parent is not None)
+        log.append(RunLine("claim", state, newest=None, life=life), sync=parent is not None)
         if parent is not None:
             self._files.logs.sync()
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: Claim, *, halt: Halt | None) -> None:
         with self._errors(), self._lock():
             log = self._files.logs.of(claim.run_id)
             line = log.current()
@@ -105,7 +157,9 @@ class FileBackend:
                 return
             if line.state.is_known:
                 self._files.counter.note_change()
-                log.append(replace(line, change="release", state=rules.released(line.state), subject=None), sync=False)
+                state = rules.released(line.state, halt=halt)
+                # What only ends a claim need not outlast the machine. That nobody goes on must.
+                log.append(replace(line, change="release", state=state, subject=None), sync=halt is not None)
             else:
                 self._files.drop_journal(log.path.name)
                 self._files.logs.erase(log)
@@ -126,20 +180,29 @@ class FileBackend:
     def _record(self, waiting: Sequence[PendingRecords]) -> None:
         """Append what is recorded of one run: a line each, all in one write."""
         ready: list[JournalLine] = []
+        run: RunLine | None = None
         with _noted(*waiting), self._lock():
             for each in waiting:
                 with _noted(each):
-                    ready.append(self._journal_line(each.claim, each.head, each.records))
-            if ready:
-                journal = self._files.journals.of(waiting[0].claim.run_id)
+                    run = require(self._line(each.claim.run_id), each.claim, expected_head=each.head)
+                    ready.append(self._journal_line(run, each.records))
+            if run and ready:
+                journal = self._files.journals.of(run.state.record.run_id)
                 journal.append(ready, sync=any(each.is_durable for each in waiting))
+                if any(record.is_progress for each in waiting for record in each.records):
+                    self._progress(run)
 
-    def _journal_line(self, claim: Claim, head: str | None, records: Sequence[JournalRecord]) -> JournalLine:
+    def _journal_line(self, run: RunLine, records: Sequence[JournalRecord]) -> JournalLine:
         """The line to be written. Its large parts are, when this returns."""
-        line = require(self._line(claim.run_id), claim, expected_head=head)
-        journal_line, beside = split(Stay.of(line.state.record), records)
+        journal_line, beside = split(Stay.of(run.state.record), records)
         self._files.besides.add(beside)
         return journal_line
+
+    def _progress(self, run: RunLine) -> None:
+        """Take note of the first record after a claim: whoever made it has not tried in vain."""
+        if run.state.record.attempts:
+            log = self._files.logs.of(run.state.record.run_id)
+            log.append(replace(run, change="progress", state=rules.progressed(run.state), subject=None), sync=False)
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         with self._errors(), self._lock():
@@ -171,12 +234,27 @@ class FileBackend:
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
         with self._errors(), self._lock():
-            lines = [self._files.logs.named(name).current() for name in self._files.logs.names()]
-        known = sorted((line for line in lines if line and line.state.is_known), key=lambda line: line.life)
-        records = [line.state.record for line in known]
-        return [
-            each for each in records if workflow_name in {None, each.workflow_name} and status in {None, each.status}
-        ]
+            return self._listing.runs(workflow_name=workflow_name, status=status)
+
+    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
+        with self._errors(), self._lock():
+            return self._listing.due(at=at, workflow_names=workflow_names, limit=limit)
+
+    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
+        with self._errors(), self._lock():
+            return self._listing.next_wake(after=after, workflow_names=workflow_names)
+
+    def archive(self, run_id: str) -> Archive:
+        with self._errors(), self._lock():
+            return self._transferring.archive(run_id)
+
+    def restore(self, archive: Archive) -> None:
+        with self._errors(), self._lock():
+            self._transferring.restore(archive)
+
+    def remove(self, run_id: str, *, takeover: bool) -> bool:
+        with self._errors(), self._lock():
+            return self._transferring.remove(run_id, takeover=takeover)
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
         with self._errors(), self._lock():
@@ -222,7 +300,7 @@ class FileBackend:
                 return Mark()
             newest = self._files.inboxes.of(run_id).newest(line)
         record = line.state.record
-        return Mark(record.head, record.events, newest, self._owners.living(record.owner))
+        return Mark(record.head, record.events, newest, self._owners.living(record.owner), record.halt is not None)
 
     def changes(self) -> object:
         # Under the lock: a number is taken before the change that it is for, and who looks between the two would
@@ -235,6 +313,7 @@ class FileBackend:
 
     def manifest(self, checkpoint_id: str) -> Manifest:
         with self._errors():
+            self._finish()
             document = self._files.documents.find(checkpoint_id)
         if document is None:
             raise CheckpointNotFoundError(checkpoint_id)
@@ -295,7 +374,15 @@ class FileBackend:
     @contextlib.contextmanager
     def _lock(self) -> Generator[None]:
         with self._disk.lock(self._files.lock):
+            if self._files.undertakings.is_unfinished:
+                self._files.undertakings.finish()
             yield
+
+    def _finish(self) -> None:
+        """Let what a crash has left undone be done, before looking without the lock."""
+        if self._files.undertakings.is_unfinished:
+            with self._lock():
+                pass
 
     @contextlib.contextmanager
     def _errors(self) -> Generator[None]:

@@ -29,7 +29,7 @@ from perdure.stores.retention import Entry, moment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from perdure.records import RunStatus
+    from perdure.records import HeadStatus
 
 FORMAT = 1
 """The number of this layout, in every file."""
@@ -64,7 +64,7 @@ class Document:
     settled: bool
     sequence: int
     parts: Mapping[str, Part] = field(repr=False)
-    status: RunStatus = "running"
+    status: HeadStatus = "running"
     wake_at: str | None = None
     events: int = 0
     """The number of the run's newest event as of this commit."""
@@ -86,7 +86,7 @@ class Document:
         )
 
 
-def status_of(settled: bool) -> RunStatus:  # noqa: FBT001 - the one thing that it depends on
+def status_of(settled: bool) -> HeadStatus:  # noqa: FBT001 - the one thing that it depends on
     """The status of a run, as far as files tell that were written before they told it."""
     return "idle" if settled else "running"
 

@@ -126,8 +126,12 @@ class Documents:
                 # Nobody asked for this one; whoever does is told.
                 continue
 
+    def name_of(self, checkpoint_id: str) -> str:
+        """The name that the file of a checkpoint has or would have."""
+        return file_name(checkpoint_id) + _SUFFIX
+
     def _path(self, checkpoint_id: str) -> Path:
-        return self._directory / (file_name(checkpoint_id) + _SUFFIX)
+        return self._directory / self.name_of(checkpoint_id)
 
     def _read(self, name: str) -> Document | None:
         label = unquote(name.removesuffix(_SUFFIX))

@@ -9,6 +9,8 @@
 .perdure/workflows/      for each workflow which runs were committed to last
 .perdure/forks/          for a checkpoint which forks rest on it
 .perdure/owners/         a lock file for each process that claims runs
+.perdure/undertaking/    what a change of many files has aside, and its plan
+.perdure/tenants/        for each tenant the same again
 .perdure/lock, counter   whoever writes holds the one and takes numbers from the other
 """
 
@@ -23,6 +25,7 @@ from perdure.records import Retention
 from perdure.stores.backend import BackedStore
 from perdure.stores.directory import FileBackend
 from perdure.stores.disk import Disk
+from perdure.stores.owners import LEASE_SECONDS, require_lease
 from perdure.stores.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ class FileStore(BackedStore[FileBackend]):
         retention: Retention | None = None,
         clock: Clock | None = None,
         disk: Disk | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.directory = Path(directory).absolute()
         open_backend = functools.partial(
@@ -49,5 +53,6 @@ class FileStore(BackedStore[FileBackend]):
             retention=retention or Retention(),
             clock=clock or SystemClock(),
             disk=disk or Disk(),
+            lease_seconds=require_lease(lease_seconds),
         )
         super().__init__(f"file:{self.directory.resolve()}", Worker(f"perdure {self.directory.name}", open_backend))

@@ -10,7 +10,7 @@ from perdure.stores.besides import closure
 from perdure.stores.runjournal import Stay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from perdure.records import Part
     from perdure.stores.document import Document
@@ -24,15 +24,16 @@ class Gathering:
 
     layout: Layout
 
-    def parts(self, roots: Iterable[str]) -> dict[str, Part]:
-        """These parts and all that they refer to, as far as they are found."""
+    def parts(self, roots: Iterable[str], *, known: Mapping[str, Part] | None = None) -> dict[str, Part]:
+        """These parts and all that they refer to, as far as they are found; those that are known need no looking."""
         anywhere: dict[str, Part] | None = None
+        at_hand = known or {}
 
         def find(part_hash: str) -> Part | None:
             nonlocal anywhere
-            known = self._known(part_hash) or self.layout.besides.find(part_hash)
-            if known:
-                return known
+            near = at_hand.get(part_hash) or self._known(part_hash) or self.layout.besides.find(part_hash)
+            if near:
+                return near
             if anywhere is None:
                 self.layout.documents.look_for_parts()
                 files = self.layout.journals, self.layout.inboxes, self.layout.events

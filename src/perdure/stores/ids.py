@@ -29,9 +29,14 @@ def require_checkpoint_id(value: str) -> None:
     _require("checkpoint id", value, CHECKPOINT_ID_LENGTH_MAX)
 
 
+def require_tenant(value: str) -> None:
+    """Refuse what can't be the name of a tenant."""
+    _require("name of a tenant", value, RUN_ID_LENGTH_MAX)
+
+
 def _require(kind: str, value: str, length_max: int) -> None:
     if not value:
-        raise WorkflowCheckpointException(f"a {kind} can't be empty; give one, or leave it out to get a fresh one")
+        raise WorkflowCheckpointException(f"a {kind} can't be empty; give one")
     if len(value) > length_max:
         raise WorkflowCheckpointException(
             f"the {kind} {value[:40]!r}... has {len(value)} characters, more than {length_max}; shorten it"

@@ -14,6 +14,7 @@ from perdure.stores.runfiles import RunFiles
 from perdure.stores.runinbox import RunInbox
 from perdure.stores.runjournal import RunJournal
 from perdure.stores.runlogs import ForkIndex, RunLogs, WorkflowIndex
+from perdure.stores.undertaking import Place, Undertakings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from perdure.stores.disk import Disk
 
 _FORMAT = 1
-_DIRECTORIES = ("aside", "parts", "runs", "journal", "inbox", "events", "workflows", "forks")
+CHECKPOINTS, RUNS, JOURNAL, INBOX, EVENTS = map(Place, ("checkpoints", "runs", "journal", "inbox", "events"))
+"""Where the files of a run are."""
+
+_DIRECTORIES = ("aside", "parts", "runs", "journal", "inbox", "events", "workflows", "forks", "undertaking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class Layout:
 
     lock: Path
     owners: Path
+    tenants: Path
     documents: Documents
     besides: Besides
     logs: RunLogs
@@ -39,6 +44,7 @@ class Layout:
     workflows: WorkflowIndex
     forks: ForkIndex
     counter: Counter
+    undertakings: Undertakings
     _disk: Disk
     _aside: Path
 
@@ -53,9 +59,11 @@ class Layout:
         documents = Documents(disk, directory, aside=aside / "checkpoint")
         logs = RunLogs(disk, own / "runs", documents)
         inboxes = RunFiles(disk, own / "inbox", RunInbox)
+        places = {CHECKPOINTS: directory, **{each: own / each for each in (RUNS, JOURNAL, INBOX, EVENTS)}}
         return cls(
             lock=own / "lock",
             owners=own / "owners",
+            tenants=own / "tenants",
             documents=documents,
             besides=Besides(disk, own / "parts", aside=aside / "part"),
             logs=logs,
@@ -65,6 +73,7 @@ class Layout:
             workflows=WorkflowIndex(disk, own / "workflows", logs),
             forks=ForkIndex(disk, own / "forks", logs),
             counter=Counter(disk, own / "counter", lambda: _highest_number(documents, logs, inboxes)),
+            undertakings=Undertakings(disk, own / "undertaking", places),
             _disk=disk,
             _aside=aside,
         )
@@ -82,6 +91,7 @@ class Layout:
         """Remove what is aside. Only who holds the lock has files there, so these are a crash's."""
         for name in self._disk.names(self._aside):
             self._disk.remove(self._aside / name)
+        self.undertakings.remove_asides()
 
 
 def _highest_number(documents: Documents, logs: RunLogs, inboxes: RunFiles[RunInbox]) -> int:

@@ -33,6 +33,10 @@ class MemoryEvents:
         """Add the newest batch of a run, of a commit at that moment."""
         self._of_run.setdefault(batch.run_id, []).append(_Told(batch, moment))
 
+    def of(self, run_id: str) -> Sequence[EventBatch]:
+        """All batches of a run."""
+        return [told.batch for told in self._of_run.get(run_id, [])]
+
     def after(self, run_id: str, number: int, *, limit: int) -> Sequence[EventBatch]:
         """The batches with events beyond a number, at most so many."""
         of_run = self._of_run.get(run_id, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from perdure.stores import rules
@@ -20,7 +19,7 @@ class MemoryInboxes:
     """
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+        self._last_number = 0
         self._of_run: dict[str, dict[str, Command]] = {}
 
     def of(self, run_id: str) -> dict[str, Command]:
@@ -33,8 +32,9 @@ class MemoryInboxes:
         return newest.number if newest else 0
 
     def put(self, run_id: str, command: Command) -> Command:
-        """Add a command whose id does not wait yet; the command with its number."""
-        waiting = rules.posted(command, number=next(self._numbers))
+        """Add a command whose id does not wait yet; the command with its number, which is no less than it had."""
+        self._last_number = max(self._last_number + 1, command.number)
+        waiting = rules.posted(command, number=self._last_number)
         self._of_run.setdefault(run_id, {})[command.id] = waiting
         return waiting
 

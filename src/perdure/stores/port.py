@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from perdure.records import (
+        Archive,
         Claim,
         Command,
         Commit,
+        Due,
         EventBatch,
+        Halt,
         JournalRecord,
         Manifest,
         Mark,
@@ -24,19 +28,25 @@ if TYPE_CHECKING:
 class Claims(Protocol):
     """Who may advance a run. The store knows its own process as the owner."""
 
-    async def claim(self, run_id: str, *, create: NewRun | None = None, takeover: bool = False) -> Claim:
+    async def claim(
+        self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
+    ) -> Claim:
         """Take the run for this process, creating it first if it is unknown and `create` is given.
 
-        A claim of this very process or of one that is certainly dead is replaced; the token grows.
+        A claim of this very process, of one that is certainly dead, or of one whose lease has run out by the clock of
+        the store, is replaced; the token grows. A `token` that was made elsewhere is taken if it is larger than that of
+        the run, whoever owns it: who makes the tokens decides who may write. A halt ends with the claim.
 
         Raises:
-            RunBusyError: an owner that lives, or that may live elsewhere, unless `takeover`.
+            RunBusyError: an owner that lives, or that may live elsewhere, unless `takeover` or `token`.
             RunNotFoundError: the run is unknown and there is no `create`.
+            RunExportedError: the run has moved to another store.
+            ClaimLostError: `token` is not larger than that of the run.
         """
         ...
 
-    async def release(self, claim: Claim) -> None:
-        """Give the run free, if the claim still stands."""
+    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
+        """Give the run free, if the claim still stands; with a halt nobody goes on with it unasked."""
         ...
 
 
@@ -72,7 +82,7 @@ class Runs(Protocol):
         ...
 
     async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
-        """The runs that are known, all or some, in the order in which they began."""
+        """The runs that are known, all or some, in the order in which they began. `status` is where they stand."""
         ...
 
 
@@ -192,6 +202,73 @@ class Upkeep(Protocol):
         ...
 
 
+class Stir(Protocol):
+    """Tells that something has come to a store which may be work for somebody."""
+
+    def rest(self) -> None:
+        """Forget what has come so far: who looks for work after that misses nothing."""
+        ...
+
+    async def woken(self) -> None:
+        """Wait until something has come."""
+        ...
+
+
+class Agenda(Protocol):
+    """What there is to do for those who advance many runs."""
+
+    async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
+        """Runs of these workflows that can go on at that time, in UTC as ISO 8601, and that nobody living advances.
+
+        Their head leaves work, or their timer is due, or a command waits; and they are neither halted nor cancelled.
+        Those come first that have waited longest.
+        """
+        ...
+
+    async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
+        """When, after that time, the first timer of runs of these workflows is due that are not halted."""
+        ...
+
+    def stirring(self) -> AbstractAsyncContextManager[Stir]:
+        """Hear of commands that are posted, runs that are given free, and whatever other processes do."""
+        ...
+
+
+class Transfers(Protocol):
+    """Runs as a whole."""
+
+    async def archive(self, run_id: str) -> Archive:
+        """All that there is of a run, as of one moment.
+
+        Raises RunNotFoundError, CheckpointDamagedError, and WorkflowCheckpointException for a fork that has no
+        checkpoint of its own yet.
+        """
+        ...
+
+    async def restore(self, archive: Archive) -> None:
+        """Keep a run that comes from elsewhere, all of it or nothing. It replaces one that was exported from here.
+
+        Raises RunExistsError.
+        """
+        ...
+
+    async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
+        """Forget a run: its checkpoints, journal, inbox and events; False if there is none. Parts are for `collect`.
+
+        Raises RunBusyError like `claim`, and WorkflowCheckpointException if a fork rests on it.
+        """
+        ...
+
+
+@runtime_checkable
+class Tenants(Protocol):
+    """A store that many share without seeing each other."""
+
+    def tenant(self, name: str) -> HostStore:
+        """What belongs to one of them. The store itself is that of nobody in particular, whose name is empty."""
+        ...
+
+
 @runtime_checkable
 class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Protocol):
     """The whole port."""
@@ -200,3 +277,8 @@ class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Prot
     def place(self) -> str:
         """Where the store is, so that two objects on one place are known to be the same."""
         ...
+
+
+@runtime_checkable
+class HostStore(Store, Agenda, Transfers, Tenants, Protocol):
+    """What a host needs: the whole port, and beyond it work lists, whole runs and tenants."""

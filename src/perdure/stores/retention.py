@@ -11,7 +11,7 @@ from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.records import Retention, RunStatus
+    from perdure.records import HeadStatus, Retention
 
 PRUNED_PER_COMMIT_MAX = 100
 """Checkpoints, and batches of events, that one commit forgets at most; the next one goes on."""
@@ -34,7 +34,7 @@ class Entry:
     """Its place in the order of all commits of the store."""
     moment: float | None
     settled: bool
-    status: RunStatus = "running"
+    status: HeadStatus = "running"
     wake_at: str | None = None
 
 

@@ -6,18 +6,18 @@ import json
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import Command, EventBatch, JournalRecord, Manifest, Owner, RunRecord, digest
+from perdure.records import Command, EventBatch, Halt, JournalRecord, Manifest, Owner, RunRecord, digest
 from perdure.stores import retention as keep
 from perdure.stores.rules import RunState
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
 
-    from perdure.records import Commit
+    from perdure.records import HeadStatus
+    from perdure.stores.sql_database import Row
 
 
-def those_of_run(found: Sequence[sqlite3.Row], run_id: str, *, key: str, kind: str) -> list[sqlite3.Row]:
+def those_of_run(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> list[Row]:
     """The rows that a run has, if they are as many as it counts; those without a key are none. `kind` is of what.
 
     Raises CheckpointDamagedError.
@@ -29,7 +29,7 @@ def those_of_run(found: Sequence[sqlite3.Row], run_id: str, *, key: str, kind: s
     return present
 
 
-def run_state(row: sqlite3.Row) -> RunState:
+def run_state(row: Row) -> RunState:
     """A row of runs."""
     record = RunRecord(
         run_id=row["run_id"],
@@ -45,17 +45,42 @@ def run_state(row: sqlite3.Row) -> RunState:
         status=row["status"],
         wake_at=row["wake_at"],
         events=row["events"],
+        halt=_halt(row),
+        attempts=row["attempts"],
     )
     if row["checksum"] not in {None, _checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
     return RunState(record, token=row["token"], moment=row["moment"])
 
 
-def owner(row: sqlite3.Row) -> Owner | None:
+def owner(row: Row) -> Owner | None:
     """Who advances the run of a row."""
     if row["owner_id"] is None:
         return None
     return Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
+
+
+def _halt(row: Row) -> Halt | None:
+    text, run_id = row["halt"], str(row["run_id"])
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        data = bytes.fromhex(fields["data"])
+        halt = Halt(kind=fields["kind"], at=fields["at"], reason=fields["reason"], data=data)
+        is_whole = _of_halt(run_id, halt) == text
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointDamagedError(run_id, f"why the run has halted can't be read ({error})") from error
+    if not is_whole:
+        raise CheckpointDamagedError(run_id, "why the run has halted is not what was written")
+    return halt
+
+
+def _of_halt(run_id: str, halt: Halt) -> str:
+    """A halt with a digest of it. What that covers never changes, nor does the form of the text."""
+    fields = {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": halt.data.hex()}
+    covered = json.dumps([run_id, *fields.values()], separators=(",", ":"))
+    return json.dumps({**fields, "digest": digest(covered.encode("ascii"))}, separators=(",", ":"))
 
 
 def _checksum(run: RunRecord) -> str:
@@ -102,12 +127,13 @@ def of_run_state(state: RunState) -> dict[str, object]:
         "owner_host": owner.host if owner else None,
         "owner_boot": owner.boot if owner else None,
         "owner_pid": owner.pid if owner else None,
+        "attempts": record.attempts,
+        "halt": _of_halt(record.run_id, record.halt) if record.halt else None,
     }
 
 
-def of_commit(commit: Commit) -> dict[str, object]:
-    """The columns of its checkpoint."""
-    manifest = commit.manifest
+def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None) -> dict[str, object]:
+    """The columns of a checkpoint, with what its commit says of the run."""
     return {
         "checkpoint_id": manifest.checkpoint_id,
         "run_id": manifest.run_id,
@@ -117,16 +143,16 @@ def of_commit(commit: Commit) -> dict[str, object]:
         "timestamp": manifest.timestamp,
         "moment": keep.moment(manifest.timestamp),
         "iteration_count": manifest.iteration_count,
-        "settled": commit.settled,
-        "status": commit.status,
-        "wake_at": commit.wake_at,
+        "settled": settled,
+        "status": status,
+        "wake_at": wake_at,
         "checksum": manifest.checksum(),
         "header": manifest.header,
         "toc": json.dumps(dict(manifest.toc), separators=(",", ":")),
     }
 
 
-def manifest(row: sqlite3.Row) -> Manifest:
+def manifest(row: Row) -> Manifest:
     """A row of checkpoints. Raises CheckpointDamagedError."""
     checkpoint_id = str(row["checkpoint_id"])
     try:
@@ -149,7 +175,7 @@ def manifest(row: sqlite3.Row) -> Manifest:
     return found
 
 
-def journal_record(row: sqlite3.Row) -> JournalRecord:
+def journal_record(row: Row) -> JournalRecord:
     """A row of the journal, with the head of its run. Raises CheckpointDamagedError."""
     run_id = str(row["run_id"])
     where = str(row["run_head"] or run_id)
@@ -163,7 +189,7 @@ def journal_record(row: sqlite3.Row) -> JournalRecord:
     return record
 
 
-def command(row: sqlite3.Row) -> Command:
+def command(row: Row) -> Command:
     """A row of the inbox, with the head of its run. Raises CheckpointDamagedError."""
     run_id = str(row["run_id"])
     where = str(row["run_head"] or run_id)
@@ -191,7 +217,7 @@ def _pair(text: str | None) -> tuple[str, str] | None:
     return path, part_hash
 
 
-def batch(row: sqlite3.Row) -> EventBatch:
+def batch(row: Row) -> EventBatch:
     """A row of events. Raises CheckpointDamagedError."""
     checkpoint_id = str(row["checkpoint_id"])
     try:

@@ -9,6 +9,8 @@ from perdure.errors import (
     ClaimLostError,
     CommandWaitsError,
     RunBusyError,
+    RunExistsError,
+    RunExportedError,
     RunNotFoundError,
     StaleCommandError,
     StaleHeadError,
@@ -20,7 +22,7 @@ from perdure.stores.retention import moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from perdure.records import Claim, Command, Commit, NewRun, Owner, RunStatus
+    from perdure.records import Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
 
@@ -73,12 +75,16 @@ def claimable(
     create: NewRun | None,
     takeover: bool,
     is_replaceable: Callable[[Owner], bool],
+    token: int | None = None,
 ) -> RunState:
     """The run to be claimed: the one there is, or a new one. `is_replaceable` judges its owner."""
     owner = state.record.owner if state else None
-    if owner and not takeover and not is_replaceable(owner):
+    if state and token is not None and token <= state.token:
+        raise ClaimLostError(run_id, owner=str(owner) if owner else "somebody who has released it since")
+    if owner and not takeover and token is None and not is_replaceable(owner):
         raise RunBusyError(run_id, owner=str(owner))
     if state and state.is_known:
+        require_here(state)
         return state
     if create is None:
         raise RunNotFoundError(run_id)
@@ -86,15 +92,79 @@ def claimable(
     return begun(create)
 
 
+def require_here(state: RunState) -> None:
+    """Refuse a run that has moved to another store."""
+    halt = state.record.halt
+    if halt is not None and halt.kind == "exported":
+        raise RunExportedError(state.record.run_id, at=halt.at)
+
+
 def claimed(state: RunState, *, owner: Owner, token: int) -> RunState:
     """The run in the hands of a new owner."""
     assert token > state.token, f"token {token} does not follow {state.token}"
-    return replace(state, record=replace(state.record, owner=owner), token=token)
+    attempts = state.record.attempts + 1
+    return replace(state, record=replace(state.record, owner=owner, halt=None, attempts=attempts), token=token)
 
 
-def released(state: RunState) -> RunState:
+def released(state: RunState, *, halt: Halt | None = None) -> RunState:
     """The run with nobody advancing it."""
-    return replace(state, record=replace(state.record, owner=None))
+    return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0))
+
+
+def progressed(state: RunState) -> RunState:
+    """The run after its owner has recorded something that is not lost: it has not tried in vain."""
+    return replace(state, record=replace(state.record, attempts=0))
+
+
+def removable(
+    state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], rests: str | None
+) -> bool:
+    """Whether there is a run to be removed. `rests` is a fork that has nothing but a checkpoint of it.
+
+    Raises RunBusyError, WorkflowCheckpointException.
+    """
+    if state is None or not state.is_known:
+        return False
+    run_id, owner = state.record.run_id, state.record.owner
+    if owner and not takeover and not is_replaceable(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    if rests is not None:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} can't be removed: {rests!r}, a fork of it, has no checkpoint of its own yet; "
+            "let the fork run, or remove it first"
+        )
+    return True
+
+
+def require_restorable(state: RunState | None, run_id: str) -> None:
+    """Refuse a run from elsewhere if there is one of its id here that was not exported."""
+    if state is not None and state.is_known and (state.record.halt is None or state.record.halt.kind != "exported"):
+        raise RunExistsError(run_id, is_imported=True)
+
+
+def require_own_history(state: RunState | None, run_id: str) -> RunState:
+    """The run, if it can be kept elsewhere without another."""
+    if state is None or not state.is_known:
+        raise RunNotFoundError(run_id)
+    if state.record.position == BEFORE_THE_FIRST:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} is a fork that has no checkpoint of its own yet, only that of its parent; "
+            "let it run once, and export it then"
+        )
+    return state
+
+
+def archived(state: RunState) -> RunRecord:
+    """The run as it leaves its store."""
+    return replace(state.record, owner=None, halt=None, attempts=0)
+
+
+def is_due(record: RunRecord, *, commands: int, at: str) -> bool:
+    """Whether a run that nobody advances can go on: its head leaves work, its timer is due, or a command waits."""
+    if record.halt is not None or record.status == "cancelled":
+        # Who wants to go on with one of these says so.
+        return False
+    return record.status == "running" or commands > 0 or (record.wake_at is not None and record.wake_at <= at)
 
 
 def is_held(state: RunState | None, claim: Claim) -> bool:
@@ -139,6 +209,7 @@ def require_postable(state: RunState | None, run_id: str, command: Command, toc:
     """The run, if a command may be put into its inbox. `toc` is the table of contents of its head."""
     if state is None or not state.is_known:
         raise RunNotFoundError(run_id)
+    require_here(state)
     if command.expects is not None:
         path, part_hash = command.expects
         if toc.get(path) != part_hash:
@@ -178,6 +249,7 @@ def committed(state: RunState, commit: Commit) -> RunState:
         status=commit.status,
         wake_at=commit.wake_at,
         events=state.record.events + (commit.events.count if commit.events else 0),
+        attempts=0,
     )
     return replace(state, record=record, moment=moment(manifest.timestamp))
 
@@ -188,7 +260,7 @@ def moved(
     head: str,
     settled: bool,
     nonce: str | None = None,
-    status: RunStatus = "running",
+    status: HeadStatus = "running",
     wake_at: str | None = None,
 ) -> RunState:
     """The run with its head at another of its checkpoints."""

@@ -103,7 +103,7 @@ class RunEvents:
         if not new:
             return
         was_synced, self._is_synced = self._is_synced, False
-        self._disk.write_at(self._path, self._end, b"".join(_encoded(run.life, each) for each in new), sync=True)
+        self._disk.write_at(self._path, self._end, b"".join(encoded(run.life, each) for each in new), sync=True)
         if not was_synced:
             self._disk.sync_directory(self._path.parent)
         self._refresh()
@@ -176,7 +176,8 @@ def _damaged(run: RunLine) -> CheckpointDamagedError:
     return CheckpointDamagedError(record.head or f"{record.run_id}@0", reason)
 
 
-def _encoded(life: int, forgotten: Forgotten) -> bytes:
+def encoded(life: int, forgotten: Forgotten) -> bytes:
+    """The line of what a checkpoint told, for the run that began with that number."""
     batch = forgotten.batch
     return lines.encoded(
         {

@@ -55,6 +55,10 @@ class RunFiles(Generic[F]):
             self._remembered.popitem(last=False)
         return file
 
+    def forget(self, name: str) -> None:
+        """Remember nothing of the file of that name: it is another one, or gone."""
+        self._remembered.pop(name, None)
+
     def names(self) -> list[str]:
         """The names of all files."""
         return [name for name in self._disk.names(self._directory) if name.endswith(_SUFFIX)]

@@ -91,7 +91,7 @@ class RunInbox:
         """Add a command; it lasts when this returns. Raises CheckpointDamagedError for what is there already."""
         contents = self._refreshed(run)
         posted = _Posted(run.life, replace(command, parts=()), parts)
-        data = _encoded(posted)
+        data = encoded(posted.life, posted.command, posted.parts)
         was_synced, contents.is_synced = contents.is_synced, False
         self._disk.write_at(self._path, contents.end, data, sync=True)
         if not was_synced:
@@ -143,7 +143,7 @@ class RunInbox:
 
     def _rewrite(self, kept: Iterable[_Posted]) -> None:
         contents = _Contents(posted=list(kept), is_synced=True)
-        data = b"".join(map(_encoded, contents.posted))
+        data = b"".join(encoded(each.life, each.command, each.parts) for each in contents.posted)
         contents.end = len(data)
         aside = self._path.with_suffix(".aside")
         self._contents = _Contents()
@@ -160,18 +160,18 @@ class RunInbox:
         return self._disk.read(self._path, end=lines.CHECKSUM_LENGTH)
 
 
-def _encoded(posted: _Posted) -> bytes:
-    command = posted.command
+def encoded(life: int, command: Command, parts: Iterable[Part]) -> bytes:
+    """The line of a command with its small parts, for the run that began with that number."""
     return lines.encoded(
         {
-            "life": posted.life,
+            "life": life,
             "number": command.number,
             "id": command.id,
             "kind": command.kind,
             "expects": command.expects,
             "refs": command.refs,
             **lineparts.coded(command.data),
-            "parts": lineparts.parts_to_json(posted.parts),
+            "parts": lineparts.parts_to_json(parts),
         }
     )
 

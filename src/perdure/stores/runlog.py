@@ -12,18 +12,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import Owner, RunRecord
-from perdure.stores import lines, rules
+from perdure.records import Halt, Owner, RunRecord
+from perdure.stores import lineparts, lines, rules
 from perdure.stores.document import LogEntry, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from perdure.stores.disk import Disk
     from perdure.stores.documents import Documents
 
-Change: TypeAlias = Literal["claim", "release", "commit", "rewind", "deletion announced", "deletion"]
+Change: TypeAlias = Literal[
+    "claim", "release", "commit", "rewind", "deletion announced", "deletion", "progress", "restore"
+]
 
 _RECORD_FIELDS = tuple(each.name for each in fields(RunRecord))
 _SPARE_LINES = 64
@@ -129,7 +131,7 @@ class RunLog:
         if current is None or self._line_count <= 2 * len(self._entries) + _SPARE_LINES:
             return
         aside = self.path.with_suffix(".aside")
-        self._disk.write_new(aside, b"".join(map(lines.encoded, _shortened(current, self._entries.values()))))
+        self._disk.write_new(aside, encoded(replace(current, change="claim", subject=None), self._entries.values()))
         self._disk.rename(aside, self.path)
         self._disk.sync_directory(self.path.parent)
 
@@ -179,10 +181,10 @@ class RunLog:
             self._entries.pop(line.subject or "", None)
 
 
-def _shortened(current: RunLine, kept: Iterable[LogEntry]) -> Iterator[object]:
-    for entry in kept:
-        yield _to_json(replace(current, change="commit", newest=entry, subject=entry.checkpoint_id))
-    yield _to_json(replace(current, change="claim", subject=None))
+def encoded(line: RunLine, kept: Iterable[LogEntry]) -> bytes:
+    """A whole log that says of the run what the line does, and which checkpoints it has."""
+    commits = (replace(line, change="commit", newest=entry, subject=entry.checkpoint_id) for entry in kept)
+    return b"".join(lines.encoded(_to_json(each)) for each in (*commits, line))
 
 
 def _to_json(line: RunLine) -> dict[str, Any]:
@@ -193,6 +195,7 @@ def _to_json(line: RunLine) -> dict[str, Any]:
         # Field by field, since asdict would copy each value.
         **{name: getattr(record, name) for name in _RECORD_FIELDS},
         "owner": asdict(record.owner) if record.owner else None,
+        "halt": _halt_to_json(record.halt) if record.halt else None,
         "token": line.state.token,
         "moment": line.state.moment,
         "newest": asdict(line.newest) if line.newest else None,
@@ -207,10 +210,11 @@ def _from_json(value: dict[str, Any]) -> RunLine:
     known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
     change, subject, newest = known.pop("change"), known.pop("subject"), known.pop("newest")
     token, moment, owner = known.pop("token"), known.pop("moment"), known.pop("owner")
-    # Lines that were written before there were inboxes and events have nothing to say of them.
+    # Lines that were written before there were inboxes, events and halts have nothing to say of them.
     life, forgotten = known.pop("life", 0), known.pop("forgotten", 0)
     consumed, dropped = known.pop("consumed", ()), known.pop("dropped", ())
-    record = RunRecord(**known, owner=Owner(**owner) if owner else None)
+    halt = known.pop("halt", None)
+    record = RunRecord(**known, owner=Owner(**owner) if owner else None, halt=_halt_from_json(halt) if halt else None)
     return RunLine(
         change=change,
         state=rules.RunState(record, token=token, moment=moment),
@@ -221,6 +225,14 @@ def _from_json(value: dict[str, Any]) -> RunLine:
         dropped=tuple(dropped),
         forgotten=forgotten,
     )
+
+
+def _halt_to_json(halt: Halt) -> dict[str, str]:
+    return {"kind": halt.kind, "at": halt.at, "reason": halt.reason, **lineparts.coded(halt.data)}
+
+
+def _halt_from_json(value: dict[str, Any]) -> Halt:
+    return Halt(kind=value["kind"], at=value["at"], reason=value["reason"], data=lineparts.decoded(value))
 
 
 def _entry(value: dict[str, Any]) -> LogEntry:

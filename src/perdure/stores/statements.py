@@ -1,39 +1,32 @@
-"""SQL as it stands in the package's .sql files: statements by their names, migrations by their numbers."""
+"""SQL as it stands in the package, by dialect: statements by their names, migrations by their numbers."""
 
 from __future__ import annotations
 
+import functools
 import re
-import sqlite3
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 _HEADING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _SQL = resources.files("perdure.stores") / "sql"
 
 
-def named_statements() -> Mapping[str, str]:
+@functools.cache
+def named_statements(dialect: Dialect) -> Mapping[str, str]:
     """By name the text that follows `-- name: ...`."""
-    _, *pieces = _HEADING.split((_SQL / "statements.sql").read_text("utf-8"))
+    _, *pieces = _HEADING.split((_SQL / dialect / "statements.sql").read_text("utf-8"))
     return {name: text.strip() for name, text in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
-def migrations() -> Sequence[str]:
+@functools.cache
+def migrations(dialect: Dialect) -> Sequence[str]:
     """The scripts that lead from an empty database to the present schema, the first being number 1."""
-    files = sorted((_SQL / "migrations").iterdir(), key=lambda file: file.name)
+    files = sorted((_SQL / dialect / "migrations").iterdir(), key=lambda file: file.name)
     for number, file in enumerate(files, start=1):
         assert file.name.startswith(f"{number:04}_"), f"{file.name} is not migration {number}"
     return [file.read_text("utf-8") for file in files]
-
-
-def split(script: str) -> Iterator[str]:
-    """The statements of a script one by one; sqlite3's own way to run a script would end the transaction."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-    assert not statement.strip(), f"a statement has no end: {statement!r}"

@@ -96,10 +96,17 @@ def listening(place: str, run_id: str, *, commands_only: bool = False) -> Genera
         mine.remove(place, run_id, listener)
 
 
-def wake(place: str, run_id: str, *, inbox: bool = True) -> None:
-    """Wake those who wait for a run: it may have changed, and perhaps its inbox."""
+EVERY_RUN = ""
+"""In the place of a run id, which is never empty: whoever looks for work."""
+
+
+def wake(place: str, run_id: str, *, inbox: bool = True, stirs: bool = False) -> None:
+    """Wake those who wait for a run: it may have changed, and perhaps its inbox; and if it `stirs`, it may be work."""
     for listener in _listeners.of(place, run_id):
         if inbox or not listener.commands_only:
+            listener.wake()
+    if stirs:
+        for listener in _listeners.of(place, EVERY_RUN):
             listener.wake()
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.storages.shipped import StoreStorage
-from perdure.stores.database import Database
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite_database import SqliteDatabase
 from perdure.testing.resume import effects
 from perdure.testing.resume.points import is_resuming, reach
 
@@ -98,7 +98,7 @@ class KillingDisk(Disk):
             super().sync_directory(path)
 
 
-class KillingDatabase(Database):
+class KillingDatabase(SqliteDatabase):
     """A connection with points around each statement of a transaction, and around its end."""
 
     _is_writing = False
@@ -110,8 +110,8 @@ class KillingDatabase(Database):
             return super().execute(name, **parameters)
 
     @contextmanager
-    def transaction(self, *, durable: bool = True) -> Generator[None]:
-        with _writing.operation("transaction"), super().transaction(durable=durable):
+    def transaction(self, *, durable: bool = True, alone: bool = False) -> Generator[None]:
+        with _writing.operation("transaction"), super().transaction(durable=durable, alone=alone):
             self._is_writing = True
             try:
                 yield

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from perdure.records import Command, Commit, JournalRecord, Manifest, Mark, NewEvents, NewRun, Part
+from perdure.records import Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     from perdure.clock import Clock
-    from perdure.records import Claim, RunRecord, RunStatus
+    from perdure.records import Claim, HaltKind, HeadStatus, RunRecord
     from perdure.stores.port import Store
 
 
@@ -24,7 +24,7 @@ class Further(TypedDict, total=False):
     """What a commit changes besides its checkpoint."""
 
     settled: bool
-    status: RunStatus
+    status: HeadStatus
     wake_at: str | None
     consumed: tuple[str, ...]
     taken: tuple[str, ...]
@@ -132,10 +132,15 @@ class RunDriver:
         assert self.claim is not None
         return Mark(head, events, commands, self.claim.owner.id)
 
-    async def release(self) -> None:
+    async def reclaim(self, *, token: int | None = None) -> Claim:
+        """Claim the run anew, as a later life would that finds it where this one left it."""
+        self.claim = await self.store.claim(self.run_id, token=token)
+        return self.claim
+
+    async def release(self, *, halt: Halt | None = None) -> None:
         """Give the run free."""
         assert self.claim is not None
-        await self.store.release(self.claim)
+        await self.store.release(self.claim, halt=halt)
 
     async def record(self) -> RunRecord:
         """The run as the store knows it."""
@@ -154,6 +159,11 @@ def new_run(run_id: str, workflow_name: str = "flow", *, parent: str | None = No
         input_digest="digest",
         parent_checkpoint_id=parent,
     )
+
+
+def halted(kind: HaltKind = "failed", reason: str = "of this and that") -> Halt:
+    """Why nobody is to go on with a run."""
+    return Halt(kind, "2024-02-03T04:05:06+00:00", reason, b"\xff of the engine\n\0")
 
 
 def text_part(text: str, *refs: Part) -> Part:

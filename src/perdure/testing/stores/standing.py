@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from perdure.records import KeepFor, Retention, RunStatus
+from perdure.records import HeadStatus, KeepFor, Retention
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.driver import RunDriver, command, events, new_run
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
@@ -24,7 +24,7 @@ class StandingConformance(StoreSuite):
     @in_a_loop
     async def test_a_run_stands_as_its_head_says(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        standings: list[tuple[RunStatus, str | None]] = [
+        standings: list[tuple[HeadStatus, str | None]] = [
             ("running", None),
             ("waiting", _SOON),
             ("sleeping", _LATE),
@@ -73,7 +73,7 @@ class StandingConformance(StoreSuite):
         assert await self._standing(fork) == ("sleeping", _LATE)
         assert await self._standing(source) == ("sleeping", _SOON)
 
-    async def _standing(self, run: RunDriver) -> tuple[RunStatus, str | None]:
+    async def _standing(self, run: RunDriver) -> tuple[HeadStatus, str | None]:
         record = await run.record()
         return record.status, record.wake_at
 
@@ -105,7 +105,7 @@ class StandingConformance(StoreSuite):
 
     @in_a_loop
     async def test_runs_are_listed_by_workflow_and_by_status(self, store: Store, clock: ManualClock) -> None:
-        standings: dict[str, tuple[str, RunStatus]] = {
+        standings: dict[str, tuple[str, HeadStatus]] = {
             "a": ("one", "waiting"),
             "b": ("two", "waiting"),
             "c": ("one", "idle"),

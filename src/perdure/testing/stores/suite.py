@@ -7,7 +7,9 @@ import functools
 from typing import TYPE_CHECKING, ParamSpec
 
 import pytest
+from typing_extensions import override
 
+from perdure.errors import ClaimLostError, StaleHeadError
 from perdure.records import Retention
 from perdure.testing.clock import ManualClock
 
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.stores.port import Store
+    from perdure.stores.port import HostStore, Store
 
 P = ParamSpec("P")
+
+UNWOKEN_SECONDS = 30.0
+"""When a test gives up on someone who should have been woken long ago."""
+
+REFUSED = (ClaimLostError, StaleHeadError)
+"""What a writer is told whose run was replaced or is gone."""
 
 
 class StoreSuite:
@@ -36,6 +44,19 @@ class StoreSuite:
     @pytest.fixture
     def store(self, tmp_path: Path, clock: ManualClock) -> Store:
         """A store that keeps everything."""
+        return self.open_store(tmp_path, retention=Retention(), clock=clock)
+
+
+class HostStoreSuite(StoreSuite):
+    """The same, against a store that serves hosts."""
+
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        raise NotImplementedError(f"{type(self).__name__} must define open_store")
+
+    @pytest.fixture
+    @override
+    def store(self, tmp_path: Path, clock: ManualClock) -> HostStore:
         return self.open_store(tmp_path, retention=Retention(), clock=clock)
 
 

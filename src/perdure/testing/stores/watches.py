@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 from perdure.records import KeepFor, Mark, Retention
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.driver import RunDriver, command, events
-from perdure.testing.stores.suite import StoreSuite, in_a_loop
+from perdure.testing.stores.suite import UNWOKEN_SECONDS, StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from perdure.stores.port import Store
-
-_UNWOKEN_SECONDS = 30.0
-"""When a test gives up on someone who should have been woken long ago."""
 
 
 async def watcher(store: Store, run_id: str, *, seen: Mark, commands_only: bool = False) -> asyncio.Task[Mark]:
@@ -37,7 +34,7 @@ async def watching(store: Store, run_id: str, *, seen: Mark) -> AsyncGenerator[a
     """One who waits by now. What is done here has to wake it."""
     task = await watcher(store, run_id, seen=seen)
     yield task
-    await asyncio.wait_for(task, _UNWOKEN_SECONDS)
+    await asyncio.wait_for(task, UNWOKEN_SECONDS)
 
 
 class WatchConformance(StoreSuite):
@@ -89,10 +86,10 @@ class WatchConformance(StoreSuite):
         await store.run("r")
         assert not watch.done()
         (number,) = await run.post(command("a"))
-        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == run.at("r@0", events=1, commands=number)
+        assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == run.at("r@0", events=1, commands=number)
         watch = await watcher(store, "r", seen=Mark(commands=number), commands_only=True)
         await run.commit(consumed=("a",))
-        assert await asyncio.wait_for(watch, _UNWOKEN_SECONDS) == run.at("r@2", events=1)
+        assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == run.at("r@2", events=1)
         await store.close()
 
     @in_a_loop
@@ -168,7 +165,7 @@ class WatchConformance(StoreSuite):
             others = asyncio.gather(*elsewhere)
             await asyncio.sleep(0)
             await run.commit()
-            assert await asyncio.wait_for(others, _UNWOKEN_SECONDS) == [run.at("r@1")] * 3
+            assert await asyncio.wait_for(others, UNWOKEN_SECONDS) == [run.at("r@1")] * 3
         assert watch.result() == run.at("r@1")
         await store.close()
 

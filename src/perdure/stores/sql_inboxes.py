@@ -1,4 +1,4 @@
-"""The inboxes of all runs in a SQLite file. Whoever calls this is inside of a transaction, or only reads."""
+"""The inboxes of all runs of a SQL store. Whoever calls this is inside of a transaction, or only reads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.records import Command
-    from perdure.stores.database import Database
+    from perdure.stores.sql_database import OfTenant
 
 
 class InboxTable:
     """The commands that wait. What removes some of them says how many of those had parts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: OfTenant) -> None:
         self._database = database
 
     def of(self, run_id: str) -> Sequence[Command]:
@@ -39,10 +39,9 @@ class InboxTable:
         """The number of the newest that waits, 0 if none does."""
         return self._database.number("newest_command", run_id=run_id)
 
-    def put(self, run_id: str, command: Command) -> Command:
-        """Add a command whose id does not wait yet; the command with its number."""
-        self._database.execute("count", name="command", by=1)
-        waiting = rules.posted(command, number=self._database.number("counted", name="command"))
+    def put(self, run_id: str, command: Command, *, above: int = 0) -> Command:
+        """Add a command whose id does not wait yet; the command with its number, which is larger than that one."""
+        waiting = rules.posted(command, number=self._database.number("next_command", above=above))
         self._database.execute(
             "put_command",
             number=waiting.number,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sqlite3
 import time
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.stores.statements import migrations, named_statements, split
+from perdure.stores.statements import migrations, named_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 APPLICATION_ID = 0x70657264
@@ -24,21 +24,21 @@ _BUSY_RETRY_SECONDS = 0.02
 _CHECKED_SIZE_MAX = 16 * 1024 * 1024
 """Larger files are not looked through when they are opened, which would take longer than a fraction of a second."""
 
-_statements = functools.cache(named_statements)
-_migrations = functools.cache(migrations)
 
-
-class Database:
+class SqliteDatabase:
     """A connection for one thread. Errors of sqlite3 come through as they are."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._synchronous = ""
-        with database_errors(path):
+        self._statements = named_statements("sqlite")
+        # Versions of the data mean something to the connection that gave them, and to no other.
+        self._connected = object()
+        with self.errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
         try:
-            with database_errors(path):
+            with self.errors():
                 self._set_up()
         except BaseException:
             self._connection.close()
@@ -55,21 +55,31 @@ class Database:
         _migrate(connection, self.path)
         _require_sound(connection, self.path)
 
+    @property
+    def failure(self) -> type[Exception]:
+        """What sqlite3 raises."""
+        return sqlite3.Error
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Errors of sqlite3 and of the file system as ours, with the file named."""
+        return _database_errors(self.path)
+
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         """Run the statement of that name."""
-        return self._connection.execute(_statements()[name], parameters)
+        return self._connection.execute(self._statements[name], parameters)
 
     def number(self, name: str, /, **parameters: object) -> int:
         """The single number that a statement gives."""
         return int(self.execute(name, **parameters).fetchone()[0])
 
-    def version_of_data(self) -> int:
-        """Another number once another connection has changed the file."""
-        return _pragma(self._connection, "PRAGMA data_version")
+    def version_of_data(self) -> object:
+        """Another one once another connection has changed the file."""
+        return self._connected, _pragma(self._connection, "PRAGMA data_version")
 
     @contextlib.contextmanager
-    def transaction(self, *, durable: bool = True) -> Generator[None]:
+    def transaction(self, *, durable: bool = True, alone: bool = False) -> Generator[None]:
         """All or nothing. One that is not durable may be lost with the machine, not with the process."""
+        del alone  # Each of them is: the file has one writer at a time.
         self._synchronize("FULL" if durable else "NORMAL")
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -105,7 +115,7 @@ class Database:
 
 
 @contextlib.contextmanager
-def database_errors(path: Path) -> Generator[None]:
+def _database_errors(path: Path) -> Generator[None]:
     """Errors of sqlite3 and of the file system as ours, with the file named."""
     try:
         yield
@@ -184,6 +194,21 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _migrations() -> Sequence[str]:
+    return migrations("sqlite")
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script one by one; sqlite3's own way to run a script would end the transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    assert not statement.strip(), f"a statement has no end: {statement!r}"
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

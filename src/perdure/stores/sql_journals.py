@@ -1,4 +1,4 @@
-"""The journals of all runs in a SQLite file. Whoever calls this is inside of a transaction, or only reads."""
+"""The journals of all runs of a SQL store. Whoever calls this is inside of a transaction, or only reads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.records import JournalRecord
-    from perdure.stores.database import Database
+    from perdure.stores.sql_database import OfTenant
 
 
 class JournalTable:
     """What runs have finished since their heads. What removes records says how many of those had parts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: OfTenant) -> None:
         self._database = database
 
     def of(self, run_id: str) -> Sequence[JournalRecord]:

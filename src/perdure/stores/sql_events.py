@@ -1,4 +1,4 @@
-"""What the commits of all runs have told, in a SQLite file. Whoever changes something is inside of a transaction."""
+"""What the commits of all runs of a SQL store have told. Whoever changes something is inside of a transaction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from perdure.stores import retention as keep
 from perdure.stores import rows
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.records import EventBatch, Retention
-    from perdure.stores.database import Database
+    from perdure.stores.sql_database import OfTenant, Row
+
+_NO_LIMIT = 2**62
 
 
 class EventTable:
     """The batches of events, one for each commit that told any."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: OfTenant) -> None:
         self._database = database
 
     def add(self, batch: EventBatch, moment: float | None) -> None:
@@ -55,6 +56,14 @@ class EventTable:
             raise CheckpointDamagedError(batches[-1].checkpoint_id, "events are missing after its own")
         return [batch for batch in batches if batch.last > number]
 
+    def every(self, run_id: str) -> Sequence[EventBatch]:
+        """All batches of a run. Raises CheckpointDamagedError."""
+        return self.after(run_id, 0, limit=_NO_LIMIT)
+
+    def forget(self, run_id: str, last: int) -> None:
+        """Note that events up to this one were removed before the run came here."""
+        self._database.execute("forget_events", run_id=run_id, last=last)
+
     def prune(self, run_id: str, retention: Retention, now: datetime) -> int:
         """Remove some of what the retention lets go; how many of those had parts."""
         prunable = self._prunable(run_id, retention, now)
@@ -62,7 +71,7 @@ class EventTable:
             self._database.execute("drop_batches", run_id=run_id, last=prunable[-1]["first"])
         return sum(row["has_parts"] for row in prunable)
 
-    def _prunable(self, run_id: str, retention: Retention, now: datetime) -> list[sqlite3.Row]:
+    def _prunable(self, run_id: str, retention: Retention, now: datetime) -> Sequence[Row]:
         newest, cutoff = keep.kept_newest_batches(retention), keep.events_cutoff(retention, now)
         some: dict[str, object] = {"run_id": run_id, "limit": keep.PRUNED_PER_COMMIT_MAX}
         if newest is not None:

@@ -1,0 +1,384 @@
+-- The statements of the SQLite store, each under its name. All are about the rows of one tenant.
+
+-- name: hold_run
+-- Nobody else makes a run of that id before the transaction ends. Here nobody could: it has the whole file.
+SELECT :tenant, :run_id;
+
+-- name: run
+SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: run_for_change
+-- Nobody else changes the run before the transaction ends.
+SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: runs
+SELECT * FROM runs WHERE tenant = :tenant AND head IS NOT NULL ORDER BY began;
+
+-- name: runs_of_workflow
+SELECT * FROM runs WHERE tenant = :tenant AND workflow_name = :workflow_name AND head IS NOT NULL ORDER BY began;
+
+-- name: runs_of_status
+-- As their heads leave them.
+SELECT * FROM runs
+WHERE tenant = :tenant AND status = :status AND halt IS NULL AND head IS NOT NULL
+ORDER BY began;
+
+-- name: runs_halted
+SELECT * FROM runs WHERE tenant = :tenant AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began;
+
+-- name: put_run
+-- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it. What is
+-- recorded when a run begins stays: no index has to be changed for it.
+INSERT INTO runs (
+    tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
+    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
+) VALUES (
+    :tenant, :run_id, :workflow_name, :created_at, :nonce, :input_digest, :parent_checkpoint_id, :head, :position,
+    :settled, :status, :wake_at, :events, :checksum, :moment, :token, :token, :owner_id, :owner_host, :owner_boot,
+    :owner_pid, :attempts, :halt
+)
+ON CONFLICT (tenant, run_id) DO UPDATE SET
+    nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
+    status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
+    moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
+    owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
+    halt = excluded.halt;
+
+-- name: drop_run
+-- Its checkpoints, its journal, its inbox and its events go with it.
+DELETE FROM runs WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: mark
+SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, halt IS NOT NULL AS is_halted,
+    (
+        SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.tenant = :tenant AND inbox.run_id = :run_id
+    ) AS commands
+FROM runs WHERE tenant = :tenant AND run_id = :run_id AND head IS NOT NULL;
+
+-- name: owners
+-- All who have claimed any run.
+SELECT DISTINCT owner_id, owner_host, owner_boot, owner_pid FROM runs
+WHERE tenant = :tenant AND owner_id IS NOT NULL;
+
+-- name: due
+-- Runs of these workflows that can go on and that nobody advances, each with the number of its newest command, longest
+-- waiting first: of those that nobody has claimed those that have work and those whose timer is due, and of those
+-- whose owners can be replaced either.
+WITH candidate (run_id, moment, began) AS (
+    SELECT run_id, moment, began FROM (
+        SELECT run_id, moment, began FROM runs
+        WHERE tenant = :tenant AND halt IS NULL AND owner_id IS NULL
+            AND status <> 'cancelled' AND (status = 'running' OR commands > 0)
+            AND head IS NOT NULL
+            AND workflow_name IN (SELECT value FROM json_each(:workflow_names))
+        ORDER BY moment, began LIMIT :limit
+    )
+    UNION ALL
+    SELECT run_id, moment, began FROM runs INDEXED BY runs_to_wake
+    WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at <= :at
+        AND owner_id IS NULL AND status <> 'cancelled' AND NOT (status = 'running' OR commands > 0)
+        AND head IS NOT NULL
+        AND workflow_name IN (SELECT value FROM json_each(:workflow_names))
+    UNION ALL
+    SELECT run_id, moment, began FROM runs INDEXED BY runs_owned
+    WHERE tenant = :tenant AND owner_id IN (SELECT value FROM json_each(:owners))
+        AND halt IS NULL AND status <> 'cancelled' AND (status = 'running' OR commands > 0 OR wake_at <= :at)
+        AND head IS NOT NULL
+        AND workflow_name IN (SELECT value FROM json_each(:workflow_names))
+)
+SELECT runs.*,
+    (
+        SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.tenant = :tenant AND inbox.run_id = runs.run_id
+    ) AS newest_command
+FROM (SELECT run_id, moment, began FROM candidate ORDER BY moment, began LIMIT :limit) AS chosen
+CROSS JOIN runs ON runs.tenant = :tenant AND runs.run_id = chosen.run_id
+ORDER BY chosen.moment, chosen.began;
+
+-- name: next_wake
+SELECT wake_at FROM runs
+WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > :after
+    AND head IS NOT NULL
+    AND workflow_name IN (SELECT value FROM json_each(:workflow_names))
+ORDER BY wake_at LIMIT 1;
+
+-- name: fork_that_rests
+-- A fork that has nothing but a checkpoint of this run.
+SELECT fork.run_id
+FROM runs AS fork
+CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
+    AND checkpoints.run_id = :run_id AND fork.run_id <> :run_id
+LIMIT 1;
+
+-- name: count_checkpoints_of_run
+SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: next_token
+-- Above all that were given before, and above this one.
+INSERT INTO counters (tenant, name, value) VALUES ('', 'token', :above + 1)
+ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, :above) + 1
+RETURNING value;
+
+-- name: note_token
+-- One that was made elsewhere, so that none of ours is lower.
+UPDATE counters SET value = max(value, :token) WHERE tenant = '' AND name = 'token';
+
+-- name: next_command
+-- Above all that were given before, and above this one.
+INSERT INTO counters (tenant, name, value) VALUES ('', 'command', :above + 1)
+ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, :above) + 1
+RETURNING value;
+
+-- name: count_pruned
+INSERT INTO counters (tenant, name, value) VALUES (:tenant, 'pruned', :by)
+ON CONFLICT (tenant, name) DO UPDATE SET value = value + :by;
+
+-- name: pruned
+SELECT coalesce(sum(value), 0) FROM counters WHERE tenant = :tenant AND name = 'pruned';
+
+-- name: reset_pruned
+UPDATE counters SET value = 0 WHERE tenant = :tenant AND name = 'pruned';
+
+-- name: put_part
+INSERT INTO parts (tenant, hash, kind, refs, data) VALUES (:tenant, :hash, :kind, :refs, :data)
+ON CONFLICT (tenant, hash) DO NOTHING;
+
+-- name: put_checkpoint
+INSERT INTO checkpoints (
+    tenant, checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
+    status, wake_at, checksum, header, toc
+) VALUES (
+    :tenant, :checkpoint_id, :run_id, :workflow_name, :position, :previous_id, :timestamp, :moment, :iteration_count,
+    :settled, :status, :wake_at, :checksum, :header, :toc
+);
+
+-- name: put_record
+INSERT INTO journal (tenant, run_id, key, head, checksum, refs, data)
+VALUES (:tenant, :run_id, :key, :head, :checksum, :refs, :data)
+ON CONFLICT (tenant, run_id, key) DO UPDATE SET
+    head = excluded.head, checksum = excluded.checksum, refs = excluded.refs, data = excluded.data;
+
+-- name: has_record_with_parts
+SELECT 1 FROM journal WHERE tenant = :tenant AND run_id = :run_id AND key = :key AND refs <> '[]';
+
+-- name: journal
+-- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
+-- and how many there are. A run that has none is a row without a record.
+SELECT journal.*, runs.head AS run_head, runs.records AS due
+FROM runs LEFT JOIN journal ON journal.tenant = :tenant AND journal.run_id = runs.run_id
+WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY journal.ordinal;
+
+-- name: count_records_with_parts
+SELECT count(*) FROM journal WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
+
+-- name: drop_journal
+DELETE FROM journal WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: drop_journals_of_forks
+-- Those of the forks that have nothing but this checkpoint.
+DELETE FROM journal WHERE tenant = :tenant AND run_id IN (
+    SELECT run_id FROM runs WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id = :checkpoint_id
+);
+
+-- name: put_command
+INSERT INTO inbox (number, tenant, run_id, id, kind, expects, checksum, refs, data)
+VALUES (:number, :tenant, :run_id, :id, :kind, :expects, :checksum, :refs, :data);
+
+-- name: command
+SELECT inbox.*, runs.head AS run_head
+FROM inbox JOIN runs ON runs.tenant = :tenant AND runs.run_id = inbox.run_id
+WHERE inbox.tenant = :tenant AND inbox.run_id = :run_id AND inbox.id = :id;
+
+-- name: commands
+-- With how many there are. A run that has none is a row without a command.
+SELECT inbox.*, runs.head AS run_head, runs.commands AS due
+FROM runs LEFT JOIN inbox ON inbox.tenant = :tenant AND inbox.run_id = runs.run_id
+WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY inbox.number;
+
+-- name: newest_command
+SELECT coalesce(max(number), 0) FROM inbox WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: has_command
+SELECT 1 FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id;
+
+-- name: has_command_with_parts
+SELECT 1 FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id AND refs <> '[]';
+
+-- name: drop_command
+DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND id = :id;
+
+-- name: count_expecting_commands_with_parts
+SELECT count(*) FROM inbox
+WHERE tenant = :tenant AND run_id = :run_id AND expects IS NOT NULL AND refs <> '[]';
+
+-- name: drop_expecting_commands
+DELETE FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND expects IS NOT NULL;
+
+-- name: count_commands_with_parts
+SELECT count(*) FROM inbox WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
+
+-- name: put_batch
+INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksum, refs, data)
+VALUES (:tenant, :run_id, :first, :count, :checkpoint_id, :moment, :checksum, :refs, :data);
+
+-- name: batches
+-- From the one on that holds the next event, with the numbers of the newest event of the run and of the last one that
+-- was removed. A run that has none is a row without a batch.
+SELECT events.*, runs.head AS run_head, runs.events AS newest, runs.forgotten AS forgotten
+FROM runs LEFT JOIN events ON events.tenant = :tenant AND events.run_id = runs.run_id
+    AND events.first >= coalesce(
+        (SELECT max(first) FROM events WHERE tenant = :tenant AND run_id = :run_id AND first <= :after + 1), 0
+    )
+WHERE runs.tenant = :tenant AND runs.run_id = :run_id
+ORDER BY events.first LIMIT :limit;
+
+-- name: forget_events
+-- What comes before the first batch of a run was forgotten where the run comes from.
+UPDATE runs SET forgotten = :last WHERE tenant = :tenant AND run_id = :run_id;
+
+-- name: count_batches_with_parts
+SELECT count(*) FROM events WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
+
+-- name: batches_but_newest
+-- All but the newest so many of a run.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE tenant = :tenant AND run_id = :run_id
+    AND first < (
+        SELECT first FROM events
+        WHERE tenant = :tenant AND run_id = :run_id ORDER BY first DESC LIMIT 1 OFFSET :keep - 1
+    )
+ORDER BY first LIMIT :limit;
+
+-- name: batches_older
+-- Those of a run before the first that is young enough, so that what stays has no gap.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE tenant = :tenant AND run_id = :run_id
+    AND first < coalesce(
+        (
+            SELECT first FROM events
+            WHERE tenant = :tenant AND run_id = :run_id AND (moment IS NULL OR moment >= :cutoff)
+            ORDER BY first LIMIT 1
+        ),
+        9223372036854775807
+    )
+ORDER BY first LIMIT :limit;
+
+-- name: drop_batches
+-- The oldest ones of a run, up to this one.
+DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first <= :last;
+
+-- name: is_checkpoint
+SELECT 1 FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
+
+-- name: checkpoint
+SELECT * FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
+
+-- name: checkpoints
+SELECT * FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
+
+-- name: checkpoints_of_workflow
+SELECT * FROM checkpoints WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence;
+
+-- name: checkpoints_of_run
+-- With how many there are. A run that has none is a row without a checkpoint.
+SELECT checkpoints.*, runs.head AS run_head, runs.checkpoints AS due
+FROM runs LEFT JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = runs.run_id
+WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY checkpoints.sequence;
+
+-- name: ids
+SELECT checkpoint_id FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
+
+-- name: ids_of_workflow
+SELECT checkpoint_id FROM checkpoints
+WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence;
+
+-- name: latest_of_workflow
+SELECT * FROM checkpoints
+WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence DESC LIMIT 1;
+
+-- name: newest_of_run
+SELECT * FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id ORDER BY position DESC LIMIT 1;
+
+-- name: drop_checkpoint
+DELETE FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
+
+-- name: prune_but_newest
+-- All but the newest so many of a run; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE tenant = :tenant AND run_id = :run_id
+        AND position < (
+            SELECT position FROM checkpoints
+            WHERE tenant = :tenant AND run_id = :run_id ORDER BY position DESC LIMIT 1 OFFSET :keep - 1
+        )
+        AND checkpoint_id <> :head
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs
+            WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY position LIMIT :limit
+);
+
+-- name: prune_older
+-- Those of a run that are older; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE tenant = :tenant AND run_id = :run_id
+        AND moment < :cutoff
+        AND checkpoint_id <> :head
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs
+            WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY moment LIMIT :limit
+);
+
+-- name: finished_runs
+-- Settled and old, with no command that waits; not the run that commits, nor one that a fork rests on.
+SELECT * FROM runs
+WHERE tenant = :tenant
+    AND settled = 1
+    AND moment < :cutoff
+    AND run_id <> :besides
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.tenant = :tenant AND inbox.run_id = runs.run_id)
+    AND NOT EXISTS (
+        SELECT 1 FROM runs AS fork
+        JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+        WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
+            AND checkpoints.run_id = runs.run_id
+    )
+ORDER BY moment LIMIT :limit;
+
+-- name: parts
+-- Parts with all that they refer to.
+WITH RECURSIVE wanted (hash) AS (
+    SELECT value FROM json_each(:roots)
+    UNION
+    SELECT ref.value
+    FROM wanted JOIN parts ON parts.tenant = :tenant AND parts.hash = wanted.hash,
+        json_each(CASE WHEN json_valid(parts.refs) THEN parts.refs ELSE '[]' END) AS ref
+)
+SELECT parts.hash, parts.kind, parts.refs, parts.data, json_valid(parts.refs) AS has_refs
+FROM wanted JOIN parts ON parts.tenant = :tenant AND parts.hash = wanted.hash;
+
+-- name: sweep
+-- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not.
+DELETE FROM parts WHERE tenant = :tenant AND hash IN (
+    WITH RECURSIVE needed (hash) AS (
+        SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root WHERE checkpoints.tenant = :tenant
+        UNION
+        SELECT root.value FROM journal, json_each(journal.refs) AS root WHERE journal.tenant = :tenant
+        UNION
+        SELECT root.value FROM inbox, json_each(inbox.refs) AS root WHERE inbox.tenant = :tenant
+        UNION
+        SELECT root.value FROM events, json_each(events.refs) AS root WHERE events.tenant = :tenant
+        UNION
+        SELECT ref.value
+        FROM needed JOIN parts ON parts.tenant = :tenant AND parts.hash = needed.hash, json_each(parts.refs) AS ref
+    )
+    SELECT hash FROM parts
+    WHERE tenant = :tenant AND hash NOT IN (SELECT hash FROM needed WHERE hash IS NOT NULL) LIMIT :limit
+);
+
+-- name: count_checkpoints
+SELECT count(*) FROM checkpoints WHERE tenant = :tenant;

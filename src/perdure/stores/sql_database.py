@@ -1,0 +1,107 @@
+"""What the SQL stores need of a database, and of whoever knows which processes live.
+
+The statements have names; what differs between databases is their text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from perdure.records import Owner
+
+
+class Row(Protocol):
+    """A row, read by the names of its columns."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
+class Rows(Protocol):
+    """What a statement gives."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it has changed."""
+        ...
+
+    def fetchone(self) -> Row | None: ...
+
+    def fetchall(self) -> Sequence[Row]: ...
+
+
+class SqlDatabase(Protocol):
+    """A database for one thread, migrated. Errors of the driver come through as they are, but for `errors`."""
+
+    @property
+    def failure(self) -> type[Exception]:
+        """What the driver raises: whatever the transaction has done by then counts for nothing."""
+        ...
+
+    def execute(self, name: str, /, **values: object) -> Rows:
+        """Run the statement of that name. Values that it has no use for are left aside."""
+        ...
+
+    def number(self, name: str, /, **values: object) -> int:
+        """The single number that a statement gives."""
+        ...
+
+    def transaction(self, *, durable: bool = True, alone: bool = False) -> AbstractContextManager[None]:
+        """All or nothing. One that is not durable may be lost with the machine, not with the process.
+
+        Nothing is written by others while one lasts that is `alone`.
+        """
+        ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """All or nothing, inside of a transaction."""
+        ...
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Errors of the driver as ours, with the database named."""
+        ...
+
+    def version_of_data(self) -> object:
+        """Another one once another connection has changed anything; cheap."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OwnerWatch(Protocol):
+    """Knows which of the processes that claim runs still live."""
+
+    def enter(self) -> Owner:
+        """This process, known to the others as alive from now to its end."""
+        ...
+
+    def is_replaceable(self, owner: Owner) -> bool:
+        """Whether a claim of that owner can be replaced: it is this very process, or dead, or has let its lease end."""
+        ...
+
+    def is_dead(self, owner: Owner) -> bool:
+        """Whether that owner has certainly ended."""
+        ...
+
+    def living(self, owner: Owner | None) -> str | None:
+        """The id of an owner, unless it has certainly ended."""
+        ...
+
+
+class OfTenant:
+    """The statements of a database, each with the tenant whose rows it is about."""
+
+    def __init__(self, database: SqlDatabase, tenant: str) -> None:
+        self._database = database
+        self._tenant = tenant
+
+    def execute(self, name: str, /, **values: object) -> Rows:
+        """Run the statement of that name."""
+        return self._database.execute(name, tenant=self._tenant, **values)
+
+    def number(self, name: str, /, **values: object) -> int:
+        """The single number that a statement gives."""
+        return self._database.number(name, tenant=self._tenant, **values)

@@ -1,0 +1,96 @@
+"""The rows of runs in a SQL store. Whoever changes something is inside of a transaction."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, get_args
+
+from perdure.records import Due, HaltKind
+from perdure.stores import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from perdure.records import Owner, RunRecord, RunStatus
+    from perdure.stores.rules import RunState
+    from perdure.stores.sql_database import OfTenant, Row
+
+_HALTED = frozenset(get_args(HaltKind))
+
+
+class RunTable:
+    """The runs, each under its id."""
+
+    def __init__(self, database: OfTenant) -> None:
+        self._database = database
+
+    def find(self, run_id: str) -> RunState | None:
+        """A run, known or only claimed."""
+        row = self._database.execute("run", run_id=run_id).fetchone()
+        return rows.run_state(row) if row else None
+
+    def find_for_change(self, run_id: str) -> RunState | None:
+        """The same, and nobody else changes it before the transaction ends."""
+        row = self._database.execute("run_for_change", run_id=run_id).fetchone()
+        return rows.run_state(row) if row else None
+
+    def hold(self, run_id: str) -> None:
+        """Let nobody else make a run of that id before the transaction ends."""
+        self._database.execute("hold_run", run_id=run_id)
+
+    def put(self, state: RunState) -> None:
+        """Keep a run as it is now."""
+        self._database.execute("put_run", **rows.of_run_state(state))
+
+    def next_token(self, *, above: int) -> int:
+        """A token that was never given, and that is larger than that one."""
+        return self._database.number("next_token", above=above)
+
+    def note_token(self, token: int) -> None:
+        """From now on give larger ones than this, which was made elsewhere."""
+        self._database.execute("note_token", token=token)
+
+    def those(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]:
+        """All that are known, or some, in the order in which they began."""
+        records = [rows.run_state(row).record for row in self._rows(workflow_name, status)]
+        return [
+            record
+            for record in records
+            if workflow_name in {None, record.workflow_name} and status in {None, record.standing}
+        ]
+
+    def _rows(self, workflow_name: str | None, status: RunStatus | None) -> Sequence[Row]:
+        if status in _HALTED:
+            return self._database.execute("runs_halted").fetchall()
+        if workflow_name is not None:
+            return self._database.execute("runs_of_workflow", workflow_name=workflow_name).fetchall()
+        if status is not None:
+            return self._database.execute("runs_of_status", status=status).fetchall()
+        return self._database.execute("runs").fetchall()
+
+    def owners(self) -> Sequence[Owner]:
+        """Each who has claimed any run."""
+        found = (rows.owner(row) for row in self._database.execute("owners").fetchall())
+        return [owner for owner in found if owner is not None]
+
+    def due(self, *, at: str, workflow_names: Collection[str], owners: Collection[str], limit: int) -> Sequence[Due]:
+        """Those that can go on, of runs that nobody owns, or one of these owners."""
+        found = self._database.execute(
+            "due",
+            at=at,
+            workflow_names=json.dumps(list(workflow_names)),
+            owners=json.dumps(list(owners)),
+            limit=max(0, limit),
+        ).fetchall()
+        return [Due(rows.run_state(row).record, row["newest_command"]) for row in found]
+
+    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
+        """The first time after that one to which a timer is set."""
+        names = json.dumps(list(workflow_names))
+        row = self._database.execute("next_wake", after=after, workflow_names=names).fetchone()
+        return row["wake_at"] if row else None
+
+    def fork_that_rests(self, run_id: str) -> str | None:
+        """A fork that has nothing but a checkpoint of this run."""
+        row = self._database.execute("fork_that_rests", run_id=run_id).fetchone()
+        return row["run_id"] if row else None

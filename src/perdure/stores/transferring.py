@@ -1,0 +1,126 @@
+"""How the file store hands out a whole run, takes one in, and removes one. Its caller holds the directory's lock."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perdure.errors import CheckpointDamagedError, PartDamagedError
+from perdure.records import Archive, ArchivedCheckpoint
+from perdure.stores import archiving, rules
+from perdure.stores.layout import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
+from perdure.stores.restoring import Restoring
+from perdure.stores.runjournal import Stay
+from perdure.stores.undertaking import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from perdure.records import Part
+    from perdure.stores.document import Document, LogEntry
+    from perdure.stores.gathering import Gathering
+    from perdure.stores.layout import Layout
+    from perdure.stores.owners import Owners
+    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.telling import Telling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transferring:
+    """Moves runs as a whole. Each of them is there, or is not."""
+
+    layout: Layout
+    telling: Telling
+    gathering: Gathering
+    owners: Owners
+
+    def archive(self, run_id: str) -> Archive:
+        """All that there is of a run. Raises CheckpointDamagedError."""
+        log = self.layout.logs.of(run_id)
+        line = log.current()
+        state = rules.require_own_history(line.state if line else None, run_id)
+        assert line is not None, "there is no state without a line"
+        documents = list(self._documents(log))
+        without_parts = Archive(
+            record=rules.archived(state),
+            checkpoints=tuple(_archived(document) for document in documents),
+            parts=(),
+            journal=tuple(self.layout.journals.of(run_id).records(Stay.of(state.record))),
+            inbox=tuple(self.layout.inboxes.of(run_id).waiting(line)),
+            events=tuple(self.telling.batches(log, line, after=0, limit=sys.maxsize)),
+        )
+        inline = {part.hash: part for document in documents for part in document.parts.values()}
+        return archiving.whole(without_parts, self._parts(without_parts, inline).values())
+
+    def _parts(self, archive: Archive, inline: dict[str, Part]) -> dict[str, Part]:
+        try:
+            return self.gathering.parts(archiving.roots(archive), known=inline)
+        except PartDamagedError as error:
+            raise CheckpointDamagedError(archive.record.head or archive.record.run_id, error.reason) from error
+
+    def restore(self, archive: Archive) -> None:
+        """Keep a run that comes from elsewhere."""
+        run_id = archive.record.run_id
+        self.layout.logs.finish_removals(run_id)
+        log = self.layout.logs.of(run_id)
+        line = log.current()
+        rules.require_restorable(line.state if line else None, run_id)
+        replaced = {entry.checkpoint_id for entry in self._entries(log)}
+        for checkpoint in archive.checkpoints:
+            checkpoint_id = checkpoint.manifest.checkpoint_id
+            if checkpoint_id not in replaced and self.layout.documents.exists(checkpoint_id):
+                raise rules.exists_already(checkpoint_id)
+        files = Restoring(self.layout, archive).files()
+        self._undertake(log, files)
+        self.layout.count_pruned(len(replaced))
+
+    def remove(self, run_id: str, *, takeover: bool) -> bool:
+        """Forget a run; False if there is none."""
+        log = self.layout.logs.of(run_id)
+        line = log.current()
+        if not rules.removable(
+            line.state if line else None,
+            takeover=takeover,
+            is_replaceable=self.owners.is_replaceable,
+            rests=self._fork_of(log, line),
+        ):
+            return False
+        self.layout.counter.note_change()
+        doomed = self._entries(log)
+        self._undertake(log, [])
+        self.layout.count_pruned(len(doomed) + 1)
+        return True
+
+    def _undertake(self, log: RunLog, files: Sequence[tuple[Target, bytes]]) -> None:
+        """Let these files be all that there is of the run."""
+        try:
+            self.layout.undertakings.undertake(files, removed=self._all_of(log))
+        finally:
+            for each in (self.layout.journals, self.layout.inboxes, self.layout.events):
+                each.forget(log.path.name)
+
+    def _fork_of(self, log: RunLog, line: RunLine | None) -> str | None:
+        """A fork that has nothing but a checkpoint of the run."""
+        entries = log.entries() if line else []
+        rested_on = (entry.checkpoint_id for entry in entries if self.layout.forks.is_rested_on(entry.checkpoint_id))
+        return next((fork for each in rested_on for fork in self.layout.forks.resting_on(each)), None)
+
+    def _all_of(self, log: RunLog) -> list[Target]:
+        """Every file of the run, and those that an earlier one of its id may have left."""
+        names = (self.layout.documents.name_of(entry.checkpoint_id) for entry in self._entries(log))
+        of_run = [Target(place, log.path.name) for place in (RUNS, JOURNAL, INBOX, EVENTS)]
+        return [*(Target(CHECKPOINTS, name) for name in names), *of_run]
+
+    def _entries(self, log: RunLog) -> list[LogEntry]:
+        return [entry for entry in log.entries() if self.layout.documents.holds(entry)]
+
+    def _documents(self, log: RunLog) -> Iterator[Document]:
+        for entry in log.entries():
+            document = self.layout.documents.find(entry.checkpoint_id)
+            if document and document.sequence == entry.sequence:
+                yield document
+
+
+def _archived(document: Document) -> ArchivedCheckpoint:
+    return ArchivedCheckpoint(document.manifest, document.settled, document.status, document.wake_at)

@@ -1,0 +1,374 @@
+"""Tenants: many share a store and never meet."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.errors import RunNotFoundError, WorkflowCheckpointException
+from perdure.records import KeepFor, KeepLast, Mark, Retention
+from perdure.stores.memory import MemoryStore
+from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, new_run, raw_part, text_part
+from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS
+from perdure.testing.stores.stories import NOTHING, SOON, comparable, pictured, storied
+from perdure.testing.stores.suite import UNWOKEN_SECONDS, HostStoreSuite, contents_of, in_a_loop
+from perdure.testing.stores.watches import watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from perdure.records import Archive
+    from perdure.stores.port import HostStore
+    from perdure.testing.clock import ManualClock
+
+_TENANTS = ("", "ours", "theirs")
+"""The empty name is that of the store itself."""
+
+_GARBAGE = raw_part(b"left over" * 3000)
+"""Large enough to be kept by itself. Each has one that nothing refers to any more."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What belongs to one of those who share a store."""
+
+    tenant: str
+    store: HostStore
+    run: RunDriver
+    """A run that it holds. Each has one of this id, with the same checkpoints, and with contents of its own."""
+
+    @classmethod
+    async def filled(cls, store: HostStore, clock: ManualClock, tenant: str) -> Space:
+        """All that a space may have, under the ids that the others have too."""
+        view = store.tenant(tenant) if tenant else store
+        run = await storied(view, clock, of=f"<{tenant}>")
+        free = await RunDriver.start(view, clock, "free")
+        free.claim = await view.claim("free", create=replace(new_run("free"), nonce=f"nonce of <{tenant}>"))
+        await free.commit({"a": _GARBAGE, f"of <{tenant}>": text_part("x")})
+        await free.commit({f"of <{tenant}>": text_part("x")}, wake_at=_wake_of(tenant))
+        await view.delete("free@0")
+        await free.release()
+        own = await RunDriver.start(view, clock, f"<{tenant}>", workflow_name="own")
+        await own.commit()
+        await own.release()
+        return cls(tenant, view, run)
+
+    async def seen(self) -> Sequence[object]:
+        """All that can be read, but for the numbers of commands."""
+        runs = [replace(record, owner=None) for record in await self.store.runs()]
+        pictures = [await pictured(self.store, record.run_id) for record in runs]
+        held = [record.owner is not None for record in await self.store.runs()]
+        garbage = await self.store.parts([_GARBAGE.hash])
+        return [runs, pictures, held, list(await self.store.ids()), dict(garbage)]
+
+
+def _wake_of(tenant: str) -> str:
+    return f"{SOON} <{tenant}>"
+
+
+async def _archived(store: HostStore) -> Sequence[object]:
+    archive = comparable(await store.archive("r"))
+    told = [*archive.journal, *archive.inbox, *archive.events, *archive.parts]
+    return [archive.record.nonce, *(each.data for each in told if each.data)]
+
+
+async def _parts(store: HostStore) -> Sequence[object]:
+    return list((await store.parts(_roots())).values())
+
+
+async def _read_parts(store: HostStore) -> Sequence[object]:
+    return list((await asyncio.to_thread(store.read_parts, _roots())).values())
+
+
+def _roots() -> Sequence[str]:
+    """Of each of them a part."""
+    return [text_part(f"told to <{tenant}>").hash for tenant in _TENANTS]
+
+
+async def _latest(store: HostStore) -> Sequence[object]:
+    return [await store.latest(workflow_name="flow"), *await store.ids(workflow_name="own")]
+
+
+LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
+    "run": lambda store: _each(store.run("r")),
+    "runs": lambda store: store.runs(workflow_name="flöw"),
+    "journal": lambda store: store.journal("r"),
+    "inbox": lambda store: store.inbox("r"),
+    "events": lambda store: store.events("r"),
+    "manifest": lambda store: _each(store.manifest("free@1")),
+    "manifests": lambda store: store.manifests(workflow_name="flow"),
+    "ids": lambda store: store.ids(workflow_name="own"),
+    "latest": _latest,
+    "parts": _parts,
+    "read_parts": _read_parts,
+    "due": lambda store: store.due(at="", workflow_names=["flow"], limit=9),
+    "next_wake": lambda store: _each(store.next_wake(after="", workflow_names=["flow"])),
+    "archive": _archived,
+}
+"""By the name of a method what it shows. Whatever it shows tells whom it is of."""
+
+
+async def _each(result: Awaitable[object]) -> Sequence[object]:
+    return [await result]
+
+
+async def _claim(space: Space, _: Archive) -> None:
+    await space.store.claim("free")
+
+
+async def _begin(space: Space, _: Archive) -> None:
+    await RunDriver.start(space.store, space.run.clock, "new", parent="r@0")
+
+
+async def _release(space: Space, _: Archive) -> None:
+    await space.run.release(halt=halted())
+
+
+async def _commit(space: Space, _: Archive) -> None:
+    await space.run.commit({"a": text_part("new")}, consumed=("a", "z"), events=events("new"))
+
+
+async def _rewind(space: Space, _: Archive) -> None:
+    await space.run.rewind("r@0")
+
+
+async def _record(space: Space, _: Archive) -> None:
+    await space.run.note(finished("a", "new"), finished("new", "new"))
+
+
+async def _post(space: Space, _: Archive) -> None:
+    await space.run.post(command("new", "new"))
+
+
+async def _delete(space: Space, _: Archive) -> None:
+    await space.store.delete("r@1")
+
+
+async def _delete_all(space: Space, _: Archive) -> None:
+    await space.store.delete("free@1")
+
+
+async def _collect(space: Space, _: Archive) -> None:
+    assert await space.store.collect() == 1
+
+
+async def _remove(space: Space, _: Archive) -> None:
+    assert await space.store.remove("r")
+
+
+async def _restore(space: Space, archive: Archive) -> None:
+    await space.run.release(halt=halted("exported"))
+    await space.store.restore(archive)
+
+
+CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
+    "claim": _claim,
+    "claim of a fork": _begin,
+    "release": _release,
+    "commit": _commit,
+    "rewind": _rewind,
+    "record": _record,
+    "post": _post,
+    "delete": _delete,
+    "delete of the last": _delete_all,
+    "collect": _collect,
+    "remove": _remove,
+    "restore": _restore,
+}
+"""By the name of a method what it changes."""
+
+
+class TenantConformance(HostStoreSuite):
+    """What one has is not there for the others."""
+
+    @pytest.mark.parametrize("look", LOOKS)
+    @in_a_loop
+    async def test_each_sees_what_is_its_own_and_nothing_else(
+        self, store: HostStore, clock: ManualClock, look: str
+    ) -> None:
+        spaces = [await Space.filled(store, clock, tenant) for tenant in _TENANTS]
+        for space in spaces:
+            shown = await LOOKS[look](space.store)
+            assert shown
+            for each in shown:
+                told = _told(each)
+                assert [tenant for tenant in _TENANTS if f"<{tenant}>" in told] == [space.tenant]
+
+    @pytest.mark.parametrize("look", LOOKS)
+    @in_a_loop
+    async def test_one_who_has_nothing_sees_nothing(self, store: HostStore, clock: ManualClock, look: str) -> None:
+        await Space.filled(store, clock, "ours")
+        for empty in (store, store.tenant("theirs")):
+            try:
+                shown = await LOOKS[look](empty)
+            except (WorkflowCheckpointException, RunNotFoundError):
+                continue
+            assert [each for each in shown if each is not None] == []
+
+    @pytest.mark.parametrize("tenant", _TENANTS)
+    @pytest.mark.parametrize("change", CHANGES)
+    @in_a_loop
+    async def test_what_one_changes_changes_nothing_for_others(
+        self, store: HostStore, clock: ManualClock, change: str, tenant: str
+    ) -> None:
+        elsewhere = MemoryStore(clock=clock)
+        await storied(elsewhere, clock, of="elsewhere")
+        archive = await elsewhere.archive("r")
+        spaces = {each: await Space.filled(store, clock, each) for each in _TENANTS}
+        before = {each: await space.seen() for each, space in spaces.items()}
+        await CHANGES[change](spaces[tenant], archive)
+        changed = [each for each, space in spaces.items() if await space.seen() != before[each]]
+        assert changed == [tenant]
+        for space in spaces.values():
+            if space.tenant != tenant:
+                # Whoever holds a run there still does.
+                await space.run.commit()
+        await store.close()
+
+    @in_a_loop
+    async def test_one_who_has_nothing_can_change_nothing(self, store: HostStore, clock: ManualClock) -> None:
+        space = await Space.filled(store, clock, "ours")
+        before = await space.seen()
+        for empty in (store, store.tenant("theirs")):
+            with pytest.raises(RunNotFoundError):
+                await empty.claim("r")
+            with pytest.raises(RunNotFoundError):
+                await empty.post("r", command("new"))
+            assert await empty.delete("r@0") is False
+            assert await empty.remove("r") is False
+            assert await empty.collect() == 0
+            assert await empty.watch("r", seen=Mark("elsewhere")) == Mark()
+            assert await pictured(empty) == NOTHING
+        assert await space.seen() == before
+
+    @in_a_loop
+    async def test_a_part_of_another_is_not_taken_for_ones_own(self, store: HostStore, clock: ManualClock) -> None:
+        secret = raw_part(b"secret" * 3000)
+        for small in (secret, text_part("secret")):
+            ours = await RunDriver.start(store.tenant("ours"), clock, f"of {small.hash}")
+            await ours.commit({"a": small})
+            for other in (store, store.tenant("theirs")):
+                run = await RunDriver.start(other, clock, f"of {small.hash}")
+                await run.write(replace(run.next_commit({"a": small}), parts=()))
+                assert await other.parts([small.hash]) == {}
+                assert await asyncio.to_thread(other.read_parts, [small.hash]) == {}
+
+    @in_a_loop
+    async def test_a_part_that_two_have_is_each_ones_own(self, store: HostStore, clock: ManualClock) -> None:
+        shared, views = raw_part(b"shared" * 3000), [store, *map(store.tenant, ("ours", "theirs"))]
+        for view in views:
+            await (await RunDriver.start(view, clock, "r")).commit({"a": shared})
+        for view in views[:2]:
+            await view.remove("r")
+            assert await view.collect() == 1
+            assert await view.parts([shared.hash]) == {}
+        assert await contents_of(views[2], "r@0") == {"a": shared.data}
+
+    @in_a_loop
+    async def test_there_is_no_way_from_one_to_another(self, store: HostStore) -> None:
+        ours = store.tenant("ours")
+        for name in ("ours", "theirs", ""):
+            with pytest.raises(WorkflowCheckpointException):
+                ours.tenant(name)
+
+    @in_a_loop
+    async def test_what_can_not_be_an_id_names_no_tenant(self, store: HostStore) -> None:
+        for name in REFUSED_IDS:
+            with pytest.raises(WorkflowCheckpointException):
+                store.tenant(name)
+
+    @in_a_loop
+    async def test_any_id_names_a_tenant_of_its_own(self, store: HostStore, clock: ManualClock) -> None:
+        for name in ODD_IDS:
+            run = await RunDriver.start(store.tenant(name), clock, "r")
+            await run.commit({"a": text_part(f"of {ODD_IDS.index(name)}")})
+        await store.close()
+        for name in ODD_IDS:
+            view = store.tenant(name)
+            assert await contents_of(view, "r@0") == {"a": f'"of {ODD_IDS.index(name)}"'.encode()}
+            assert list(await view.ids()) == ["r@0"]
+        assert list(await store.ids()) == []
+        await store.close()
+
+    @in_a_loop
+    async def test_each_is_a_place_of_its_own(self, store: HostStore) -> None:
+        names = ("ours", "theirs", "our", "ours#", "#ours")
+        places = [store.place, *(store.tenant(name).place for name in names)]
+        assert len(set(places)) == len(places)
+        assert [store.tenant(name).place for name in names] == places[1:]
+
+    @in_a_loop
+    async def test_the_retention_of_one_leaves_the_others_alone(self, tmp_path: Path, clock: ManualClock) -> None:
+        retention = Retention(checkpoints=KeepLast(2), events=KeepLast(1), finished_runs=KeepFor(timedelta(days=7)))
+        store = self.open_store(tmp_path, retention=retention, clock=clock)
+        views = [store, *map(store.tenant, ("ours", "theirs"))]
+        for view in views:
+            await self._two_runs(view, clock)
+        clock.advance(timedelta(days=8))
+        for view in views:
+            run = RunDriver(view, clock, "r", "flow")
+            run.head, run.position = "r@1", 1
+            await run.reclaim()
+            await run.commit(events=events("another"))
+            left = [([*await each.ids()], len(await each.events("r"))) for each in views]
+            done = views.index(view) + 1
+            assert left == [(["r@1", "r@2"], 1)] * done + [(["finished@0", "r@0", "r@1"], 1)] * (3 - done)
+        await store.close()
+
+    async def _two_runs(self, store: HostStore, clock: ManualClock) -> None:
+        finished_run = await RunDriver.start(store, clock, "finished")
+        await finished_run.commit(settled=True)
+        await finished_run.release()
+        run = await RunDriver.start(store, clock, "r")
+        for _ in range(2):
+            await run.commit(events=events("told"))
+
+    @in_a_loop
+    async def test_a_run_moves_from_one_to_another(self, store: HostStore, clock: ManualClock) -> None:
+        ours, theirs = store.tenant("ours"), store.tenant("theirs")
+        await (await storied(ours, clock)).release()
+        before = await pictured(ours)
+        await theirs.restore(await ours.archive("r"))
+        assert await pictured(theirs) == before
+        await ours.remove("r")
+        await ours.collect()
+        assert await pictured(theirs) == before
+        assert await pictured(store) == NOTHING
+
+    @in_a_loop
+    async def test_two_views_of_one_tenant_are_one_place(self, store: HostStore, clock: ManualClock) -> None:
+        run = await RunDriver.start(store.tenant("ours"), clock, "r")
+        await run.commit(status="idle")
+        view = store.tenant("ours")
+        watch = await watcher(view, "r", seen=run.at("r@0"))
+        await run.commit(status="idle")
+        assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == run.at("r@1")
+        async with view.stirring() as stir:
+            stir.rest()
+            await run.post(command("a"))
+            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
+        await store.close()
+
+    @in_a_loop
+    async def test_a_tenant_outlasts_the_closing_of_the_store(self, store: HostStore, clock: ManualClock) -> None:
+        view = store.tenant("ours")
+        run = await storied(view, clock)
+        before = await pictured(view)
+        await store.close()
+        assert await pictured(view) == before
+        await view.close()
+        assert await pictured(store.tenant("ours")) == before
+        await run.commit()
+        await store.close()
+
+
+def _told(shown: object) -> str:
+    """What something tells, with the bytes in it and what a repr would leave out."""
+    toc = getattr(shown, "toc", None)
+    data = shown if isinstance(shown, bytes) else getattr(shown, "data", b"")
+    return f"{shown!r} {toc and dict(toc)} {data!r}"

@@ -1,0 +1,257 @@
+"""Whole runs that come to a directory and leave it: all of a run or nothing, whatever happens in between."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import pytest
+
+from perdure.errors import CheckpointDamagedError, RunExistsError, WorkflowCheckpointException
+from perdure.records import Halt
+from perdure.stores.file import FileStore
+from perdure.stores.memory import MemoryStore
+from perdure.testing.clock import ManualClock
+from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
+from perdure.testing.stores import raw_part
+from perdure.testing.stores.stories import NOTHING, Picture, pictured, storied
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from simulated import Machine
+
+    from perdure.records import Archive
+    from perdure.stores.port import HostStore
+
+RESTORER = Path(__file__).with_name("restorer.py")
+CHANCES = 40 if "PERDURE_SOAK" in os.environ else 3
+"""How many ways of losing something are tried at each moment, besides losing all and nothing."""
+
+EXPORTED = Halt("exported", "2024-01-01T00:00:00+00:00", "it has moved")
+
+Doing: TypeAlias = "Callable[[HostStore], Awaitable[object]]"
+
+
+async def from_elsewhere() -> Archive:
+    store = MemoryStore(clock=ManualClock())
+    await storied(store, ManualClock(), of="another place")
+    return await store.archive("r")
+
+
+async def with_another(store: HostStore) -> None:
+    """A run that nothing here is about."""
+    await (await storied(store, ManualClock(), "other")).release()
+
+
+async def with_an_exported(store: HostStore) -> None:
+    """One of the same id as the one that comes, with more to it."""
+    await with_another(store)
+    run = await storied(store, ManualClock())
+    await run.commit({"more": raw_part(b"than in the archive" * 900)})
+    assert run.claim is not None
+    await store.release(run.claim, halt=EXPORTED)
+
+
+async def restore(store: HostStore) -> None:
+    await store.restore(await from_elsewhere())
+
+
+async def remove(store: HostStore) -> None:
+    assert await store.remove("r")
+
+
+TRANSFERS: Sequence[tuple[Doing, Doing]] = [
+    (with_another, restore),
+    (with_an_exported, restore),
+    (with_an_exported, remove),
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    run: Picture
+    other: Picture
+    ids: Sequence[str]
+    latest: str | None
+
+
+async def seen(store: HostStore) -> Seen:
+    ids = list(await store.ids())
+    latest = await store.latest(workflow_name="flöw")
+    return Seen(await pictured(store), await pictured(store, "other"), ids, latest.checkpoint_id if latest else None)
+
+
+class DyingDisk(SimulatedDisk):
+    """One of which is kept, once it is watched, what a power cut would leave at each moment."""
+
+    def __init__(self) -> None:
+        super().__init__(before_change=self.cut)
+        self.is_watched = False
+        self.left: list[SimulatedDisk] = []
+        self._seeds = itertools.count(2)
+
+    def cut(self) -> None:
+        if self.is_watched:
+            chances = itertools.islice(self._seeds, CHANCES)
+            self.left += [self.crash(seed) for seed in (NOTHING_SURVIVES, EVERYTHING_SURVIVES, *chances)]
+
+
+@pytest.mark.parametrize(("prepare", "transfer"), TRANSFERS)
+async def test_a_power_cut_leaves_the_run_as_it_was_or_as_it_is_then(
+    machine: Machine, prepare: Doing, transfer: Doing
+) -> None:
+    disk = DyingDisk()
+    store = cast("HostStore", machine.open(disk, ManualClock()))
+    await prepare(store)
+    before = await seen(store)
+    disk.is_watched = True
+    await transfer(store)
+    disk.cut()
+    disk.is_watched = False
+    after = await seen(store)
+    found = [await seen(cast("HostStore", machine.open(left, ManualClock()))) for left in disk.left]
+    assert before != after
+    assert [each for each in found if each not in (before, after)] == []
+    assert (found[0], found[-1]) == (before, after)
+
+
+@pytest.mark.parametrize(("prepare", "transfer"), TRANSFERS)
+async def test_a_power_cut_is_seen_by_nobody_who_reads_one_checkpoint_only(
+    machine: Machine, prepare: Doing, transfer: Doing
+) -> None:
+    disk = DyingDisk()
+    store = cast("HostStore", machine.open(disk, ManualClock()))
+    await prepare(store)
+    before = await heads(store)
+    disk.is_watched = True
+    await transfer(store)
+    disk.is_watched = False
+    after = await heads(store)
+    found = [await heads(cast("HostStore", machine.open(left, ManualClock()))) for left in disk.left]
+    assert [each for each in found if each not in (before, after)] == []
+
+
+async def heads(store: HostStore) -> Sequence[str | None]:
+    """Of each checkpoint that there is at some time its checksum, read without anything else."""
+    found: list[str | None] = []
+    for checkpoint_id in ("r@0", "r@1", "r@2", "r by name", "r@4", "r@7"):
+        try:
+            found.append((await store.manifest(checkpoint_id)).checksum())
+        except WorkflowCheckpointException:
+            found.append(None)
+    return found
+
+
+class FailingDisk(SimulatedDisk):
+    """One that fails at its n-th change from when it is told so, and at no other."""
+
+    def __init__(self) -> None:
+        super().__init__(before_change=self._count)
+        self.changes_until_failure = -1
+
+    def _count(self) -> None:
+        self.changes_until_failure -= 1
+        if self.changes_until_failure == 0:
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(("prepare", "transfer"), TRANSFERS)
+async def test_a_transfer_that_failed_can_be_done_again(machine: Machine, prepare: Doing, transfer: Doing) -> None:
+    undisturbed = cast("HostStore", machine.open(SimulatedDisk(), ManualClock()))
+    await prepare(undisturbed)
+    before = await seen(undisturbed)
+    await transfer(undisturbed)
+    after = await seen(undisturbed)
+    for moment in itertools.count(1):
+        disk = FailingDisk()
+        store = cast("HostStore", machine.open(disk, ManualClock()))
+        await prepare(store)
+        disk.changes_until_failure = moment
+        try:
+            await transfer(store)
+        except WorkflowCheckpointException:
+            left = await seen(store)
+            assert left in (before, after), f"change {moment}"
+            if left == before:
+                await transfer(store)
+        assert await seen(store) == after, f"change {moment}"
+        if disk.changes_until_failure > 0:
+            break
+    else:
+        raise AssertionError("it always fails")
+
+
+def kill_a_restorer(directory: Path, *, after: int) -> None:
+    with subprocess.Popen([sys.executable, str(RESTORER), str(directory)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(after):
+            assert process.stdout.readline()
+        process.kill()
+
+
+async def test_a_process_that_is_killed_leaves_a_whole_run_or_none(quick_path: Path) -> None:
+    elsewhere = MemoryStore(clock=ManualClock())
+    await storied(elsewhere, ManualClock())
+    whole = await pictured(elsewhere)
+    for times in range(8):
+        kill_a_restorer(quick_path, after=times + 1)
+        store = FileStore(quick_path)
+        found = await pictured(store)
+        assert found in (whole, NOTHING)
+        assert list(await store.ids()) == [manifest.checkpoint_id for manifest in found.manifests]
+        await store.close()
+
+
+async def test_what_a_killed_restore_has_aside_is_removed_with_the_next_collection(machine: Machine) -> None:
+    disk = FailingDisk()
+    store = cast("HostStore", machine.open(disk, ManualClock()))
+    archive = await from_elsewhere()
+    disk.changes_until_failure = 30
+    with pytest.raises(WorkflowCheckpointException):
+        await store.restore(archive)
+    assert [path for path in disk.files() if path.parent.name in {"parts", "undertaking"}]
+    await store.collect()
+    assert [path for path in disk.files() if path.parent.name in {"parts", "undertaking"}] == []
+
+
+async def test_a_checkpoint_of_another_run_is_not_replaced_by_one_that_comes(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    other = await storied(store, ManualClock(), "other")
+    await other.commit(checkpoint_id="r@2")
+    before = await pictured(store, "other")
+    with pytest.raises(WorkflowCheckpointException, match="r@2"):
+        await store.restore(await from_elsewhere())
+    assert (await pictured(store), await pictured(store, "other")) == (NOTHING, before)
+    await store.close()
+
+
+async def test_a_restored_run_is_one_and_goes_on(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await restore(store)
+    with pytest.raises(RunExistsError):
+        await restore(store)
+    claim = await store.claim("r")
+    assert claim.attempts == 1
+    await store.release(claim)
+    await store.close()
+
+
+async def test_an_archive_names_the_checkpoint_whose_part_is_damaged(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await storied(store, ManualClock())
+    part = raw_part(b"of the last one" * 900)
+    await run.commit({"large": part})
+    path = tmp_path / ".perdure" / "parts" / part.hash
+    path.write_bytes(path.read_bytes().replace(b"last", b"lost"))
+    with pytest.raises(CheckpointDamagedError, match=run.head):
+        await store.archive("r")
+    path.unlink()
+    with pytest.raises(CheckpointDamagedError, match=run.head):
+        await store.archive("r")
+    await store.close()

@@ -1,0 +1,111 @@
+"""What lock files tell of their owners: a lease, and when it was renewed by the clock of the file system."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.records import Owner
+from perdure.stores.heartbeat import Heartbeat
+from perdure.stores.owners import Owners, this_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAR = Owner(id="far", host="elsewhere", boot="another", pid=1)
+LONG_AGO = 0.0
+SHORT = 0.3
+UNTOUCHABLE = 1_000_000
+"""No file is open under this number."""
+
+
+def lock_file(directory: Path, owner: Owner, content: object, *, age_seconds: float = 0.0) -> Path:
+    path = directory / f"{owner.id}.lock"
+    path.write_text("" if content is None else json.dumps(content))
+    touched = path.stat().st_mtime - age_seconds
+    os.utime(path, (touched, touched))
+    return path
+
+
+def test_a_far_owner_is_replaceable_when_its_lease_is_over(tmp_path: Path) -> None:
+    lock_file(tmp_path, FAR, {"lease_seconds": 600.0}, age_seconds=500)
+    assert not Owners(tmp_path).is_replaceable(FAR)
+    lock_file(tmp_path, FAR, {"lease_seconds": 600.0}, age_seconds=700)
+    assert Owners(tmp_path).is_replaceable(FAR)
+    assert not Owners(tmp_path).is_dead(FAR)
+
+
+def test_the_lease_that_counts_is_that_of_the_owner(tmp_path: Path) -> None:
+    lock_file(tmp_path, FAR, {"lease_seconds": 600.0}, age_seconds=500)
+    assert not Owners(tmp_path, lease_seconds=1.0).is_replaceable(FAR)
+
+
+def test_an_owner_whose_file_is_gone_has_ended_wherever_it_was(tmp_path: Path) -> None:
+    assert Owners(tmp_path).is_dead(FAR)
+    assert Owners(tmp_path).living(FAR) is None
+
+
+@pytest.mark.parametrize("content", [None, {}, [], {"lease_seconds": None}, {"lease_seconds": "30"}])
+def test_an_owner_without_a_lease_is_judged_by_its_lock_alone(tmp_path: Path, content: object) -> None:
+    lock_file(tmp_path, FAR, content, age_seconds=10_000)
+    assert not Owners(tmp_path).is_replaceable(FAR)
+    me = this_process()
+    near = Owner(id="near", host=me.host, boot=me.boot, pid=1)
+    lock_file(tmp_path, near, content)
+    assert Owners(tmp_path).is_replaceable(near)
+
+
+def test_who_judges_leaves_nothing_behind(tmp_path: Path) -> None:
+    lock = lock_file(tmp_path, FAR, {"lease_seconds": 600.0})
+    Owners(tmp_path).is_replaceable(FAR)
+    assert list(tmp_path.iterdir()) == [lock]
+
+
+def test_whoever_enters_sweeps_what_the_dead_of_its_machine_have_left(tmp_path: Path) -> None:
+    me = this_process()
+    near = {"lease_seconds": 600.0, "host": me.host, "boot": "earlier"}
+    far = lock_file(tmp_path, FAR, {**near, "host": FAR.host, "boot": FAR.boot}, age_seconds=10_000)
+    lock_file(tmp_path, Owner(id="near", host=me.host, boot="earlier", pid=1), near)
+    lock_file(tmp_path, Owner(id="early", host="", boot="", pid=1), None)
+    (tmp_path / "killed.now").touch()
+    Owners(tmp_path).enter()
+    assert set(tmp_path.iterdir()) == {far, tmp_path / f"{me.id}.lock"}
+
+
+def test_of_several_leases_in_one_place_the_shortest_counts(tmp_path: Path) -> None:
+    (tmp_path / "name").symlink_to(tmp_path)
+    for lease_seconds, path in ((60.0, tmp_path), (20.0, tmp_path / "name"), (40.0, tmp_path)):
+        Owners(path, lease_seconds=lease_seconds).enter()
+    (lock,) = tmp_path.glob("*.lock")
+    assert json.loads(lock.read_text())["lease_seconds"] == 20.0
+
+
+@pytest.mark.parametrize("lease_seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_lease_is_a_time(tmp_path: Path, lease_seconds: float) -> None:
+    with pytest.raises(ValueError, match="larger than zero"):
+        Owners(tmp_path, lease_seconds=lease_seconds)
+
+
+def test_a_shorter_lease_is_kept_although_a_longer_one_was_there_first(tmp_path: Path) -> None:
+    heartbeat = Heartbeat()
+    descriptors = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("long", "short")]
+    for descriptor, lease_seconds in zip(descriptors, (3600.0, SHORT), strict=True):
+        os.utime(descriptor, (LONG_AGO, LONG_AGO))
+        heartbeat.keep(descriptor, lease_seconds=lease_seconds)
+    for _ in range(3):
+        os.utime(descriptors[1], (LONG_AGO, LONG_AGO))
+        while os.fstat(descriptors[1]).st_mtime == LONG_AGO:
+            """The heartbeat will come."""
+
+
+def test_a_file_that_cannot_be_touched_keeps_no_other_from_it(tmp_path: Path) -> None:
+    heartbeat = Heartbeat()
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.utime(descriptor, (LONG_AGO, LONG_AGO))
+    for each in (UNTOUCHABLE, descriptor):
+        heartbeat.keep(each, lease_seconds=SHORT)
+    while os.fstat(descriptor).st_mtime == LONG_AGO:
+        """The heartbeat will come."""
