@@ -148,10 +148,10 @@ def _tell_oddities(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Exe
     edges = group_edges(edge_groups)
     for edge in edges:
         if edge.source_id == edge.target_id:
-            logger.info("executor %r sends to itself", edge.source_id)
+            logger.debug("executor %r sends to itself", edge.source_id)
     ends = executors.keys() - {edge.source_id for edge in edges}
     if ends:
-        logger.info("executors without outgoing edges: %s", ", ".join(sorted(ends)))
+        logger.debug("executors without outgoing edges: %s", ", ".join(sorted(ends)))
 
 
 def _require_designation(

@@ -35,6 +35,12 @@ class Call:
     """Whether to wait for timers, or to leave the run asleep."""
     only_goes_on: bool = False
     """Whether nobody asks what the run has told before."""
+    only_enters: bool = False
+    """Whether what comes with the call is made durable, and nothing is run."""
+    token: int | None = None
+    """The claim's token, if it is made by whoever decides who advances the run."""
+    is_unasked: bool = False
+    """Whether nobody wants just this run to go on: one that was halted or cancelled is left as it is."""
     only_cancels: bool = False
     """Whether only the wish to cancel is taken in; nothing is run."""
 

@@ -115,7 +115,7 @@ def checked(
         limits,
         {request_id: shown(answer) for request_id, answer in responses.items()},
         changes_limits=limits != before,
-        revokes_cancel=tenure.snapshot.cancelled is not None and not call.only_cancels,
+        revokes_cancel=tenure.snapshot.cancelled is not None and not (call.only_cancels or call.is_unasked),
     )
 
 

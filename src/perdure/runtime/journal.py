@@ -191,7 +191,7 @@ class RunJournal:
 
     def _entered(self, key: str, encoded: Encoded) -> JournalRecord:
         self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
-        return JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
+        return JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress=key != TRACE)
 
     async def _note(self, records: Sequence[JournalRecord]) -> None:
         try:

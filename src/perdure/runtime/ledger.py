@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.kernel.effects import Told
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim, Manifest, NewRun, RunStatus
+    from perdure.records import Claim, HeadStatus, Manifest, NewRun
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.journal import Journal
     from perdure.runtime.opening import Tenure
@@ -234,7 +234,7 @@ def _info(manifest: Manifest) -> CheckpointInfo:
     )
 
 
-def status_of(snapshot: Snapshot) -> RunStatus:
+def status_of(snapshot: Snapshot) -> HeadStatus:
     """What a snapshot leaves to do."""
     if snapshot.cancelled is not None:
         return "cancelled"

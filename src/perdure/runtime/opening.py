@@ -84,13 +84,19 @@ def begun(
 
 
 async def by_run_id(
-    blueprint: Blueprint, binding: Binding, arrive: Arrive, run_id: str, *, takeover: bool = False
+    blueprint: Blueprint,
+    binding: Binding,
+    arrive: Arrive,
+    run_id: str,
+    *,
+    takeover: bool = False,
+    token: int | None = None,
 ) -> Tenure:
     """A run at its head, claimed. Raises RunNotFoundError."""
     if await binding.store.run(run_id) is None:
         raise RunNotFoundError(run_id)
     await arrive(run_id)
-    claim = await binding.store.claim(run_id, takeover=takeover)
+    claim = await binding.store.claim(run_id, takeover=takeover, token=token)
     return await _held(blueprint, binding, claim)
 
 
@@ -167,7 +173,7 @@ async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
         manifest = await binding.store.manifest(record.head)
         snapshot = await read(blueprint, binding, manifest)
     except BaseException:
-        await binding.store.release(claim)
+        await binding.store.release(claim, halt=claim.halt)
         raise
     return Tenure(origin(record), snapshot, binding.values, binding, claim, manifest, position=record.position)
 

@@ -12,8 +12,11 @@ from perdure.checkpoint.values import LiveValues
 from perdure.errors import (
     CommandWaitsError,
     EncodeError,
+    MissingRunKwargsError,
     RunExistsError,
+    RunFailedError,
     RunNotFoundError,
+    RunParkedError,
     RunUnfinishedError,
     StaleHeadError,
     UnknownRequestError,
@@ -28,6 +31,7 @@ from perdure.runtime.activation import FRAMEWORK
 from perdure.runtime.call import ABSENT, Call
 from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
+from perdure.runtime.failing import failure_of
 from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
 from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger, status_of
 from perdure.runtime.opening import Tenure
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.values import Values
     from perdure.kernel.snapshot import Output
+    from perdure.records import Claim, Halt
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.intake import Intake
     from perdure.storages.binding import Binding
@@ -59,6 +64,7 @@ class Session:
         self._message = call.message
         self._intake: Intake | None = None
         self._span: Span = NO_SPAN
+        self._is_driven = False
         self.tenure: Tenure | None = None
 
     @property
@@ -73,6 +79,7 @@ class Session:
             self.tenure = await self._in_memory()
         else:
             self.tenure = await self._stored(self._blueprint.bound(call.storage))
+        self._require_wanted(self.tenure)
         before = self.tenure.snapshot
         if self._is_turn and (before.is_asleep or not before.is_idle):
             sleeps_until = before.next_timer if before.is_idle else None
@@ -80,6 +87,13 @@ class Session:
         self._intake = await self._checked(self.tenure)
         await opening.begin(self.tenure)
         await self._settle(self.tenure)
+
+    def _require_wanted(self, tenure: Tenure) -> None:
+        """Refuse to go on with a run that was halted before it was claimed, if nobody has asked for just that."""
+        halt = tenure.claim.halt if tenure.claim is not None else None
+        if self._call.is_unasked and halt is not None:
+            error = RunParkedError if halt.kind == "parked" else RunFailedError
+            raise error(tenure.run_id, reason=halt.reason, at=halt.at)
 
     async def _checked(self, tenure: Tenure) -> Intake:
         call = self._call
@@ -155,7 +169,10 @@ class Session:
             if record is None:
                 return await self._fresh(binding, run_id)
             self._attach(same_input=record.input_digest is not None and record.input_digest == self._digest(binding))
-        return await opening.by_run_id(self._blueprint, binding, self._arrive, run_id, takeover=self._call.takeover)
+        call = self._call
+        return await opening.by_run_id(
+            self._blueprint, binding, self._arrive, run_id, takeover=call.takeover, token=call.token
+        )
 
     async def _fresh(self, binding: Binding, run_id: str) -> Tenure:
         intake.handled(self._blueprint.graph, self._call.message)
@@ -202,7 +219,7 @@ class Session:
     def _digest(self, binding: Binding) -> str | None:
         """What tells one first message from another; None for one that can't be stored."""
         try:
-            return _digest_of(binding, self._call.message)
+            return input_digest(binding, self._call.message)
         except EncodeError:
             if self._blueprint.graph.rules.on_checkpoint_error == "stop":
                 raise
@@ -235,6 +252,9 @@ class Session:
         ledger = self._ledger(tenure)
         async for event in self._entered(tenure, ledger):
             yield event
+        if self._call.only_enters:
+            return
+        self._is_driven = True
         driver = Driver(
             graph=self._blueprint.graph,
             snapshot=tenure.snapshot,
@@ -354,14 +374,22 @@ class Session:
         return self.tenure
 
     async def close(self) -> None:
-        """Release the run and the executors."""
-        self._span.end(sys.exc_info()[1])
+        """Release the run and the executors. A run that has failed is said to have."""
+        error = sys.exc_info()[1]
+        self._span.end(error)
         try:
             tenure = self.tenure
             if tenure is not None and tenure.binding is not None and tenure.claim is not None:
-                await tenure.binding.store.release(tenure.claim)
+                await tenure.binding.store.release(tenure.claim, halt=self._halt(tenure.claim, error))
         finally:
             PRESENCE.leave(self._occupant)
+
+    def _halt(self, claim: Claim, error: BaseException | None) -> Halt | None:
+        """Why nobody is to go on with the run unasked. Where nothing was run, what held before holds on."""
+        lacks_kwargs = self._call.only_goes_on and isinstance(error, MissingRunKwargsError)
+        if self._is_driven or lacks_kwargs:
+            return failure_of(error, self._blueprint.clock)
+        return claim.halt if error is not None else None
 
 
 def output_events(outputs: Iterable[Output], values: Values) -> list[WorkflowEvent[Any]]:
@@ -391,7 +419,8 @@ def _nothing_to_do(call: Call) -> Exception:
     return RunNotFoundError(call.run_id, has_storage=call.storage is not None)
 
 
-def _digest_of(binding: Binding, message: object) -> str:
+def input_digest(binding: Binding, message: object) -> str:
+    """What tells one first message from another. Raises EncodeError."""
     return digest(binding.codec.encode(message, path="the first message", sorts_mappings=True).text)
 
 
@@ -400,7 +429,7 @@ def _first_digest(binding: Binding, own: Tenure) -> str | None:
     if own.origin.input_digest is not None or own.first_input is ABSENT:
         return own.origin.input_digest
     try:
-        return _digest_of(binding, own.first_input)
+        return input_digest(binding, own.first_input)
     except EncodeError:
         return None
 
