@@ -29,7 +29,10 @@ from perdure.errors import (
     RunBusyError,
     RunError,
     RunExistsError,
+    RunExportedError,
+    RunFailedError,
     RunNotFoundError,
+    RunParkedError,
     RunUnfinishedError,
     StaleCommandError,
     StaleHeadError,
@@ -41,6 +44,7 @@ from perdure.errors import (
     TypeCompatibilityError,
     UndeliveredError,
     UnknownRequestError,
+    UnknownWorkflowError,
     UntrustedTypeError,
     ValidationTypeEnum,
     WorkflowCheckpointException,
@@ -79,14 +83,26 @@ from perdure.graph.handlers import handler, response_handler
 from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
 from perdure.graph.policy import FailedMessage, Retry
 from perdure.graph.validation import validate_workflow_graph
-from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
+from perdure.hosting.embedded import EmbeddedScheduler
+from perdure.hosting.handle import HostedRun
+from perdure.hosting.host import Host
+from perdure.hosting.info import RunInfo
+from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
+from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
 from perdure.runtime.steps import NOT_DONE, step_key
 from perdure.secrets import Secret
 from perdure.storages.desk import PendingRequest
 from perdure.storages.protocol import CheckpointID, CheckpointStorage
-from perdure.storages.shipped import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
+from perdure.storages.shipped import (
+    FileCheckpointStorage,
+    InMemoryCheckpointStorage,
+    PostgresCheckpointStorage,
+    SqliteCheckpointStorage,
+)
+from perdure.storages.urls import open_storage
 from perdure.streams import ResponseStream
 from perdure.viz import WorkflowViz
+from perdure.workflow.blocking import run_sync
 from perdure.workflow.builder import WorkflowBuilder
 from perdure.workflow.edit import Edit
 from perdure.workflow.result import WorkflowRunResult
@@ -115,10 +131,12 @@ __all__ = [
     "CommandWaitsError",
     "CompatibilityReport",
     "Default",
+    "Dispatch",
     "Edge",
     "EdgeCondition",
     "EdgeDuplicationError",
     "Edit",
+    "EmbeddedScheduler",
     "EncodeError",
     "EventsForgottenError",
     "Executor",
@@ -130,6 +148,8 @@ __all__ = [
     "FullHistory",
     "FunctionExecutor",
     "GraphConnectivityError",
+    "Host",
+    "HostedRun",
     "InMemoryCheckpointStorage",
     "IncompatibleGraphError",
     "IncompatibleTypeError",
@@ -142,16 +162,24 @@ __all__ = [
     "MissingRunKwargsError",
     "PartDamagedError",
     "PendingRequest",
+    "PostgresCheckpointStorage",
     "RequestError",
     "ResponseStream",
+    "Rest",
     "Retention",
     "Retry",
     "Run",
     "RunBusyError",
     "RunError",
     "RunExistsError",
+    "RunExportedError",
+    "RunFailedError",
+    "RunInfo",
     "RunNotFoundError",
+    "RunParkedError",
+    "RunStatus",
     "RunUnfinishedError",
+    "Scheduler",
     "Secret",
     "SingleEdgeGroup",
     "SqliteCheckpointStorage",
@@ -175,6 +203,7 @@ __all__ = [
     "UndeliveredError",
     "UndeliveredMessage",
     "UnknownRequestError",
+    "UnknownWorkflowError",
     "UntrustedTypeError",
     "ValidationTypeEnum",
     "Workflow",
@@ -197,8 +226,10 @@ __all__ = [
     "WorkflowViz",
     "executor",
     "handler",
+    "open_storage",
     "register_type",
     "response_handler",
+    "run_sync",
     "step_key",
     "validate_workflow_graph",
 ]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.record import Source, StoredCheckpoint
 from perdure.checkpoint.values import CodedValues
+from perdure.storages.base import StoreStorage
 from perdure.storages.foreign import ForeignStore
 from perdure.storages.protocol import CheckpointStorage
-from perdure.storages.shipped import StoreStorage
+from perdure.storages.urls import open_storage
 
 if TYPE_CHECKING:
     from perdure.checkpoint.record import WorkflowCheckpoint
@@ -41,7 +42,9 @@ class Binding:
 
 
 def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:
-    """Bind a storage to a workflow. Raises TypeError for what is no storage."""
+    """Bind a storage, or that of a URL, to a workflow. Raises TypeError for what is no storage."""
+    if isinstance(storage, str):
+        storage = open_storage(storage)
     if isinstance(storage, StoreStorage):
         storage.trust = storage.trust.including(trust)
         codec = Codec(storage.allowed.including(trust), allow_pickle=storage.allow_pickle)

@@ -122,7 +122,8 @@ class Desk:
         records = await self._store.runs(workflow_name=workflow_name)
         found: list[PendingRequest] = []
         for record in records:
-            if record.status == "idle":
+            # Of one that was exported they are to be answered where it is now.
+            if record.standing in {"idle", "exported"}:
                 continue
             # One that was deleted since the list was made asks nothing more.
             with suppress(RunNotFoundError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
-    from perdure.records import Command, Commit, EventBatch, JournalRecord, Mark, NewRun, RunStatus
+    from perdure.records import Command, Commit, EventBatch, Halt, JournalRecord, Mark, NewRun, RunStatus
     from perdure.storages.protocol import CheckpointStorage
 
 ENVELOPE = "perdure"
@@ -54,15 +54,17 @@ class ForeignStore:
         """The object itself."""
         return f"object:{id(self._storage)}"
 
-    async def claim(self, run_id: str, *, create: NewRun | None = None, takeover: bool = False) -> Claim:
+    async def claim(
+        self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
+    ) -> Claim:
         """There are no claims here: everybody has one."""
-        del takeover
+        del takeover, token
         if create is not None:
             self._memory.of(run_id).begun = create
         return Claim(run_id, 0, _NOBODY)
 
-    async def release(self, claim: Claim) -> None:
-        """Nothing was claimed."""
+    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
+        """Nothing was claimed, and nothing is known of a run but its checkpoints."""
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
         """Save the checkpoint, if the head is still what the caller thinks."""

@@ -2,190 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.manifest import is_settled, origin_of
-from perdure.checkpoint.record import Source, StoredCheckpoint, WorkflowCheckpoint
-from perdure.checkpoint.trust import Trust
-from perdure.clock import Clock, SystemClock
-from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
-from perdure.records import Commit, Manifest, NewRun, Part, Retention
-from perdure.storages.desk import Desk, PendingRequest
-from perdure.storages.following import committed_events
-from perdure.storages.saving import carried_manifest, saved_manifest
+from perdure.clock import SystemClock
+from perdure.records import Retention
+from perdure.storages.base import StoreStorage
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
+from perdure.stores.postgres import PostgresStore
 from perdure.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from perdure.events import WorkflowEvent
-    from perdure.stores.port import Store
-
-
-class StoreStorage:
-    """The six methods on top of a store. `trust` grows with every workflow that uses the storage in this process."""
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        allowed_checkpoint_types: Iterable[str | type] | None = None,
-        allow_pickle: bool = False,
-        clock: Clock | None = None,
-    ) -> None:
-        self.store = store
-        self.clock = clock or SystemClock()
-        self.allow_pickle = allow_pickle
-        self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
-        self.trust = self.allowed
-
-    def codec(self) -> Codec:
-        """The codec with the trust that the storage has now."""
-        return Codec(self.trust, allow_pickle=self.allow_pickle)
-
-    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
-        """Keep a checkpoint that was made by hand or comes from another storage."""
-        if isinstance(checkpoint, StoredCheckpoint) and checkpoint.is_as_stored():
-            manifest, parts = carried_manifest(checkpoint)
-        else:
-            manifest, parts = saved_manifest(checkpoint, self.codec())
-        if not await self._has_same(manifest):
-            await self._commit(manifest, parts)
-        return manifest.checkpoint_id
-
-    async def _commit(self, manifest: Manifest, parts: tuple[Part, ...]) -> None:
-        origin = await self._origin(manifest)
-        claim = await self.store.claim(manifest.run_id, create=origin)
-        try:
-            record = await self.store.run(manifest.run_id)
-            position, head = (record.position, record.head) if record is not None else (-1, None)
-            manifest = replace(manifest, position=max(manifest.position, position + 1))
-            await self.store.commit(claim, Commit(manifest, parts, head, settled=is_settled(manifest)))
-            if record is not None and record.nonce != origin.nonce:
-                # The run was rewound between this checkpoint and those before it.
-                here = manifest.checkpoint_id
-                await self.store.rewind(claim, expected_head=here, to=here, nonce=origin.nonce)
-        finally:
-            await self.store.release(claim)
-
-    async def _origin(self, manifest: Manifest) -> NewRun:
-        """How the run of a checkpoint began. A parent that is not here can't be rested on."""
-        origin = origin_of(manifest)
-        try:
-            if origin.parent_checkpoint_id is not None:
-                await self.store.manifest(origin.parent_checkpoint_id)
-        except CheckpointNotFoundError:
-            return replace(origin, parent_checkpoint_id=None)
-        return origin
-
-    async def _has_same(self, manifest: Manifest) -> bool:
-        try:
-            present = await self.store.manifest(manifest.checkpoint_id)
-        except CheckpointNotFoundError:
-            return False
-        if (present.header, present.toc) == (manifest.header, manifest.toc):
-            return True
-        raise WorkflowCheckpointException(
-            f"there is another checkpoint {manifest.checkpoint_id!r} in this storage, and checkpoints never change; "
-            "give this one an id of its own"
-        )
-
-    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
-        """A checkpoint by its id. Raises CheckpointNotFoundError, CheckpointDamagedError."""
-        return self._view(await self.store.manifest(checkpoint_id))
-
-    async def list_checkpoints(
-        self, *, workflow_name: str | None = None, run_id: str | None = None
-    ) -> list[WorkflowCheckpoint]:
-        """The checkpoints in commit order: all, or those of a workflow or of a run. Nothing is decoded."""
-        return [self._view(m) for m in await self.store.manifests(workflow_name=workflow_name, run_id=run_id)]
-
-    async def delete(self, checkpoint_id: str) -> bool:
-        """Forget a checkpoint; False if there was none."""
-        return await self.store.delete(checkpoint_id)
-
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """The newest commit of any run of the workflow."""
-        manifest = await self.store.latest(workflow_name=workflow_name)
-        return None if manifest is None else self._view(manifest)
-
-    async def list_checkpoint_ids(self, *, workflow_name: str | None = None) -> list[str]:
-        """The ids in commit order: all, or those of a workflow."""
-        return list(await self.store.ids(workflow_name=workflow_name))
-
-    @property
-    def _desk(self) -> Desk:
-        return Desk(self.store, self.codec, self.clock)
-
-    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
-        """The requests that wait for an answer: of a run, of a workflow's runs, or of all. Needs the store alone."""
-        return await self._desk.requests(run_id, workflow_name)
-
-    async def respond(
-        self,
-        run_id: str,
-        responses: Mapping[str, Any],
-        *,
-        by: str | None = None,
-        approves: Mapping[str, str] | None = None,
-    ) -> None:
-        """Answer requests of a run, from any process. The answers are durable when this returns.
-
-        Plain data is checked against the stored schema; the run turns it into the type that it asked for. `approves`
-        names, by request, the digest of what the answerer has seen. The same answer again is accepted until the run has
-        taken it in; another one raises AlreadyAnsweredError, which says who answered what and when.
-        """
-        await self._desk.respond(run_id, responses, by=by, approves=approves)
-
-    async def send(
-        self,
-        run_id: str,
-        message: Any,
-        *,
-        target: str | None = None,
-        by: str | None = None,
-        message_id: str | None = None,
-    ) -> str:
-        """Send a message to a run, from any process: to one of its executors, or as its next turn. Returns its id."""
-        return await self._desk.send(run_id, message, target=target, by=by, message_id=message_id)
-
-    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Tell a run to stop, from any process. It ends in a checkpoint from which it can be resumed."""
-        await self._desk.cancel(run_id, reason=reason, by=by)
-
-    async def collect(self) -> int:
-        """Remove what no checkpoint refers to any more; the number of parts removed."""
-        return await self.store.collect()
-
-    async def close(self) -> None:
-        """Release files and threads. A closed storage opens again when it is used."""
-        await self.store.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def events(
-        self, run_id: str, *, from_seq: int = 1, follow: bool = False, until_rest: bool = False
-    ) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """What a run has committed, from the event of a number on, told in any process with the storage alone.
-
-        With `follow` further events are waited for; with `until_rest` as well, until the run has nothing to do at once.
-        Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
-        """
-        return committed_events(self.store, self.codec, run_id, from_seq=from_seq, follow=follow, until_rest=until_rest)
-
-    def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
-        return StoredCheckpoint.of(Source(manifest, self.store.read_parts, self.codec))
+    from perdure.clock import Clock
 
 
 class InMemoryCheckpointStorage(StoreStorage):
@@ -208,7 +40,11 @@ class InMemoryCheckpointStorage(StoreStorage):
 
 
 class FileCheckpointStorage(StoreStorage):
-    """A directory of readable files, for one machine."""
+    """A directory of readable files, for one machine.
+
+    A process that runs on another machine with the same directory has died, as far as can be known, when it has not
+    been heard of for `lease_seconds`.
+    """
 
     def __init__(
         self,
@@ -218,8 +54,14 @@ class FileCheckpointStorage(StoreStorage):
         retention: Retention | None = None,
         clock: Clock | None = None,
         allow_pickle: bool = False,
+        lease_seconds: float = 30.0,
     ) -> None:
-        store = FileStore(storage_path, retention=retention or Retention(), clock=clock or SystemClock())
+        store = FileStore(
+            storage_path,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            lease_seconds=lease_seconds,
+        )
         super().__init__(
             store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle, clock=clock
         )
@@ -237,9 +79,44 @@ class SqliteCheckpointStorage(StoreStorage):
         retention: Retention | None = None,
         clock: Clock | None = None,
         allow_pickle: bool = False,
+        lease_seconds: float = 30.0,
     ) -> None:
-        store = SqliteStore(path, retention=retention or Retention(), clock=clock or SystemClock())
+        store = SqliteStore(
+            path, retention=retention or Retention(), clock=clock or SystemClock(), lease_seconds=lease_seconds
+        )
         super().__init__(
             store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle, clock=clock
         )
         self.path: Path = store.path
+
+
+class PostgresCheckpointStorage(StoreStorage):
+    """A PostgreSQL database, for several machines. It needs the extra `perdure[postgres]`.
+
+    All that is perdure's is in one `schema`, which is made when it is first needed. `pool_size` is how many connections
+    a process opens at most.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "perdure",
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+        lease_seconds: float = 30.0,
+        pool_size: int = 4,
+    ) -> None:
+        store = PostgresStore(
+            dsn,
+            schema=schema,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            lease_seconds=lease_seconds,
+            pool_size=pool_size,
+        )
+        super().__init__(
+            store, allowed_checkpoint_types=allowed_checkpoint_types, allow_pickle=allow_pickle, clock=clock
+        )

@@ -61,7 +61,7 @@ class WorkflowBuilder:
         description: str | None = None,
         *,
         start_executor: Executor | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         output_from: Sequence[Executor] | Literal["all"] | _Unset | None = _UNSET,
         intermediate_output_from: Sequence[Executor] | Literal["all", "all_other"] | _Unset | None = _UNSET,
         output_executors: Sequence[Executor] | _Unset | None = _UNSET,
@@ -138,7 +138,7 @@ class WorkflowBuilder:
         self._take(executor)
         return self
 
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> WorkflowBuilder:
+    def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> WorkflowBuilder:
         """Say where checkpoints go. The same as `checkpoint_storage=`."""
         self._storage = checkpoint_storage
         return self

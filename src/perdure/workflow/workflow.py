@@ -22,6 +22,7 @@ from perdure.runtime.instances import Drift
 from perdure.runtime.opening import is_unfinished
 from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
+from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
 from perdure.workflow.result import WorkflowRunResult
 from perdure.workflow.run import Run
@@ -46,14 +47,14 @@ class Workflow:
     """
 
     def __init__(
-        self, graph: Graph, *, checkpoint_storage: CheckpointStorage | None = None, clock: Clock | None = None
+        self, graph: Graph, *, checkpoint_storage: CheckpointStorage | str | None = None, clock: Clock | None = None
     ) -> None:
         self.graph = graph
         self.blueprint = Blueprint(graph, clock or SystemClock())
-        self.checkpoint_storage = checkpoint_storage
-        if checkpoint_storage is not None:
+        self.checkpoint_storage = given_storage(checkpoint_storage)
+        if self.checkpoint_storage is not None:
             # The storage learns what this workflow trusts, so that checkpoints can be looked at before it runs.
-            self.blueprint.bound(checkpoint_storage)
+            self.blueprint.bound(self.checkpoint_storage)
         self.name = graph.name
         self.description = graph.description
         self.id = self.blueprint.clock.new_id()
@@ -132,7 +133,7 @@ class Workflow:
         stream: Literal[True],
         responses: Mapping[str, Any] | None = None,
         checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         run_id: str | None = None,
         takeover: bool = False,
         include_status_events: bool = False,
@@ -150,7 +151,7 @@ class Workflow:
         stream: Literal[False] = False,
         responses: Mapping[str, Any] | None = None,
         checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         run_id: str | None = None,
         takeover: bool = False,
         include_status_events: bool = False,
@@ -167,7 +168,7 @@ class Workflow:
         stream: bool = False,
         responses: Mapping[str, Any] | None = None,
         checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         run_id: str | None = None,
         takeover: bool = False,
         include_status_events: bool = False,
@@ -198,12 +199,12 @@ class Workflow:
             responses=responses,
             checkpoint_id=checkpoint_id,
             run_id=run_id,
-            storage=checkpoint_storage if checkpoint_storage is not None else self.checkpoint_storage,
+            storage=self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage),
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=stream,
             takeover=takeover,
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else _budget(budget),
+            budget=None if budget is None else checked_budget(budget),
             waits=wait_for_timers,
         )
         _require_one_way(call)
@@ -302,7 +303,7 @@ class Workflow:
         *,
         checkpoint_id: str | None = None,
         run_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         takeover: bool = False,
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
@@ -320,12 +321,12 @@ class Workflow:
             message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
             checkpoint_id=checkpoint_id,
             run_id=run_id,
-            storage=checkpoint_storage if checkpoint_storage is not None else self.checkpoint_storage,
+            storage=self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage),
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=True,
             takeover=takeover,
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else _budget(budget),
+            budget=None if budget is None else checked_budget(budget),
             waits=wait_for_timers,
         )
         _require_one_way(call)
@@ -351,7 +352,7 @@ class Workflow:
     def run_stream_from_checkpoint(
         self,
         checkpoint_id: str,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         responses: Mapping[str, Any] | None = None,
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """The former spelling of `run(checkpoint_id=..., stream=True)`."""
@@ -362,7 +363,7 @@ class Workflow:
     def run_from_checkpoint(
         self,
         checkpoint_id: str,
-        checkpoint_storage: CheckpointStorage | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
         responses: Mapping[str, Any] | None = None,
     ) -> Awaitable[WorkflowRunResult]:
         """The former spelling of `run(checkpoint_id=...)`."""
@@ -411,7 +412,7 @@ def _require_one_way(call: Call) -> None:
         raise ValueError("give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise")
 
 
-def _budget(budget: Mapping[str, float]) -> dict[str, float]:
+def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
     """The same, if every amount is one. Raises TypeError, ValueError."""
     for name, amount in budget.items():
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked

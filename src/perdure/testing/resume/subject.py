@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision
+from perdure.storages.base import StoreStorage
+from perdure.storages.urls import open_storage
 from perdure.testing.resume.killing import file_storage, sqlite_storage, with_points
 
 if TYPE_CHECKING:
@@ -13,10 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storages.desk import PendingRequest
-    from perdure.storages.shipped import StoreStorage
     from perdure.workflow.workflow import Workflow
 
-Storages: TypeAlias = "Mapping[str, Callable[[Path], StoreStorage]]"
+Storages: TypeAlias = "Mapping[str, Callable[[Path], StoreStorage | str]]"
 
 RUN_ID: Final = "subject"
 
@@ -35,7 +36,7 @@ class Subject:
     `build` makes a new instance of the workflow, without a storage. `message` begins the run, each of `turns` is a
     further turn once it is idle. `answer` answers what it asks; `rival` answers as the n-th of several who answer the
     same request at once, each something else (without it, a bool's opposite). `storages` are your own, by name, each
-    opened in a directory: the suite runs on them instead of those that ship with perdure.
+    opened in a directory, or named by a URL: the suite runs on them instead of those that ship with perdure.
 
     The outputs must depend on nothing but messages, state, steps and answers. `has_fixed_log=False` says that the
     order of supersteps depends on the time, as it does where timers run beside other work: then the log of a disturbed
@@ -52,7 +53,9 @@ class Subject:
 
     def open(self, kind: str, directory: Path) -> StoreStorage:
         """A storage, with points to die at, that trusts what the workflow trusts."""
-        storage = with_points(self.storages[kind](directory))
+        made = self.storages[kind](directory)
+        # That of a URL is shared by all of this process, who need no points.
+        storage = with_points(StoreStorage(open_storage(made).store) if isinstance(made, str) else made)
         self.build().blueprint.bound(storage)
         return storage
 

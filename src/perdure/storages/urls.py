@@ -1,0 +1,150 @@
+"""Storages by their URLs. In one process the same place is the same storage, whoever names it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
+
+from perdure.errors import WorkflowCheckpointException
+from perdure.storages.shipped import (
+    FileCheckpointStorage,
+    InMemoryCheckpointStorage,
+    PostgresCheckpointStorage,
+    SqliteCheckpointStorage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.storages.base import StoreStorage
+    from perdure.storages.protocol import CheckpointStorage
+
+_POSSIBLE = (
+    "'sqlite:///runs.db', 'sqlite:////var/lib/runs.db', 'file:runs', 'file:///var/lib/runs', 'memory:', 'memory:name' "
+    "or 'postgresql://user@host/database'"
+)
+
+Key: TypeAlias = tuple[str, str]
+"""A kind of storage, and its place."""
+
+
+class _Opened:
+    """The storages of this process, by what they are and where."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.storages: dict[Key, StoreStorage] = {}
+
+    def get(self, key: Key, make: Callable[[], StoreStorage]) -> StoreStorage:
+        with self.lock:
+            if key not in self.storages:
+                self.storages[key] = make()
+            return self.storages[key]
+
+
+_opened = _Opened()
+
+
+def open_storage(url: str) -> StoreStorage:
+    """The storage of a URL; the same one each time. It is opened when it is first used.
+
+    A relative path is one of the directory that the process is in now. Raises ValueError for what is no such URL.
+    """
+    # An address may hold a password, so errors repeat no more of it than what stands before the colon.
+    scheme, colon, rest = url.partition(":")
+    match scheme.lower() if colon else "":
+        case "sqlite":
+            path = _sqlite_path(rest)
+            return _opened.get(("sqlite", str(path.resolve())), lambda: SqliteCheckpointStorage(path))
+        case "file":
+            path = _directory(rest)
+            return _opened.get(("file", str(path.resolve())), lambda: FileCheckpointStorage(path))
+        case "memory":
+            return _opened.get(("memory", _memory_name(rest)), InMemoryCheckpointStorage)
+        case "postgresql" | "postgres":
+            dsn = _dsn(rest)
+            return _opened.get(("postgresql", dsn), lambda: _postgres(dsn))
+        case _:
+            named = f"the scheme {scheme!r} is none of a storage" if _is_scheme(scheme, colon) else "it has no scheme"
+            raise ValueError(f"this is no URL of a storage, {named}; give {_POSSIBLE}")
+
+
+def given_storage(given: CheckpointStorage | str | None) -> CheckpointStorage | None:
+    """The storage that a user means, who may name it by its URL."""
+    return open_storage(given) if isinstance(given, str) else given
+
+
+def _is_scheme(scheme: str, colon: str) -> bool:
+    return bool(colon) and scheme.isalpha() and scheme.isascii()
+
+
+def _sqlite_path(rest: str) -> Path:
+    """What comes after the third slash is the path, which is absolute if it begins with a further one."""
+    if not rest.startswith("///"):
+        raise ValueError("a URL of SQLite has three slashes before its path: give 'sqlite:///runs.db'")
+    path = _path("sqlite", rest.removeprefix("///"), instead="'sqlite:///runs.db'")
+    if str(path) == ":memory:":
+        raise ValueError("a database in memory is gone with its connection: give 'memory:'")
+    return path.absolute()
+
+
+def _directory(rest: str) -> Path:
+    if rest.startswith("//") and not rest.startswith("///"):
+        raise ValueError(
+            "what comes after two slashes is a host, and files are those of this one: give 'file:runs' for a relative "
+            "path or 'file:///var/lib/runs' for an absolute one"
+        )
+    return _path("file", rest.removeprefix("//"), instead="'file:runs'").absolute()
+
+
+def _path(scheme: str, text: str, *, instead: str) -> Path:
+    _require_bare(scheme, text)
+    if not text.strip("/"):
+        raise ValueError(f"the {scheme} URL has no path: give one, like {instead}")
+    return Path(unquote(text))
+
+
+def _memory_name(rest: str) -> str:
+    _require_bare("memory", rest)
+    if "/" in rest:
+        raise ValueError("a storage in memory has a name and no path: give 'memory:' or 'memory:name'")
+    return unquote(rest)
+
+
+def _require_bare(scheme: str, text: str) -> None:
+    """Refuse what nobody would heed."""
+    if "?" in text or "#" in text:
+        raise ValueError(
+            f"a {scheme} URL has no parameters and no fragment: give options to the storage's class, and write '?' and "
+            "'#' in a path as '%3F' and '%23'"
+        )
+
+
+def _dsn(rest: str) -> str:
+    """All of it is for the driver, which knows its parameters."""
+    if not rest.startswith("//"):
+        raise ValueError("a URL of PostgreSQL has two slashes before its host: give 'postgresql://user@host/database'")
+    if "#" in rest:
+        raise ValueError("a postgresql URL has no fragment: write '#' in it as '%23'")
+    return f"postgresql:{rest}"
+
+
+def _postgres(dsn: str) -> StoreStorage:
+    try:
+        return PostgresCheckpointStorage(dsn)
+    except WorkflowCheckpointException as error:
+        if error.__cause__ is not None:
+            # Not the URL is at fault: the driver is missing.
+            raise
+        raise ValueError(str(error)) from None
+
+
+def _start_afresh() -> None:
+    # A forked child may not inherit a taken lock. The stores themselves know what to do there.
+    _opened.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,28 @@
+"""Writes the golden file of an exported run: `python tests/golden/make_export.py FILE`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+from export_program import build
+
+from perdure import InMemoryCheckpointStorage
+from perdure.testing.clock import ManualClock
+
+
+async def write(path: Path) -> None:
+    """A run that was stopped in the middle of a superstep, with a message in its inbox."""
+    clock = ManualClock()
+    storage = InMemoryCheckpointStorage(clock=clock)
+    workflow, _ = build(storage, clock, is_mended=False)
+    with contextlib.suppress(OSError):
+        await workflow.run("clock", run_id="shop/1")
+    await storage.send("shop/1", "watch", message_id="second", by="ada")
+    await storage.export_run("shop/1", path)
+
+
+if __name__ == "__main__":
+    asyncio.run(write(Path(sys.argv[1])))

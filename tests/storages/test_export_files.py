@@ -1,0 +1,174 @@
+"""The files of exports: whatever has become of one, it is taken in as it was written or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.storages.errands import wait_and_ask
+
+from perdure import InMemoryCheckpointStorage, WorkflowCheckpointException
+from perdure.checkpoint.archive import Tally, lines_of
+from perdure.checkpoint.archive_read import read_archive
+from perdure.records import Archive, ArchivedCheckpoint, Command, Manifest, Part, RunRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of a run that waits for a time and for a person, with commands in its inbox."""
+    path = tmp_path_factory.mktemp("written") / "run.jsonl"
+
+    async def write() -> None:
+        storage = InMemoryCheckpointStorage()
+        await wait_and_ask(storage)
+        await storage.export_run("run", path)
+
+    asyncio.run(write())
+    return path
+
+
+def require_refused(path: Path, match: str) -> None:
+    storage = InMemoryCheckpointStorage()
+    with pytest.raises(WorkflowCheckpointException, match=match) as refused:
+        asyncio.run(storage.import_run(path))
+    assert str(path) in str(refused.value)
+    assert asyncio.run(storage.store.runs()) == []
+    assert asyncio.run(storage.list_checkpoint_ids()) == []
+
+
+def test_a_file_with_any_line_missing_repeated_or_swapped_is_refused(written: Path, tmp_path: Path) -> None:
+    lines = written.read_bytes().splitlines(keepends=True)
+    damaged = tmp_path / "damaged.jsonl"
+    for number in range(1, len(lines)):
+        for other in (
+            lines[:number] + lines[number + 1 :],
+            lines[: number + 1] + lines[number:],
+            [*lines[: number - 1], lines[number], lines[number - 1], *lines[number + 1 :]],
+        ):
+            damaged.write_bytes(b"".join(other))
+            require_refused(damaged, "is damaged|is not the export")
+
+
+def test_a_file_that_was_cut_anywhere_is_refused(written: Path, tmp_path: Path) -> None:
+    data, cut = written.read_bytes(), tmp_path / "cut.jsonl"
+    for size in range(0, len(data), 1 + len(data) // 200):
+        cut.write_bytes(data[:size])
+        require_refused(cut, "is damaged|is not the export")
+    cut.write_bytes(data[:-1])
+    require_refused(cut, "cut off")
+
+
+def test_a_file_with_any_character_changed_is_refused(written: Path, tmp_path: Path) -> None:
+    data, changed = written.read_bytes(), tmp_path / "changed.jsonl"
+    for place in range(0, len(data), 1 + len(data) // 400):
+        changed.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        require_refused(changed, "is damaged|is not the export|has export format")
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    for content in (b"", b"\n", b"hello\n", b"[]\n", b"{}\n", b'{"type":"export"}\n', b"\xff\x00" * 100_000):
+        foreign.write_bytes(content)
+        require_refused(foreign, "is not the export of a run; give a file that export_run has written")
+
+
+def test_a_file_of_a_later_format_is_refused_with_advice(written: Path, tmp_path: Path) -> None:
+    later = tmp_path / "later.jsonl"
+    header, _, rest = written.read_bytes().partition(b"\n")
+    later.write_bytes(json.dumps({**json.loads(header), "format": 2}).encode() + b"\n" + rest)
+    require_refused(later, "has export format 2, this perdure reads up to 1; upgrade perdure")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        asyncio.run(InMemoryCheckpointStorage().import_run(tmp_path / "nowhere"))
+
+
+def forged(lines: list[bytes], place: int, change: dict[str, Any]) -> list[bytes]:
+    """The lines with one of them changed, and everything that vouches for them made anew."""
+    archive_lines = list(lines)
+    archive_lines[place] = json.dumps({**json.loads(lines[place]), **change}).encode() + b"\n"
+    tally = Tally()
+    for line in archive_lines[:-1]:
+        tally.hash(line)
+    end = {**json.loads(lines[-1]), "digest": tally.digest()}
+    return [*archive_lines[:-1], json.dumps(end).encode() + b"\n"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        ("run", {"nonce": "another"}, "checksum"),
+        ("run", {"position": -1}, "'position'"),
+        ("run", {"settled": 1}, "'settled'"),
+        ("checkpoint", {"timestamp": "2024"}, "checksum"),
+        ("checkpoint", {"toc": {"graph": "../../etc/passwd"}}, "'toc'"),
+        ("checkpoint", {"status": "lost"}, "'status'"),
+        ("checkpoint", {"header": {"base64": "???"}}, "'header'"),
+        ("part", {"data": {"text": "other"}}, "hash"),
+        ("part", {"data": {"neither": ""}}, "neither text nor base64"),
+        ("part", {"refs": ["../../etc/passwd"]}, "'refs'"),
+        ("command", {"number": True}, "'number'"),
+        ("command", {"id": "another"}, "checksum"),
+        ("events", {"first": 7}, "checksum"),
+        ("events", {"type": "surprise"}, "'surprise' is unknown"),
+    ],
+)
+def test_a_line_that_can_not_be_is_refused_though_its_digest_fits(
+    written: Path, tmp_path: Path, kind: str, change: dict[str, Any], reason: str
+) -> None:
+    lines = written.read_bytes().splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if json.loads(line)["type"] == kind)
+    path = tmp_path / "forged.jsonl"
+    path.write_bytes(b"".join(forged(lines, place, change)))
+    require_refused(path, rf"is damaged: line {place + 1}: .*{reason}")
+
+
+def test_an_export_is_text_of_one_json_object_in_each_line(written: Path) -> None:
+    text = written.read_text("utf-8")
+    kinds = [json.loads(line)["type"] for line in text.splitlines()]
+    assert kinds[:2] == ["export", "run"]
+    assert kinds[-1] == "end"
+    assert set(kinds) == {"export", "run", "checkpoint", "part", "command", "events", "end"}
+
+
+def test_texts_and_bytes_of_every_sort_come_back() -> None:
+    raw = Part.of(b"\x00\xff\n", kind="raw")
+    lone = Part.of('"\ud800"'.encode("utf-8", "surrogatepass"))
+    text = Part.of('"schön\u2028\\u0000"'.encode(), (raw.hash, lone.hash))
+    manifest = Manifest(
+        checkpoint_id="run@0",
+        run_id="run",
+        workflow_name="wörk\ud800flow",
+        position=0,
+        previous_id=None,
+        timestamp="2024-01-01T00:00:00+00:00",
+        iteration_count=0,
+        header=b'{"format":1}',
+        toc={"state//\ud800": text.hash},
+    )
+    record = RunRecord(
+        run_id="run",
+        workflow_name="wörk\ud800flow",
+        created_at="2024-01-01T00:00:00+00:00",
+        nonce="nonce",
+        input_digest=None,
+        parent_checkpoint_id=None,
+        head="run@0",
+        position=0,
+        settled=False,
+        owner=None,
+    )
+    command = Command("id", "message", b"\xff", expects=("request/x", text.hash), number=3)
+    archive = Archive(
+        record, (ArchivedCheckpoint(manifest, settled=False),), tuple(sorted((raw, lone, text), key=lambda p: p.hash)),
+        inbox=(command,),
+    )  # fmt: skip
+    lines = list(lines_of(archive))
+    assert read_archive(lines) == archive
+    assert all(line.decode("utf-8").count("\n") == 1 for line in lines)

@@ -1,0 +1,375 @@
+"""Runs that move by a file: they are the same runs elsewhere, and closed where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.golden import waiting_program
+from tests.storages.errands import Errands, wait_and_ask
+from tests.storages.kinds import KINDS, LASTING, opened
+from typing_extensions import override
+
+from perdure import (
+    CheckpointDamagedError,
+    FileCheckpointStorage,
+    InMemoryCheckpointStorage,
+    RunBusyError,
+    RunExistsError,
+    RunExportedError,
+    RunNotFoundError,
+    SystemClock,
+    WorkflowBuilder,
+    WorkflowCheckpointException,
+    WorkflowContext,
+    executor,
+)
+from perdure.records import NewRun
+from perdure.testing.clock import ManualClock
+from perdure.testing.resume.lives import Gate, begun, lived
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from perdure.storages.base import StoreStorage
+
+
+@pytest.fixture(params=KINDS)
+async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreStorage]:
+    (tmp_path / "here").mkdir()
+    async with opened(request.param, tmp_path / "here") as one:
+        yield one
+
+
+@pytest.fixture(params=list(product(KINDS, KINDS)), ids="-".join)
+async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[StoreStorage, StoreStorage]]:
+    """A storage to leave, and one to come to."""
+    here, there = request.param
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    async with opened(here, tmp_path / "here") as source, opened(there, tmp_path / "there") as target:
+        yield source, target
+
+
+async def stop_half_way(errands: Errands, storage: StoreStorage, run_id: str = "errand") -> None:
+    """A run in the middle of a superstep: one has finished, another has failed after its step."""
+    with pytest.raises(OSError, match="the way is closed"):
+        await errands.build(storage).run("milk", run_id=run_id)
+
+
+async def all_of(storage: StoreStorage, run_id: str) -> dict[str, Any]:
+    """A run as far as a storage tells of it, without what is of its place."""
+    store = storage.store
+    record = await store.run(run_id)
+    assert record is not None
+    return {
+        "record": replace(record, owner=None, halt=None, attempts=0),
+        "checkpoints": await store.manifests(run_id=run_id),
+        "parts": await store.parts(
+            [address for m in await store.manifests(run_id=run_id) for address in m.toc.values()]
+        ),
+        "journal": list(await store.journal(run_id)),
+        "inbox": [replace(command, number=0) for command in await store.inbox(run_id)],
+        "events": list(await store.events(run_id)),
+    }
+
+
+async def test_a_run_in_the_middle_of_a_superstep_goes_on_elsewhere_and_does_nothing_twice(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, source)
+    await source.export_run("errand", tmp_path / "errand.jsonl")
+    assert await target.import_run(tmp_path / "errand.jsonl") == "errand"
+    errands.open_the_way()
+    result = await errands.build(target).run(run_id="errand")
+    assert result.get_outputs() == ["left milk gone", "right milk gone"]
+    assert errands.deeds() == ["left milk", "right milk"]
+
+
+async def test_an_imported_run_is_the_run_that_was_exported(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    await wait_and_ask(source)
+    await stop_half_way(Errands(tmp_path), source)
+    for run_id in ("run", "errand"):
+        before = await all_of(source, run_id)
+        await source.export_run(run_id, tmp_path / run_id)
+        await target.import_run(tmp_path / run_id)
+        assert await all_of(target, run_id) == before
+    assert (await all_of(target, "run"))["inbox"]
+    assert (await all_of(target, "errand"))["journal"]
+
+
+async def test_an_imported_run_takes_in_what_waited_in_its_inbox(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    await wait_and_ask(source)
+    told = [event.type async for event in source.events("run")]
+    await source.export_run("run", tmp_path / "run")
+    await target.import_run(tmp_path / "run")
+    result = await waiting_program.build(target, ManualClock(skips=True)).run(run_id="run")
+    assert "consent to run: True " in result.get_outputs()
+    log = [event async for event in target.events("run")]
+    assert [event.seq for event in log] == list(range(1, len(log) + 1))
+    assert [event.type for event in log[: len(told)]] == told
+
+
+async def test_the_same_run_gives_the_same_file_wherever_it_is(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    await stop_half_way(Errands(tmp_path), source)
+    await source.export_run("errand", tmp_path / "first")
+    await target.import_run(tmp_path / "first")
+    await target.export_run("errand", tmp_path / "second")
+    assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
+
+
+async def test_an_exported_run_is_closed_and_can_be_read(storage: StoreStorage, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage)
+    before = [event.type async for event in storage.events("errand")]
+    await storage.export_run("errand", tmp_path / "errand")
+    with pytest.raises(RunExportedError, match=r"'errand' was exported at .*import the file"):
+        await errands.build(storage).run(run_id="errand")
+    with pytest.raises(RunExportedError):
+        await storage.send("errand", "more")
+    assert [event.type async for event in storage.events("errand")] == before
+    assert await storage.list_checkpoint_ids(workflow_name="errands") == ["errand@0", "errand@1"]
+    assert [record.run_id for record in await storage.store.runs(status="exported")] == ["errand"]
+
+
+async def test_what_an_exported_run_asks_is_not_listed_here_any_more(storage: StoreStorage, tmp_path: Path) -> None:
+    await waiting_program.build(storage, ManualClock()).run("run", run_id="run", wait_for_timers=False)
+    assert [request.request_id for request in await storage.requests()] == ["consent to run"]
+    await storage.export_run("run", tmp_path / "run")
+    assert await storage.requests() == []
+    with pytest.raises(RunExportedError):
+        await storage.respond("run", {"consent to run": {"given": True}})
+    await storage.import_run(tmp_path / "run")
+    assert [request.request_id for request in await storage.requests()] == ["consent to run"]
+
+
+async def test_importing_where_it_was_opens_it_again(storage: StoreStorage, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage)
+    await storage.export_run("errand", tmp_path / "errand")
+    await storage.import_run(tmp_path / "errand")
+    errands.open_the_way()
+    await errands.build(storage).run(run_id="errand")
+    assert errands.deeds() == ["left milk", "right milk"]
+
+
+async def test_an_exported_run_can_be_exported_again(storage: StoreStorage, tmp_path: Path) -> None:
+    await stop_half_way(Errands(tmp_path), storage)
+    await storage.export_run("errand", tmp_path / "lost")
+    first = (tmp_path / "lost").read_bytes()
+    (tmp_path / "lost").unlink()
+    await storage.export_run("errand", tmp_path / "found")
+    assert (tmp_path / "found").read_bytes() == first
+
+
+async def test_a_run_that_is_here_is_not_replaced(storage: StoreStorage, tmp_path: Path) -> None:
+    await stop_half_way(Errands(tmp_path), storage)
+    await storage.export_run("errand", tmp_path / "errand")
+    await storage.import_run(tmp_path / "errand")
+    before = await all_of(storage, "errand")
+    with pytest.raises(RunExistsError, match="'errand' exists here and was not exported"):
+        await storage.import_run(tmp_path / "errand")
+    assert await all_of(storage, "errand") == before
+
+
+async def test_a_run_that_came_back_has_what_it_did_elsewhere(storage: StoreStorage, tmp_path: Path) -> None:
+    errands, elsewhere = Errands(tmp_path), InMemoryCheckpointStorage()
+    await stop_half_way(errands, storage)
+    await storage.export_run("errand", tmp_path / "out")
+    await elsewhere.import_run(tmp_path / "out")
+    errands.open_the_way()
+    await errands.build(elsewhere).run(run_id="errand")
+    await elsewhere.export_run("errand", tmp_path / "back")
+    await storage.import_run(tmp_path / "back")
+    result = await errands.build(storage).run(run_id="errand")
+    assert result.get_outputs() == ["left milk gone", "right milk gone"]
+    assert errands.deeds() == ["left milk", "right milk"]
+
+
+async def test_a_run_moves_between_tenants_of_one_storage(storage: StoreStorage, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage.tenant("ada"))
+    await storage.tenant("ada").export_run("errand", tmp_path / "errand")
+    await storage.tenant("bob").import_run(tmp_path / "errand")
+    errands.open_the_way()
+    await errands.build(storage.tenant("bob")).run(run_id="errand")
+    assert errands.deeds() == ["left milk", "right milk"]
+    with pytest.raises(RunExportedError):
+        await errands.build(storage.tenant("ada")).run(run_id="errand")
+    assert await storage.store.runs() == []
+
+
+async def test_a_run_that_is_unknown_is_not_exported(storage: StoreStorage, tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="nothing"):
+        await storage.export_run("nothing", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+async def test_a_fork_without_a_checkpoint_of_its_own_stays_open(storage: StoreStorage, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage)
+    claim = await storage.store.claim(
+        "fork", create=replace(await new_run(storage), run_id="fork", parent_checkpoint_id="errand@1")
+    )
+    await storage.store.release(claim)
+    with pytest.raises(WorkflowCheckpointException, match="'fork' is a fork"):
+        await storage.export_run("fork", tmp_path / "fork")
+    errands.open_the_way()
+    await errands.build(storage).run(run_id="fork")
+    await storage.export_run("fork", tmp_path / "fork")
+
+
+async def new_run(storage: StoreStorage) -> NewRun:
+    record = await storage.store.run("errand")
+    assert record is not None
+    return NewRun("errand", record.workflow_name, record.created_at, record.nonce)
+
+
+async def test_what_another_task_advances_is_busy(storage: StoreStorage, tmp_path: Path) -> None:
+    is_inside, may_end = asyncio.Event(), asyncio.Event()
+
+    @executor(id="slow")
+    async def slow(message: str, ctx: WorkflowContext[None, str]) -> None:
+        is_inside.set()
+        await may_end.wait()
+        await ctx.yield_output(message)
+
+    workflow = WorkflowBuilder(name="slow", start_executor=slow, checkpoint_storage=storage).build()
+    running = asyncio.ensure_future(workflow.run("slow", run_id="slow"))
+    await is_inside.wait()
+    with pytest.raises(RunBusyError, match="another task of this process"):
+        await storage.export_run("slow", tmp_path / "slow")
+    may_end.set()
+    assert (await running).get_outputs() == ["slow"]
+    await storage.export_run("slow", tmp_path / "slow")
+    assert await InMemoryCheckpointStorage().import_run(tmp_path / "slow") == "slow"
+
+
+lasting = pytest.mark.parametrize("kind", LASTING)
+
+
+@lasting
+def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> None:
+    errands, gate = Errands(tmp_path), Gate()
+    opened(kind, tmp_path)
+
+    async def stopped() -> None:
+        await stop_half_way(errands, opened(kind, tmp_path))
+
+    async def advancing() -> None:
+        storage = opened(kind, tmp_path)
+        await storage.store.claim("errand")
+        gate.wait()
+
+    async def exporting() -> None:
+        async with opened(kind, tmp_path) as storage:
+            await storage.export_run("errand", tmp_path / "errand.jsonl")
+
+    lived(stopped).result()
+    child = begun(advancing)
+    assert gate.gather(1) == 1
+    assert str(lived(exporting).error).startswith("RunBusyError: run 'errand' is being advanced by process")
+    gate.open()
+    child.ended().result()
+    lived(exporting).result()
+
+
+class DeadlyClock(SystemClock):
+    """The export asks it for a name for its file, when the run is closed and nothing is written yet."""
+
+    @override
+    def new_id(self) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().new_id()
+
+
+@lasting
+def test_a_run_whose_export_was_killed_can_be_exported_again(kind: str, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    opened(kind, tmp_path)
+
+    async def stopped() -> None:
+        await stop_half_way(errands, opened(kind, tmp_path))
+
+    async def killed() -> None:
+        await opened(kind, tmp_path, clock=DeadlyClock()).export_run("errand", tmp_path / "errand.jsonl")
+
+    async def moved() -> list[Any]:
+        async with opened(kind, tmp_path) as storage:
+            with pytest.raises(RunExportedError):
+                await errands.build(storage).run(run_id="errand")
+            await storage.export_run("errand", tmp_path / "errand.jsonl")
+        target = InMemoryCheckpointStorage()
+        await target.import_run(tmp_path / "errand.jsonl")
+        errands.open_the_way()
+        return (await errands.build(target).run(run_id="errand")).get_outputs()
+
+    lived(stopped).result()
+    assert lived(killed).was_killed
+    assert not (tmp_path / "errand.jsonl").exists()
+    assert lived(moved).result() == ["left milk gone", "right milk gone"]
+    assert errands.deeds() == ["left milk", "right milk"]
+
+
+async def test_a_path_that_can_be_no_file_changes_nothing(storage: StoreStorage, tmp_path: Path) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage)
+    with pytest.raises(WorkflowCheckpointException, match="is a directory"):
+        await storage.export_run("errand", tmp_path)
+    with pytest.raises(WorkflowCheckpointException, match="there is no directory"):
+        await storage.export_run("errand", tmp_path / "nowhere" / "errand")
+    errands.open_the_way()
+    assert (await errands.build(storage).run(run_id="errand")).get_outputs()
+
+
+def test_a_file_that_could_not_be_written_leaves_nothing_and_the_run_can_be_exported_again(tmp_path: Path) -> None:
+    async def with_little_room() -> list[str]:
+        storage = InMemoryCheckpointStorage()
+        await stop_half_way(Errands(tmp_path), storage)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        much = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, much[1]))
+        with pytest.raises(
+            WorkflowCheckpointException, match=r"could not be written to .*closed here.*export it again"
+        ):
+            await storage.export_run("errand", tmp_path / "out" / "errand")
+        left = [path.name for path in (tmp_path / "out").iterdir()]
+        resource.setrlimit(resource.RLIMIT_FSIZE, much)
+        await storage.export_run("errand", tmp_path / "out" / "errand")
+        return left
+
+    (tmp_path / "out").mkdir()
+    assert lived(with_little_room).result() == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["errand"]
+
+
+async def test_a_damaged_run_is_not_closed_by_an_export_that_fails(tmp_path: Path) -> None:
+    storage = FileCheckpointStorage(tmp_path / "runs")
+    await wait_and_ask(storage)
+    first = tmp_path / "runs" / "run@0.json"
+    first.write_bytes(first.read_bytes()[:-10])
+    with pytest.raises(CheckpointDamagedError):
+        await storage.export_run("run", tmp_path / "run")
+    record = await storage.store.run("run")
+    assert record is not None
+    assert record.halt is None
+    assert not (tmp_path / "run").exists()
+    await storage.close()
