@@ -1,0 +1,1 @@
+"""Many runs in one process, and many processes on one store."""

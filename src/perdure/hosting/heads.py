@@ -1,0 +1,88 @@
+"""The newest checkpoint of a run as far as a result needs it. What this program does not know by type is plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint.documents import loads
+from perdure.checkpoint.manifest import Reader, is_settled, naming
+from perdure.checkpoint.record import request_event
+from perdure.checkpoint.values import CodedValues, as_kept
+from perdure.errors import IncompatibleTypeError, UntrustedTypeError
+from perdure.events import Undecoded, WorkflowEvent
+from perdure.runtime.activation import FRAMEWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from perdure.checkpoint.codec import Codec
+    from perdure.kernel.snapshot import Output, Snapshot
+    from perdure.records import HeadStatus, Manifest
+    from perdure.storages.base import StoreStorage
+    from perdure.storages.desk import PendingRequest
+
+_OUTPUTS = "outputs"
+_REQUEST = "request/"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A checkpoint, and the parts of it that are about outputs and requests."""
+
+    manifest: Manifest
+    codec: Codec
+    parts: Mapping[str, bytes]
+
+    @classmethod
+    async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
+        """Raises CheckpointNotFoundError, CheckpointDamagedError."""
+        manifest = await storage.store.manifest(checkpoint_id)
+        with naming(manifest):
+            parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).toc.values())
+        return cls(manifest, storage.codec(), parts)
+
+    @property
+    def status(self) -> HeadStatus:
+        """What the checkpoint leaves to do."""
+        paths = self.manifest.toc
+        if "cancelled" in paths:
+            return "cancelled"
+        if "deliveries" in paths:
+            return "running"
+        if any(path.startswith(_REQUEST) for path in paths):
+            return "waiting"
+        return "idle" if is_settled(self.manifest) else "sleeping"
+
+    def outputs(self) -> list[WorkflowEvent[Any]]:
+        """The outputs of the present turn, in order."""
+        values = CodedValues(self.codec)
+        return [_output_event(output, values) for output in self._snapshot(_OUTPUTS).outputs]
+
+    def requests(self, pending: Iterable[PendingRequest]) -> list[WorkflowEvent[Any]]:
+        """The requests that wait; as the desk has them, if this program does not know their types."""
+        try:
+            values = CodedValues(self.codec)
+            return [request_event(request, values) for request in self._snapshot(_REQUEST).requests.values()]
+        except (UntrustedTypeError, IncompatibleTypeError):
+            return [
+                WorkflowEvent.request_info(request.request_id, request.executor_id, request.data, None)
+                for request in pending
+            ]
+
+    def _snapshot(self, path: str) -> Snapshot:
+        return Reader(_only(self.manifest, (path,)), self.parts, self.codec).snapshot()
+
+
+def _only(manifest: Manifest, paths: tuple[str, ...]) -> Manifest:
+    """A manifest with some of its paths: nothing else is read, nor has to be known by its type."""
+    return replace(manifest, toc={path: part for path, part in manifest.toc.items() if path.startswith(paths)})
+
+
+def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
+    """A committed output. What this program can't decode is `Undecoded`."""
+    try:
+        data = values.give(output.data)
+    except (UntrustedTypeError, IncompatibleTypeError) as error:
+        data = Undecoded(str(error), loads(as_kept(output.data).require_encoded().text))
+    return WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)

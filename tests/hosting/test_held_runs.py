@@ -1,0 +1,62 @@
+"""Which runs a scheduler leaves alone, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from perdure.hosting.held import HeldRuns, pause_seconds, situation_of
+from perdure.moments import now
+from perdure.records import Due, RunRecord
+from perdure.testing.clock import ManualClock
+
+
+def due(head: str = "r@0", *, commands: int = 0, attempts: int = 0, wake_at: str | None = None) -> Due:
+    record = RunRecord("r", "w", "", "", None, None, head, 0, settled=False, owner=None)
+    return Due(replace(record, wake_at=wake_at, attempts=attempts), commands)
+
+
+def test_a_run_that_was_tried_in_vain_is_held_until_something_has_changed() -> None:
+    clock = ManualClock()
+    held, at = HeldRuns(clock), now(clock)
+    held.hold("r", situation_of(due(), at=at))
+    assert held.is_held("r", situation_of(due(), at=at), at=at)
+    for other in (due("r@1"), due(commands=1), due(attempts=1), due(wake_at=at)):
+        assert not held.is_held("r", situation_of(other, at=at), at=at)
+    assert list(held.moments()) == []
+
+
+def test_a_run_is_postponed_for_longer_each_time() -> None:
+    clock = ManualClock()
+    held, situation = HeldRuns(clock), situation_of(due(), at=now(clock))
+    for pause in (0.25, 0.5, 1.0, 2.0):
+        held.postpone("r", situation)
+        clock.advance(timedelta(seconds=pause) - timedelta(milliseconds=1))
+        assert held.is_held("r", situation, at=now(clock))
+        clock.advance(timedelta(milliseconds=1))
+        assert not held.is_held("r", situation, at=now(clock))
+    assert pause_seconds(1000) == 60.0
+
+
+def test_a_suspect_waits_longer_after_each_process_that_it_ended() -> None:
+    clock = ManualClock()
+    for attempts, pause in ((2, 1.0), (3, 2.0), (4, 4.0)):
+        held, situation = HeldRuns(clock), situation_of(due(attempts=attempts), at=now(clock))
+        assert not held.is_known("r", situation)
+        held.suspect("r", situation)
+        assert held.is_known("r", situation)
+        clock.advance(timedelta(seconds=pause) - timedelta(milliseconds=1))
+        assert held.is_held("r", situation, at=now(clock))
+        clock.advance(timedelta(milliseconds=1))
+        assert not held.is_held("r", situation, at=now(clock))
+
+
+def test_what_is_not_due_any_more_is_forgotten() -> None:
+    held = HeldRuns(ManualClock())
+    for run_id in ("r", "s", "t"):
+        held.hold(run_id, situation_of(due(), at=""))
+    held.keep_only({"s", "u"})
+    assert len(held) == 1
+    held.release("s")
+    held.release("nobody")
+    assert len(held) == 0

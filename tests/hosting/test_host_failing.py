@@ -1,0 +1,212 @@
+"""Runs that fail on a host, stores that fail under it, and programs that do not fit."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.hosting.flows import Gate, fail, pass_on, row, shout, until
+from tests.hosting.places import opened
+
+from perdure import Host, InMemoryCheckpointStorage, RunFailedError, RunParkedError
+from perdure.records import Halt
+from perdure.storages.shipped import StoreStorage
+from perdure.testing.clock import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hosting.places import Storage
+    from tests.workflow.nodes import Context
+
+
+async def test_a_failed_run_says_why_and_goes_on_when_it_is_recovered(storage: Storage) -> None:
+    tries: list[str] = []
+
+    async def fail_once(message: Any, ctx: Context) -> None:
+        tries.append(message)
+        if len(tries) == 1:
+            raise LookupError("not today")
+        await ctx.yield_output(message)
+
+    host = Host(storage)
+    host.register(row("w", pass_on, fail_once))
+    async with host:
+        run = await host.start("w", "hi")
+        with pytest.raises(RunFailedError, match="LookupError: not today"):
+            await run.result()
+        assert await host.recover() == []
+        assert (await run.info()).status == "failed"
+        assert await host.recover(run.run_id) == [run.run_id]
+        assert (await run.result()).get_outputs() == ["hi"]
+        assert (await run.info()).error is None
+        assert await host.recover(run.run_id) == []
+    assert tries == ["hi", "hi"]
+
+
+async def test_a_run_that_fails_again_after_it_was_recovered_is_failed_again(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", fail))
+    async with host:
+        run = await host.start("w", "hi")
+        for _ in range(3):
+            with pytest.raises(RunFailedError):
+                await run.result()
+            assert await host.recover(run.run_id) == [run.run_id]
+        with pytest.raises(RunFailedError):
+            await run.result()
+
+
+async def test_one_that_fails_does_not_hurt_the_others(storage: Storage) -> None:
+    async def choose(message: Any, ctx: Context) -> None:
+        await (fail if message % 2 else shout)(message, ctx)
+
+    host = Host(storage)
+    host.register(row("w", choose))
+    async with host:
+        runs = [await host.start("w", number) for number in range(10)]
+        for number, run in enumerate(runs):
+            await until(host, run.run_id, "failed" if number % 2 else "idle")
+
+
+async def test_a_parked_run_is_left_alone_until_it_is_recovered(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", shout))
+    run = await host.start("w", "hi")
+    claim = await storage.store.claim(run.run_id)
+    await storage.store.release(claim, halt=Halt("parked", "2024-01-01T00:00:00+00:00", "it was too much"))
+    async with host:
+        with pytest.raises(RunParkedError, match="it was too much"):
+            await run.result()
+        assert [info.run_id for info in await host.runs(status="parked")] == [run.run_id]
+        assert await host.recover() == []
+        await host.recover(run.run_id)
+        assert (await run.result()).get_outputs() == ["hi!"]
+
+
+class Flaky:
+    """A store whose calls of one kind fail for a while."""
+
+    def __init__(self, inner: Any, name: str, times: int) -> None:
+        self._inner = inner
+        self._name = name
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name != self._name:
+            return found
+
+        async def fail_or_call(*args: Any, **kwargs: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                raise OSError("the line is dead")
+            return await found(*args, **kwargs)
+
+        return fail_or_call
+
+
+async def flaky_result(kind: str, directory: Path, calls: str) -> tuple[list[Any], Flaky]:
+    """What a run gives whose store fails three times in calls of a kind."""
+    clock = ManualClock(skips=True)
+    async with opened(kind, directory, clock=clock) as storage:
+        host = Host(storage)
+        host.register(row("w", pass_on, shout))
+        run = await host.start("w", "hi")
+        store = Flaky(storage.store, calls, times=3)
+        other = Host(StoreStorage(store, clock=clock))  # pyright: ignore[reportArgumentType] - it is all that it wraps
+        other.register(row("w", pass_on, shout))
+        async with other:
+            return (await run.result()).get_outputs(), store
+
+
+@pytest.mark.parametrize("calls", ["commit", "due", "next_wake", "run", "manifest"])
+async def test_a_store_in_trouble_is_tried_again_until_it_is_well(kind: str, tmp_path: Path, calls: str) -> None:
+    outputs, store = await flaky_result(kind, tmp_path, calls)
+    assert (outputs, store.left) == (["hi!"], 0)
+
+
+async def test_a_run_of_another_program_is_left_to_who_has_it(
+    timed: Storage, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sleep(message: Any, ctx: Context) -> None:
+        await ctx.sleep(timedelta(hours=1))
+        await ctx.yield_output(message)
+
+    older, newer = Host(timed), Host(timed)
+    older.register(row("w", pass_on, sleep))
+    newer.register(row("w", sleep))
+    newer.register(row("other", shout))
+    async with older:
+        run = await older.start("w", "hi")
+        await until(older, run.run_id, "sleeping")
+    clock.advance(timedelta(hours=1))
+    with caplog.at_level(logging.WARNING):
+        async with newer:
+            for number in range(3):
+                await (await newer.start("other", number)).result()
+            await until(newer, run.run_id, "sleeping")
+    warnings = [record for record in caplog.records if "another version" in record.getMessage()]
+    assert len(warnings) == 1
+    info = await run.info()
+    assert (info.status, info.error, info.attempts) == ("sleeping", None, 0)
+    async with older:
+        assert (await run.result()).get_outputs() == ["hi"]
+
+
+async def test_a_factory_that_fails_is_tried_again(kind: str, tmp_path: Path) -> None:
+    broken: list[str] = []
+
+    def build() -> Any:
+        if broken:
+            raise LookupError(broken.pop())
+        return row("w", shout)()
+
+    async with opened(kind, tmp_path, clock=ManualClock(skips=True)) as storage:
+        host = Host(storage)
+        host.register(build)
+        run = await host.start("w", "hi")
+        broken.extend(["no model", "no key"])
+        async with host:
+            assert (await run.result()).get_outputs() == ["hi!"]
+    assert broken == []
+
+
+async def test_a_damaged_run_fails_and_says_so(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as storage:
+        host = Host(storage)
+        host.register(row("w", shout))
+        run = await host.start("w", "hi")
+    damage(tmp_path / "checkpoints.db")
+    async with opened("sqlite", tmp_path) as storage:
+        host = Host(storage)
+        host.register(row("w", shout))
+        async with host:
+            with pytest.raises(RunFailedError, match="CheckpointDamagedError"):
+                await (await host.run(run.run_id)).result()
+
+
+def damage(path: Path) -> None:
+    """Change what the parts of a database hold."""
+    import sqlite3  # noqa: PLC0415
+
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE parts SET data = replace(data, 'hi', 'ho')")
+    database.close()
+
+
+async def test_a_host_that_nobody_has_registered_anything_with_leaves_runs_alone() -> None:
+    storage = InMemoryCheckpointStorage()
+    host = Host(storage)
+    host.register(row("w", shout))
+    run = await host.start("w", "hi")
+    gate = Gate()
+    gate.open()
+    stranger = Host(storage)
+    stranger.register(row("other", gate))
+    async with stranger:
+        await (await stranger.start("other", "ho")).result()
+        assert (await run.info()).status == "running"
+    assert gate.came == ["ho"]

@@ -1,0 +1,150 @@
+"""Forks of hosted runs, and runs that are deleted: nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.hosting.flows import Gate, office, pass_on, row, shout, until
+
+from perdure import Edit, Host, RunBusyError, RunNotFoundError, UnknownWorkflowError, WorkflowCheckpointException
+from perdure.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from tests.hosting.places import Storage
+
+
+def office_host(storage: Storage) -> Host:
+    host = Host(storage)
+    host.register(office)
+    return host
+
+
+async def test_a_fork_asks_again_and_the_run_is_not_touched(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea", run_id="r")
+        await run.result()
+        await run.respond({"about tea": "yes"})
+        await until(host, "r", "idle")
+        before = await run.info()
+        fork = await run.fork("r@1")
+        assert [event.request_id for event in (await fork.result()).get_request_info_events()] == ["about tea"]
+        await fork.respond({"about tea": "no"})
+        assert (await fork.result()).get_outputs() == ["tea: no (1)"]
+        assert await run.info() == before
+        assert (await fork.info()).parent_checkpoint_id == "r@1"
+
+
+async def test_a_fork_of_the_newest_checkpoint_stands_where_the_run_stands(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", shout))
+    async with host:
+        run = await host.start("w", "hi")
+        await run.result()
+        fork = await run.fork()
+        assert (await fork.result()).get_outputs() == ["hi!"]
+        assert (await fork.info()).status == "idle"
+
+
+async def test_a_fork_with_an_edit_goes_on_with_it(storage: Storage) -> None:
+    gate = Gate()
+    host = Host(storage)
+    host.register(row("w", pass_on, gate))
+    async with host:
+        run = await host.start("w", "hi", run_id="r")
+        await gate.holds(1)
+        fork = await host.fork("r", "r@1", edit=Edit(messages={"n1": ["ho"]}))
+        gate.open()
+        assert (await fork.result()).get_outputs() == ["ho"]
+        assert (await run.result()).get_outputs() == ["hi"]
+
+
+async def test_a_checkpoint_of_another_run_is_no_place_to_fork_at(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        for text in ("tea", "milk"):
+            await (await host.start("office", text, run_id=text)).result()
+        with pytest.raises(WorkflowCheckpointException, match="'milk'"):
+            await host.fork("tea", "milk@0")
+    with pytest.raises(UnknownWorkflowError):
+        await Host(storage).fork("tea")
+
+
+async def test_a_deleted_run_leaves_nothing_behind(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea" * 1000, run_id="r")
+        await run.result()
+        await run.send("milk" * 1000)
+        assert await host.delete("r")
+        with pytest.raises(RunNotFoundError):
+            await run.info()
+        assert await host.runs() == []
+        assert await host.requests() == []
+        assert await storage.list_checkpoint_ids() == []
+        assert list(await storage.store.events("r")) == []
+        assert list(await storage.store.inbox("r")) == []
+        assert await storage.collect() == 0
+        assert not await host.delete("r")
+
+
+async def test_a_run_that_is_advanced_here_is_stopped_and_deleted(storage: Storage) -> None:
+    gate = Gate()
+    host = Host(storage)
+    host.register(row("w", gate))
+    async with host:
+        await host.start("w", "hi", run_id="r")
+        await gate.holds(1)
+        assert await host.delete("r")
+        assert (gate.inside, host.running) == (0, 0)
+        again = await host.start("w", "ho", run_id="r")
+        gate.open()
+        assert (await again.result()).get_outputs() == ["ho"]
+
+
+async def test_a_run_that_another_advances_can_not_be_deleted(storage: Storage) -> None:
+    gate = Gate()
+    one, other = Host(storage), Host(storage)
+    one.register(row("w", gate))
+    async with one:
+        run = await one.start("w", "hi", run_id="r")
+        await gate.holds(1)
+        with pytest.raises(RunBusyError):
+            await other.delete("r")
+        gate.open()
+        assert (await run.result()).get_outputs() == ["hi"]
+
+
+async def test_whoever_waits_for_a_run_that_is_deleted_is_told(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea", run_id="r")
+        await run.result()
+
+        async def follow() -> list[str]:
+            return [event.type async for event in run.events((await run.info()).events + 1)]
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        await host.delete("r")
+        with pytest.raises(RunNotFoundError):
+            await following
+
+
+async def test_a_tenant_has_hosts_of_its_own(storage: Storage) -> None:
+    acme, other = storage.tenant("acme"), storage.tenant("other")
+    hosts = [Host(acme), Host(other)]
+    for host in hosts:
+        host.register(row("w", shout))
+    async with hosts[0], hosts[1]:
+        runs = [await host.start("w", f"hi {number}", run_id="r") for number, host in enumerate(hosts)]
+        outputs = [(await run.result()).get_outputs() for run in runs]
+        assert await hosts[0].delete("r")
+        assert len(await hosts[1].runs()) == 1
+    assert outputs == [["hi 0!"], ["hi 1!"]]
+    assert await Host(storage).runs() == []
+
+
+def test_a_host_needs_no_event_loop_to_be_made() -> None:
+    from perdure.storages.shipped import StoreStorage  # noqa: PLC0415
+
+    host = Host(StoreStorage(MemoryStore()))
+    assert not host.is_serving

@@ -1,0 +1,282 @@
+"""What comes to the runs of a host from outside: answers, messages, the wish to stop; and what can be read of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Never
+
+import pytest
+from tests.hosting.flows import Gate, fail, office, pass_on, row, shout, until
+
+from perdure import (
+    AlreadyAnsweredError,
+    AnswerTypeError,
+    Executor,
+    Host,
+    Undecoded,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowRunState,
+    handler,
+    response_handler,
+)
+from perdure.errors import RunFailedError, UnknownRequestError
+from perdure.storages.base import StoreStorage
+
+if TYPE_CHECKING:
+    from tests.hosting.places import Storage
+    from tests.workflow.nodes import Context
+
+WAITING = WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
+
+
+@dataclass
+class Plea:
+    text: str
+
+
+class Judge(Executor):
+    """Asks and yields what only its own program knows."""
+
+    @handler
+    async def hear(self, text: str, ctx: WorkflowContext[Never, Plea]) -> None:
+        await ctx.yield_output(Plea(text))
+        await ctx.request_info(Plea(text), Plea, request_id="plea")
+
+    @response_handler
+    async def told(self, plea: Plea, answer: Plea, ctx: WorkflowContext[Never, Plea]) -> None:
+        await ctx.yield_output(Plea(plea.text + answer.text))
+
+
+def office_host(storage: Storage) -> Host:
+    host = Host(storage)
+    host.register(office)
+    return host
+
+
+async def test_a_run_that_asks_rests_and_goes_on_when_it_is_answered(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea")
+        asked = await run.result()
+        assert (asked.get_final_state(), asked.get_outputs()) == (WAITING, [])
+        assert [event.request_id for event in asked.get_request_info_events()] == ["about tea"]
+        await run.respond({"about tea": "yes"}, by="ann")
+        told = await run.result()
+    assert (told.get_final_state(), told.get_outputs()) == (WorkflowRunState.IDLE, ["tea: yes (1)"])
+
+
+async def test_requests_are_listed_by_run_by_workflow_and_all(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        for text in ("tea", "milk"):
+            await (await host.start("office", text, run_id=text)).result()
+        assert [request.request_id for request in await host.requests()] == ["about tea", "about milk"]
+        assert [request.run_id for request in await host.requests("milk")] == ["milk"]
+        assert len(await host.requests(workflow="office")) == 2
+        assert await host.requests(workflow="other") == []
+        (request,) = await (await host.run("tea")).requests()
+        assert (request.data, request.response_type, request.workflow_name) == ("tea", "str", "office")
+
+
+async def test_an_answer_given_elsewhere_is_taken_in_by_who_serves(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea")
+        await run.result()
+        await Host(storage).respond(run.run_id, {"about tea": "no"}, by="bob")
+        assert (await run.result()).get_outputs() == ["tea: no (1)"]
+
+
+async def test_an_answer_counts_once_and_a_wrong_one_not_at_all(storage: Storage) -> None:
+    host = office_host(storage)
+    async with host:
+        run = await host.start("office", "tea")
+        await run.result()
+    with pytest.raises(UnknownRequestError):
+        await run.respond({"about milk": "yes"})
+    with pytest.raises(AnswerTypeError):
+        await run.respond({"about tea": 7})
+    await run.respond({"about tea": "yes"}, by="ann")
+    await run.respond({"about tea": "yes"}, by="bob")
+    with pytest.raises(AlreadyAnsweredError, match="ann"):
+        await run.respond({"about tea": "no"}, by="bob")
+    async with host:
+        assert (await run.result()).get_outputs() == ["tea: yes (1)"]
+        with pytest.raises(AlreadyAnsweredError, match="ann"):
+            await run.respond({"about tea": "yes"}, by="bob")
+
+
+async def test_a_message_is_the_next_turn_of_an_idle_run(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", shout))
+    async with host:
+        run = await host.start("w", "hi")
+        assert (await run.result()).get_outputs() == ["hi!"]
+        await run.send("ho", message_id="m1")
+        assert (await run.result()).get_outputs() == ["ho!"]
+        await run.send("ho", message_id="m1")
+        outputs = [event.data async for event in run.events(until_rest=True) if event.type == "output"]
+    assert outputs == ["hi!", "ho!"]
+
+
+async def test_a_message_for_the_next_turn_waits_while_the_run_waits_for_an_answer(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea")
+        await run.result()
+        await run.send("milk")
+        assert (await run.result()).get_final_state() is WAITING
+        assert [request.request_id for request in await run.requests()] == ["about tea"]
+        await run.respond({"about tea": "yes"})
+        await until_asked(host, run.run_id, "about milk")
+
+
+async def until_asked(host: Host, run_id: str, request_id: str) -> None:
+    async for event in (await host.run(run_id)).events():
+        if event.type == "request_info" and event.request_id == request_id:
+            return
+
+
+async def test_a_message_to_an_executor_is_taken_in_the_present_turn(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", pass_on, shout))
+    async with host:
+        run = await host.start("w", "hi")
+        await run.result()
+        await run.send("psst", "n1")
+        assert (await run.result()).get_outputs() == ["hi!", "psst!"]
+
+
+async def test_a_run_is_cancelled_in_the_middle_of_a_superstep_and_recovered(storage: Storage) -> None:
+    gate = Gate()
+    host = Host(storage)
+    host.register(row("w", gate))
+    async with host:
+        run = await host.start("w", "hi")
+        await gate.holds(1)
+        await run.cancel("no need", by="ann")
+        cancelled = await run.result()
+        assert cancelled.get_final_state() is WorkflowRunState.CANCELLED
+        assert (await until(host, run.run_id, "cancelled")).error is None
+        gate.open()
+        assert await host.recover(run.run_id) == [run.run_id]
+        assert (await run.result()).get_outputs() == ["hi"]
+
+
+async def test_a_run_that_waits_is_cancelled_by_somebody_else(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea")
+        await run.result()
+        await Host(storage).cancel(run.run_id)
+        await until(host, run.run_id, "cancelled")
+
+
+async def test_what_is_sent_to_a_cancelled_run_waits_until_it_is_recovered(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea")
+        await run.result()
+        await run.cancel()
+        await until(host, run.run_id, "cancelled")
+        await run.respond({"about tea": "yes"})
+        await host.recover()
+        assert (await run.result()).get_final_state() is WorkflowRunState.CANCELLED
+        await host.recover(run.run_id)
+        assert (await run.result()).get_outputs() == ["tea: yes (1)"]
+
+
+async def test_a_failed_run_can_be_cancelled(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", fail))
+    async with host:
+        run = await host.start("w", "hi")
+        with pytest.raises(RunFailedError):
+            await run.result()
+        await run.cancel()
+        await until(host, run.run_id, "cancelled")
+
+
+async def test_runs_tell_where_they_stand(timed: Storage) -> None:
+    async def sleep(message: Any, ctx: Context) -> None:
+        await ctx.sleep(timedelta(hours=1))
+        await ctx.yield_output(message)
+
+    gate = Gate()
+    host = office_host(timed)
+    for name, do in {"asleep": sleep, "at work": gate, "idle": shout, "broken": fail}.items():
+        host.register(row(name, do))
+    async with host:
+        for name in host.workflow_names:
+            await host.start(name, "hi", run_id=name)
+        await gate.holds(1)
+        await until(host, "office", "waiting")
+        asleep = await until(host, "asleep", "sleeping")
+        await until(host, "idle", "idle")
+        broken = await until(host, "broken", "failed")
+        (at_work,) = await host.runs(status="running")
+        assert at_work.run_id == "at work"
+        assert at_work.owner is not None
+        assert asleep.wake_at == asleep.created_at + timedelta(hours=1)
+        assert broken.error == "LookupError: no hi"
+        assert [info.run_id for info in await host.runs()] == list(host.workflow_names)
+        assert [info.run_id for info in await host.runs("office")] == ["office"]
+        assert await host.runs("office", "idle") == []
+        gate.open()
+
+
+async def test_events_are_read_from_a_number_on_and_followed(storage: Storage) -> None:
+    gate = Gate()
+    host = Host(storage)
+    host.register(row("w", pass_on, gate))
+    async with host:
+        run = await host.start("w", "hi")
+        await gate.holds(1)
+        first = [event async for event in run.events(follow=False)]
+
+        async def rest() -> list[Any]:
+            return [event async for event in run.events(len(first) + 1, until_rest=True)]
+
+        reading = asyncio.create_task(rest())
+        gate.open()
+        later = await reading
+        assert [event.seq for event in (*first, *later)] == list(range(1, (await run.info()).events + 1))
+        assert [event.data for event in later if event.type == "output"] == ["hi"]
+
+
+async def test_the_events_of_a_failed_run_end(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", pass_on, fail))
+    async with host:
+        run = await host.start("w", "hi")
+        told = [event.type async for event in run.events(until_rest=True)]
+    assert told.count("superstep_completed") == 1
+
+
+async def test_a_program_without_the_types_reads_a_result(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(lambda: WorkflowBuilder(name="court", start_executor=Judge("judge")).build())
+    async with host:
+        await (await host.start("court", "mercy", run_id="r")).result()
+    stranger = await Host(StoreStorage(storage.store)).run("r")
+    asked = await stranger.result()
+    (output,), (request,) = asked.get_outputs(), asked.get_request_info_events()
+    assert (asked.get_final_state(), request.request_id, request.data) == (WAITING, "plea", {"text": "mercy"})
+    assert isinstance(output, Undecoded)
+    assert [checkpoint.checkpoint_id for checkpoint in await stranger.checkpoints()] == ["r@0", "r@1"]
+
+
+async def test_on_event_is_told_everything_and_can_not_hurt(storage: Storage) -> None:
+    told: list[tuple[str, str]] = []
+
+    def listen(run_id: str, event: Any) -> None:
+        told.append((run_id, event.type))
+        raise RuntimeError("not my day")
+
+    host = Host(storage, on_event=listen)
+    host.register(row("w", shout))
+    async with host:
+        run = await host.start("w", "hi", run_id="r")
+        assert (await run.result()).get_outputs() == ["hi!"]
+        await until(host, "r", "idle")
+    assert {run_id for run_id, _ in told} == {"r"}
+    assert {"superstep_started", "executor_invoked", "output", "checkpoint", "superstep_completed"} <= {
+        type_ for _, type_ in told
+    }

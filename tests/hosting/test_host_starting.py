@@ -1,0 +1,257 @@
+"""Starting runs on a host: durable at once, the same run for the same id and message, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.hosting.flows import Clerk, Gate, fail, office, pass_on, row, shout, until
+
+from perdure import (
+    Host,
+    RunExistsError,
+    RunNotFoundError,
+    Secret,
+    UnknownWorkflowError,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowRunState,
+)
+from perdure.errors import EncodeError, RunFailedError
+
+if TYPE_CHECKING:
+    from tests.hosting.places import Storage
+    from tests.workflow.nodes import Context
+
+
+def host_of(storage: Storage, *doings: Any, **options: Any) -> Host:
+    host = Host(storage, **options)
+    host.register(row("w", *(doings or (pass_on, shout))))
+    return host
+
+
+async def test_a_run_that_was_started_is_run_and_gives_its_result(storage: Storage) -> None:
+    async with host_of(storage) as host:
+        run = await host.start("w", "hi", run_id="r")
+        result = await run.result()
+    assert result.get_outputs() == ["hi!"]
+    assert result.get_final_state() is WorkflowRunState.IDLE
+
+
+async def test_a_started_run_is_durable_though_nobody_serves(storage: Storage) -> None:
+    host = host_of(storage)
+    run = await host.start("w", "hi")
+    info = await run.info()
+    assert (info.status, info.owner, info.attempts, info.workflow_name) == ("running", None, 0, "w")
+    async with host_of(storage):
+        assert (await run.result()).get_outputs() == ["hi!"]
+
+
+async def test_the_same_id_and_message_is_the_same_run_while_it_runs(storage: Storage) -> None:
+    gate = Gate()
+    async with host_of(storage, gate) as host:
+        await host.start("w", "hi", run_id="r")
+        await gate.holds(1)
+        again = await host.start("w", "hi", run_id="r")
+        gate.open()
+        assert (await again.result()).get_outputs() == ["hi"]
+    assert gate.came == ["hi"]
+
+
+async def test_a_finished_run_gives_its_outputs_again_and_runs_nothing(storage: Storage) -> None:
+    gate = Gate()
+    gate.open()
+    async with host_of(storage, gate) as host:
+        await (await host.start("w", "hi", run_id="r")).result()
+        before = await until(host, "r", "idle")
+        again = await host.start("w", "hi", run_id="r")
+        assert (await again.result()).get_outputs() == ["hi"]
+        assert await host.info("r") == before
+    assert gate.came == ["hi"]
+
+
+async def test_the_same_id_with_another_message_or_workflow_is_refused(storage: Storage) -> None:
+    host = host_of(storage)
+    host.register(row("other", shout))
+    await host.start("w", "hi", run_id="r")
+    with pytest.raises(RunExistsError):
+        await host.start("w", "ho", run_id="r")
+    with pytest.raises(RunExistsError):
+        await host.start("other", "hi", run_id="r")
+
+
+async def test_a_run_that_failed_is_not_started_again_by_its_message(storage: Storage) -> None:
+    async with host_of(storage, fail) as host:
+        run = await host.start("w", "hi", run_id="r")
+        with pytest.raises(RunFailedError):
+            await run.result()
+        again = await host.start("w", "hi", run_id="r")
+        with pytest.raises(RunFailedError, match="LookupError: no hi"):
+            await again.result()
+
+
+async def test_of_many_that_start_a_run_at_once_one_does(storage: Storage) -> None:
+    gate = Gate()
+    gate.open()
+    async with host_of(storage, gate) as one, host_of(storage, gate) as other:
+        starts = [host.start("w", "hi", run_id="r") for _ in range(5) for host in (one, other)]
+        runs = await asyncio.gather(*starts)
+        results = await asyncio.gather(*(run.result() for run in runs))
+    assert [result.get_outputs() for result in results] == [["hi"]] * 10
+    assert gate.came == ["hi"]
+
+
+async def test_of_many_that_start_a_run_at_once_with_other_messages_all_but_one_are_refused(storage: Storage) -> None:
+    host = host_of(storage)
+    ended = await asyncio.gather(
+        *(host.start("w", f"hi {number}", run_id="r") for number in range(5)), return_exceptions=True
+    )
+    refused = [error for error in ended if isinstance(error, RunExistsError)]
+    assert len(refused) == 4
+    assert len(await host.runs()) == 1
+
+
+async def test_what_can_not_be_started_leaves_nothing_behind(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(office)
+    with pytest.raises(RuntimeError, match="can't handle"):
+        await host.start("office", 3.5)
+    with pytest.raises(UnknownWorkflowError, match="'office'"):
+        await host.start("nowhere", "hi")
+    host.register(row("any", shout))
+    with pytest.raises(EncodeError):
+        await host.start("any", object())
+    assert await host.runs() == []
+
+
+async def test_kwargs_are_those_of_the_run_on_whatever_host(storage: Storage) -> None:
+    async def tell(message: Any, ctx: Context) -> None:
+        await ctx.yield_output((message, ctx.get_state("_workflow_run_kwargs")))
+
+    run = await host_of(storage, tell).start("w", "hi", function_invocation_kwargs={"user": "ann"})
+    async with host_of(storage, tell):
+        outputs = (await run.result()).get_outputs()
+    assert outputs == [("hi", {"function_invocation_kwargs": {"__global__": {"user": "ann"}}})]
+
+
+async def test_kwargs_that_can_not_be_stored_are_refused_by_name(storage: Storage) -> None:
+    host = host_of(storage)
+    with pytest.raises(ValueError, match=r"function_invocation_kwargs\.key") as refused:
+        await host.start("w", "hi", function_invocation_kwargs={"key": Secret("hush")})
+    assert "hush" not in str(refused.value)
+    assert await host.runs() == []
+
+
+async def test_a_run_that_lacks_its_secret_kwargs_fails_and_says_which(storage: Storage) -> None:
+    gate = Gate()
+    workflow = row("w", gate)()
+    stream = workflow.run(
+        "hi", run_id="r", stream=True, checkpoint_storage=storage, function_invocation_kwargs={"key": Secret("hush")}
+    )
+    async for event in stream:
+        if event.type == "checkpoint":
+            break
+    await stream.aclose()
+    async with host_of(storage, gate) as host:
+        run = await host.run("r")
+        with pytest.raises(RunFailedError, match=r"MissingRunKwargsError.*function_invocation_kwargs\.key"):
+            await run.result()
+    assert gate.came == []
+
+
+async def test_deadline_and_budget_hold_on_a_host(storage: Storage) -> None:
+    async with host_of(storage) as host:
+        run = await host.start("w", "hi", budget={"supersteps": 1})
+        with pytest.raises(RunFailedError, match="1 supersteps"):
+            await run.result()
+    with pytest.raises(TypeError, match="number"):
+        await host.start("w", "hi", budget={"supersteps": "many"})  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_run_that_is_not_there_is_not_found(storage: Storage) -> None:
+    host = host_of(storage)
+    with pytest.raises(RunNotFoundError):
+        await host.run("nobody")
+    with pytest.raises(RunNotFoundError):
+        await host.info("nobody")
+    with pytest.raises(RunNotFoundError):
+        await host.send("nobody", "hi")
+    with pytest.raises(RunNotFoundError):
+        await host.cancel("nobody")
+    with pytest.raises(RunNotFoundError):
+        await host.recover("nobody")
+    with pytest.raises(RunNotFoundError):
+        await host.fork("nobody")
+    assert not await host.delete("nobody")
+
+
+async def test_two_runs_have_executors_of_their_own(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(office)
+    async with host:
+        runs = [await host.start("office", text) for text in ("tea", "milk")]
+        for run in runs:
+            (request,) = (await run.result()).get_request_info_events()
+            await run.respond({request.request_id: "yes"})
+        told = [(await run.result()).get_outputs() for run in runs]
+    assert told == [["tea: yes (1)"], ["milk: yes (1)"]]
+
+
+def test_a_factory_that_shares_its_executors_is_refused(storage: Storage) -> None:
+    clerk = Clerk()
+
+    def shared() -> Workflow:
+        return WorkflowBuilder(name="shared", start_executor=clerk).build()
+
+    same = office()
+    host = Host(storage)
+    with pytest.raises(ValueError, match="'clerk' each time"):
+        host.register(shared)
+    with pytest.raises(ValueError, match="inside of the factory"):
+        host.register(lambda: same)
+    assert host.workflow_names == ()
+
+
+def test_what_is_no_factory_is_refused(storage: Storage) -> None:
+    host = Host(storage)
+    with pytest.raises(TypeError, match="not a Workflow"):
+        host.register(cast("Any", lambda: "a workflow"))
+    with pytest.raises(TypeError, match="give a function"):
+        host.register(cast("Any", office()))
+    host.register(office)
+    with pytest.raises(ValueError, match="already"):
+        host.register(office)
+
+
+async def test_a_workflow_can_be_registered_under_another_name_and_by_a_decorator(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", shout), name="loud")
+
+    @host.register
+    def quiet() -> Workflow:
+        return row("quiet", pass_on)()
+
+    assert (host.workflow_names, quiet().name) == (("loud", "quiet"), "quiet")
+    async with host:
+        run = await host.start("loud", "hi")
+        await run.result()
+        with pytest.raises(RuntimeError, match="before"):
+            host.register(office)
+    assert (await run.info()).workflow_name == "loud"
+
+
+def test_a_host_needs_a_storage_of_ours() -> None:
+    with pytest.raises(TypeError, match="ships with perdure"):
+        Host(object())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="max_runs"):
+        Host("memory:few", max_runs=0)
+    with pytest.raises(ValueError, match="max_attempts"):
+        Host("memory:few", max_attempts=0)
+
+
+async def test_hosts_on_one_url_share_a_storage() -> None:
+    one, other = Host("memory:shared-by-hosts"), Host("memory:shared-by-hosts")
+    one.register(row("w", shout))
+    run = await one.start("w", "hi")
+    assert [info.run_id for info in await other.runs()] == [run.run_id]
