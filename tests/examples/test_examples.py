@@ -181,7 +181,11 @@ ON_EACH_STORAGE = {
         """,
 }
 
-TESTED_BESIDES = {"seeds/plan_review.py", "demo.py"}
+TESTED_BESIDES = {
+    "seeds/plan_review.py",
+    "demo.py",
+    *(f"service/{name}.py" for name in ("__init__", "__main__", "app", "claims", "following", "wire")),
+}
 
 
 @pytest.fixture
