@@ -1,0 +1,179 @@
+"""What the threads of a PostgreSQL store do: what any SQL store does, and again if it is not known to be done.
+
+When a connection is lost while a transaction is being committed, nobody knows how that ended. What is there tells: each
+change leaves something behind by which whoever tries again knows it for their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
+from perdure.records import Claim
+from perdure.stores.backend import PendingCommit
+from perdure.stores.postgres_database import ConflictError, ConnectionLostError
+from perdure.stores.sql_backend import SqlBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.clock import Clock
+    from perdure.records import Archive, Command, Halt, NewRun, Retention
+    from perdure.stores.backend import Pending
+    from perdure.stores.postgres_database import PostgresDatabase
+    from perdure.stores.postgres_owners import PostgresOwners
+    from perdure.stores.rules import RunState
+
+
+class PostgresBackend(SqlBackend):
+    """What belongs to one tenant. Several threads may use it at once."""
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        owners: PostgresOwners,
+        *,
+        retention: Retention,
+        clock: Clock,
+        tenant: str = "",
+    ) -> None:
+        super().__init__(database, owners, retention=retention, clock=clock, tenant=tenant)
+        self._postgres = database
+        self._steadily = database.steadily
+        self._session = owners
+
+    @override
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
+        def claim() -> Claim:
+            # Others have to see that we live before they see that we own something.
+            self._session.enter()
+            return super(PostgresBackend, self).claim(run_id, create=create, takeover=takeover, token=token)
+
+        return self._steadily(claim, again=lambda: self._claimed(run_id, token) or claim())
+
+    def _claimed(self, run_id: str, token: int | None) -> Claim | None:
+        """The claim under a token that was made elsewhere, if we have it already. Of our own we make another."""
+        state, me = self._when_settled(run_id), self._session.enter()
+        if token is None or state is None or state.token != token or state.record.owner != me:
+            return None
+        return Claim(run_id, token, me, state.record.attempts)
+
+    def _when_settled(self, run_id: str) -> RunState | None:
+        """The run when nobody is about to change it, nor are we ourselves in a session that was lost."""
+        with self._database.errors(), self._database.transaction():
+            self._runs.hold(run_id)
+            return self._runs.find_for_change(run_id)
+
+    @override
+    def release(self, claim: Claim, *, halt: Halt | None) -> None:
+        self._steadily(lambda: super(PostgresBackend, self).release(claim, halt=halt))
+
+    @override
+    def write(self, pending: Sequence[Pending]) -> None:
+        # Whoever takes several runs takes them in the same order as the others. That of each run's own writes stays.
+        ordered = sorted(pending, key=lambda each: each.claim.run_id)
+        try:
+            self._steadily(lambda: self._write(ordered), again=lambda: self._write(ordered, again=True))
+        except (ConnectionLostError, ConflictError) as error:
+            _fail(pending, error)
+        except WorkflowCheckpointException as error:
+            if len(ordered) == 1:
+                _fail(ordered, error)
+                return
+            # The server refuses one of them, and does not say which; the others must not suffer for it.
+            for each in ordered:
+                self.write([each])
+
+    def _write(self, pending: Sequence[Pending], *, again: bool = False) -> None:
+        is_lazy = not any(each.is_durable for each in pending)
+        with self._database.errors(), self._postgres.transaction(lazy=is_lazy):
+            done = self._settled(pending) if again else ()
+            for each in pending:
+                # What was done has ended as it has ended then.
+                if each not in done:
+                    each.error = None
+                    self._try(each)
+
+    def _settled(self, pending: Sequence[Pending]) -> list[Pending]:
+        """Those of which is known that they were written: commits that are there, and what led to them."""
+        done: list[Pending] = []
+        for number, each in enumerate(pending):
+            # Who has the run knows that nobody is about to change it, nor are we ourselves in a session that was lost.
+            state = self._runs.find_for_change(each.claim.run_id)
+            if isinstance(each, PendingCommit) and self._is_written(each, state):
+                each.waiting = self._inbox.newest(each.claim.run_id)
+                done += [earlier for earlier in pending[: number + 1] if earlier.claim == each.claim]
+        return done
+
+    def _is_written(self, pending: PendingCommit, state: RunState | None) -> bool:
+        """Whether the checkpoint is there, and the claim under which it was written still stands."""
+        manifest = pending.commit.manifest
+        row = self._sql.execute("checkpoint", checkpoint_id=manifest.checkpoint_id).fetchone()
+        is_ours = row is not None and row["run_id"] == manifest.run_id and row["checksum"] == manifest.checksum()
+        return is_ours and state is not None and state.token == pending.claim.token
+
+    @override
+    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+        def rewind() -> None:
+            super(PostgresBackend, self).rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
+
+        def rewind_again() -> None:
+            state = self._when_settled(claim.run_id)
+            # The nonce is one that no run has had before.
+            if state is None or state.token != claim.token or state.record.nonce != nonce:
+                rewind()
+
+        self._steadily(rewind, again=rewind_again)
+
+    @override
+    def post(self, run_id: str, command: Command) -> Command:
+        return self._steadily(lambda: super(PostgresBackend, self).post(run_id, command))
+
+    @override
+    def archive(self, run_id: str) -> Archive:
+        return self._steadily(lambda: super(PostgresBackend, self).archive(run_id))
+
+    @override
+    def restore(self, archive: Archive) -> None:
+        def restore() -> None:
+            super(PostgresBackend, self).restore(archive)
+
+        def restore_again() -> None:
+            state = self._when_settled(archive.record.run_id)
+            if state is None or state.record.halt is not None or state.record.nonce != archive.record.nonce:
+                restore()
+
+        self._steadily(restore, again=restore_again)
+
+    @override
+    def remove(self, run_id: str, *, takeover: bool) -> bool:
+        was_there = self.run(run_id) is not None
+        remove = super().remove
+        return self._steadily(
+            lambda: remove(run_id, takeover=takeover), again=lambda: remove(run_id, takeover=takeover) or was_there
+        )
+
+    @override
+    def delete(self, checkpoint_id: str) -> bool:
+        with self._database.errors():
+            was_there = self._sql.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone() is not None
+        delete = super().delete
+        return self._steadily(lambda: delete(checkpoint_id), again=lambda: delete(checkpoint_id) or was_there)
+
+    @override
+    def collect(self) -> int:
+        return self._steadily(super().collect)
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._session.leave()
+
+
+def _fail(pending: Sequence[Pending], error: WorkflowCheckpointException) -> None:
+    for each in pending:
+        failure = CheckpointWriteError(run_id=each.claim.run_id, reason=str(error))
+        failure.__cause__ = error
+        each.error = failure

@@ -1,0 +1,244 @@
+"""A PostgreSQL database for several threads: connections that are borrowed, transactions, and what becomes of errors.
+
+A connection may be lost at any time, and with it the knowledge whether the last transaction was committed. `steadily`
+does work again until it is known to be done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg_pool import ConnectionPool
+
+from perdure.clock import SystemClock
+from perdure.errors import WorkflowCheckpointException
+from perdure.stores.postgres_schema import migrate
+from perdure.stores.postgres_text import kept_text
+from perdure.stores.statements import named_statements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+    from perdure.stores.postgres_target import Columns, Connection, Target
+
+T = TypeVar("T")
+
+_BORROW_SECONDS_MAX = 10.0
+_FIRST_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS_MAX = 1.0
+_CONFLICTS_MAX = 20
+_CONFLICTS = frozenset({"40001", "40P01", "23505"})
+"""Serialisation failure, deadlock, and a row that another has added just now."""
+
+_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "25006", "55P03"})
+"""The session was ended; the server comes or goes, has no room, or is a copy that is not to be written to yet; somebody
+has a lock who may be lost or frozen, and will be found to be."""
+
+_PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many", "slots", "terminating")
+"""What a server says that will take connections later. There is no code to tell by."""
+
+_LISTS = frozenset({"roots", "workflow_names", "owners"})
+"""What comes as a JSON list, for all databases alike. Here it becomes an array: JSON in SQL can't hold every text."""
+
+
+class ConnectionLostError(WorkflowCheckpointException):
+    """The server can't be reached, or has ended the session. What was under way may have been done, or not."""
+
+
+class ConflictError(WorkflowCheckpointException):
+    """Another transaction was in the way. Nothing was done."""
+
+
+class _Held(threading.local):
+    """The connection whose transaction the thread is in."""
+
+    connection: Connection | None = None
+
+
+class PostgresDatabase:
+    """A schema of a database, migrated. Each thread has a connection of its own while it is in a transaction."""
+
+    def __init__(self, target: Target, *, pool_size: int, patience_seconds: float) -> None:
+        self.target = target
+        self._patience = timedelta(seconds=patience_seconds)
+        self._statements = {name: text.encode() for name, text in named_statements("postgres").items()}
+        self._held = _Held()
+        self.steadily(self._migrate)
+        self._pool = _pool(target, pool_size)
+
+    def _migrate(self) -> None:
+        with self.errors(), contextlib.closing(self.target.connect()) as connection:
+            migrate(connection, self.target)
+
+    @property
+    def failure(self) -> type[Exception]:
+        """What psycopg raises."""
+        return psycopg.Error
+
+    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
+        """Run the statement of that name. Outside of transactions it only reads, and is tried until it succeeds."""
+        statement, arguments = self._statements[name], {key: _as_argument(key, value) for key, value in values.items()}
+        held = self._held.connection
+        if held is not None:
+            return held.execute(statement, arguments, binary=True)
+        return self.steadily(lambda: self._read(statement, arguments))
+
+    def _read(self, statement: bytes, arguments: dict[str, object]) -> psycopg.Cursor[Columns]:
+        with self.errors(), self._borrowed() as connection:
+            return connection.execute(statement, arguments, binary=True)
+
+    def number(self, name: str, /, **values: object) -> int:
+        """The single number that a statement gives."""
+        row = self.execute(name, **values).fetchone()
+        assert row is not None, f"{name!r} gives no number"
+        (number,) = row.values()
+        return int(number)
+
+    def version_of_data(self) -> object:
+        """What is visible to a reader: it changes with each transaction that has written, when that can be seen.
+
+        A position of the log would change before that.
+        """
+        row = self.execute("snapshot").fetchone()
+        return row and row["snapshot"]
+
+    @contextlib.contextmanager
+    def transaction(self, *, durable: bool = True, alone: bool = False, lazy: bool = False) -> Generator[None]:
+        """All or nothing. The server may crash while we live on, so only what is `lazy` may be lost with it."""
+        del durable
+        with self._borrowed() as connection:
+            connection.execute(self._beginning(alone=alone, lazy=lazy), prepare=False)
+            self._held.connection = connection
+            try:
+                yield
+                connection.execute("COMMIT", prepare=False)
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    connection.execute("ROLLBACK", prepare=False)
+                raise
+            finally:
+                self._held.connection = None
+
+    def _beginning(self, *, alone: bool, lazy: bool) -> sql.Composed:
+        """Those who write share a lock; who sweeps what nobody refers to has it alone."""
+        return sql.SQL("BEGIN; {} {} SELECT {}({})").format(
+            sql.SQL("SET LOCAL synchronous_commit = off;" if lazy else ""),
+            # While somebody waits to be alone, nobody else begins.
+            sql.SQL("SET LOCAL lock_timeout = '1s';" if alone else ""),
+            sql.SQL("pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"),
+            sql.Literal(self.target.key("writers")),
+        )
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Generator[None]:
+        """All or nothing, inside of a transaction."""
+        connection = self._held.connection
+        assert connection is not None, "a savepoint outside of a transaction"
+        connection.execute("SAVEPOINT one", prepare=False)
+        try:
+            yield
+        except BaseException:
+            # A connection that is lost has nothing left to go back to.
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("ROLLBACK TO one; RELEASE one", prepare=False)
+            raise
+        connection.execute("RELEASE one", prepare=False)
+
+    @contextlib.contextmanager
+    def _borrowed(self) -> Generator[Connection]:
+        connection = self._pool.getconn(timeout=_BORROW_SECONDS_MAX)
+        try:
+            yield connection
+        finally:
+            self._pool.putconn(connection)
+
+    def steadily(self, work: Callable[[], T], *, again: Callable[[], T] | None = None) -> T:
+        """Do the work, and if it was in vain, or may have been, do it `again`. Raises what that has raised last."""
+        conflicts, deadline, pause = 0, None, _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                if deadline is not None:
+                    self._look()
+                return work()
+            except ConflictError:
+                conflicts += 1
+                if conflicts == _CONFLICTS_MAX:
+                    raise
+            except ConnectionLostError:
+                now = SystemClock().now()
+                deadline = deadline or now + self._patience
+                if now >= deadline:
+                    raise
+                threading.Event().wait(pause)
+                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            work = again or work
+
+    def _look(self) -> None:
+        """See whether the server is there again. The pool would tell later, and not why it is not."""
+        with self.errors():
+            self.target.connect().close()
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Errors of psycopg as ours, with the database named."""
+        return _database_errors(self.target)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+def _pool(target: Target, size: int) -> ConnectionPool[Connection]:
+    """Connections that are made when they are needed. Whoever needs one tries again, so the pool itself does not."""
+    return ConnectionPool(
+        kwargs=target.arguments(),
+        configure=target.configure,
+        min_size=0,
+        max_size=size,
+        reconnect_timeout=0.0,
+        num_workers=1,
+        name="perdure",
+        open=True,
+    )
+
+
+def _as_argument(key: str, value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if key in _LISTS:
+        return [kept_text(each) for each in json.loads(value)]
+    return kept_text(value)
+
+
+@contextlib.contextmanager
+def _database_errors(target: Target) -> Generator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        said = target.described(error)
+        if error.sqlstate in _CONFLICTS:
+            raise ConflictError(
+                f"the database {target.place!r} has too many writers at once: {said}; try again later"
+            ) from error
+        if _is_lost(error):
+            raise ConnectionLostError(
+                f"the database {target.place!r} can't be reached: {said}; see to the server and try again"
+            ) from error
+        raise WorkflowCheckpointException(
+            f"the database {target.place!r} can't be used: {said}; see to it and try again"
+        ) from error
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Whether another connection, now or later, may do better."""
+    if error.sqlstate is not None:
+        return error.sqlstate.startswith("08") or error.sqlstate in _LOST
+    # The server has answered, and its answer to the same question will be the same.
+    is_refusal = "FATAL" in str(error) and not any(each in str(error) for each in _PASSING)
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_refusal

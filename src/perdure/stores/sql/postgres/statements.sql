@@ -1,0 +1,426 @@
+-- The statements of the PostgreSQL store, each under its name. All but the last few are about the rows of one tenant.
+
+-- name: hold_run
+-- Nobody else makes a run of that id before the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || %(tenant)s || ' ' || %(run_id)s, 1));
+
+-- name: run
+SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: run_for_change
+-- Nobody else changes the run before the transaction ends.
+SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s FOR UPDATE;
+
+-- name: runs
+SELECT * FROM runs WHERE tenant = %(tenant)s AND head IS NOT NULL ORDER BY began, run_id;
+
+-- name: runs_of_workflow
+SELECT * FROM runs
+WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)
+    AND workflow_name = %(workflow_name)s AND head IS NOT NULL
+ORDER BY began, run_id;
+
+-- name: runs_of_status
+-- As their heads leave them.
+SELECT * FROM runs
+WHERE tenant = %(tenant)s AND status = %(status)s AND halt IS NULL AND head IS NOT NULL
+ORDER BY began, run_id;
+
+-- name: runs_halted
+SELECT * FROM runs WHERE tenant = %(tenant)s AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began, run_id;
+
+-- name: put_run
+-- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it. What is
+-- recorded when a run begins stays: no index has to be changed for it.
+INSERT INTO runs (
+    tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
+    status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
+) VALUES (
+    %(tenant)s, %(run_id)s, %(workflow_name)s, %(created_at)s, %(nonce)s, %(input_digest)s, %(parent_checkpoint_id)s, %(head)s, %(position)s,
+    %(settled)s, %(status)s, %(wake_at)s, %(events)s, %(checksum)s, %(moment)s, %(token)s, %(token)s, %(owner_id)s, %(owner_host)s, %(owner_boot)s,
+    %(owner_pid)s, %(attempts)s, %(halt)s
+)
+ON CONFLICT (tenant, run_id) DO UPDATE SET
+    nonce = excluded.nonce, head = excluded.head, position = excluded.position, settled = excluded.settled,
+    status = excluded.status, wake_at = excluded.wake_at, events = excluded.events, checksum = excluded.checksum,
+    moment = excluded.moment, token = excluded.token, owner_id = excluded.owner_id, owner_host = excluded.owner_host,
+    owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
+    halt = excluded.halt;
+
+-- name: drop_run
+-- Its checkpoints, its journal, its inbox and its events go with it.
+DELETE FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: mark
+SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, halt IS NOT NULL AS is_halted,
+    (
+        SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.tenant = %(tenant)s AND inbox.run_id = %(run_id)s
+    ) AS commands
+FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND head IS NOT NULL;
+
+-- name: owners
+-- All who have claimed any run.
+SELECT DISTINCT owner_id, owner_host, owner_boot, owner_pid FROM runs
+WHERE tenant = %(tenant)s AND owner_id IS NOT NULL;
+
+-- name: due
+-- Runs of these workflows that can go on and that nobody advances, each with the number of its newest command, longest
+-- waiting first: of those that nobody has claimed those that have work and those whose timer is due, and of those
+-- whose owners can be replaced either.
+WITH candidate AS (
+    (
+        SELECT run_id, moment, began FROM runs
+        WHERE tenant = %(tenant)s AND halt IS NULL AND owner_id IS NULL
+            AND status <> 'cancelled' AND (status = 'running' OR commands > 0)
+            AND head IS NOT NULL AND workflow_name = ANY(%(workflow_names)s::TEXT[])
+        ORDER BY moment NULLS FIRST, began LIMIT %(limit)s
+    )
+    UNION ALL
+    SELECT run_id, moment, began FROM runs
+    WHERE tenant = %(tenant)s AND halt IS NULL AND wake_at IS NOT NULL AND wake_at <= %(at)s
+        AND owner_id IS NULL AND status <> 'cancelled' AND NOT (status = 'running' OR commands > 0)
+        AND head IS NOT NULL AND workflow_name = ANY(%(workflow_names)s::TEXT[])
+    UNION ALL
+    SELECT run_id, moment, began FROM runs
+    WHERE tenant = %(tenant)s AND owner_id = ANY(%(owners)s::TEXT[])
+        AND halt IS NULL AND status <> 'cancelled' AND (status = 'running' OR commands > 0 OR wake_at <= %(at)s)
+        AND head IS NOT NULL AND workflow_name = ANY(%(workflow_names)s::TEXT[])
+)
+SELECT runs.*,
+    (
+        SELECT coalesce(max(number), 0) FROM inbox WHERE inbox.tenant = %(tenant)s AND inbox.run_id = runs.run_id
+    ) AS newest_command
+FROM (SELECT * FROM candidate ORDER BY moment NULLS FIRST, began LIMIT %(limit)s) AS chosen
+JOIN runs ON runs.tenant = %(tenant)s AND runs.run_id = chosen.run_id
+ORDER BY chosen.moment NULLS FIRST, chosen.began;
+
+-- name: next_wake
+SELECT wake_at FROM runs
+WHERE tenant = %(tenant)s AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > %(after)s
+    AND head IS NOT NULL AND workflow_name = ANY(%(workflow_names)s::TEXT[])
+ORDER BY wake_at LIMIT 1;
+
+-- name: fork_that_rests
+-- A fork that has nothing but a checkpoint of this run.
+SELECT fork.run_id
+FROM runs AS fork
+JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+WHERE fork.tenant = %(tenant)s AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
+    AND checkpoints.run_id = %(run_id)s AND fork.run_id <> %(run_id)s
+LIMIT 1;
+
+-- name: count_checkpoints_of_run
+SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: next_token
+-- Above all that were given before, and above this one.
+SELECT next_above('tokens', %(above)s);
+
+-- name: note_token
+-- One that was made elsewhere, so that none of ours is lower.
+SELECT next_above('tokens', %(token)s);
+
+-- name: next_command
+-- Above all that were given before, and above this one.
+SELECT next_above('command_numbers', %(above)s);
+
+-- name: count_pruned
+INSERT INTO pruned (tenant, number) VALUES (%(tenant)s, %(by)s);
+
+-- name: pruned
+SELECT coalesce(sum(number), 0)::BIGINT FROM pruned WHERE tenant = %(tenant)s;
+
+-- name: reset_pruned
+DELETE FROM pruned WHERE tenant = %(tenant)s;
+
+-- name: put_part
+INSERT INTO parts (tenant, hash, kind, refs, data) VALUES (%(tenant)s, %(hash)s, %(kind)s, %(refs)s, %(data)s)
+ON CONFLICT (tenant, hash) DO NOTHING;
+
+-- name: put_checkpoint
+INSERT INTO checkpoints (
+    tenant, checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
+    status, wake_at, checksum, header, toc
+) VALUES (
+    %(tenant)s, %(checkpoint_id)s, %(run_id)s, %(workflow_name)s, %(position)s, %(previous_id)s, %(timestamp)s, %(moment)s, %(iteration_count)s,
+    %(settled)s, %(status)s, %(wake_at)s, %(checksum)s, %(header)s, %(toc)s
+);
+
+-- name: put_record
+-- Nobody else writes to this journal: whoever does holds the run.
+WITH replaced AS (
+    UPDATE journal SET head = %(head)s, checksum = %(checksum)s, refs = %(refs)s, data = %(data)s
+    WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND hashtextextended(key, 0) = hashtextextended(%(key)s, 0) AND key = %(key)s
+    RETURNING 1
+)
+INSERT INTO journal (tenant, run_id, key, head, checksum, refs, data)
+SELECT %(tenant)s, %(run_id)s, %(key)s, %(head)s, %(checksum)s, %(refs)s, %(data)s
+WHERE NOT EXISTS (SELECT 1 FROM replaced);
+
+-- name: has_record_with_parts
+SELECT 1 FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND hashtextextended(key, 0) = hashtextextended(%(key)s, 0) AND key = %(key)s AND refs <> '[]';
+
+-- name: journal
+-- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
+-- and how many there are. A run that has none is a row without a record.
+SELECT journal.*, runs.head AS run_head, runs.records AS due
+FROM runs LEFT JOIN journal ON journal.tenant = %(tenant)s AND journal.run_id = runs.run_id
+WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY journal.ordinal;
+
+-- name: count_records_with_parts
+SELECT count(*) FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
+
+-- name: drop_journal
+DELETE FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: drop_journals_of_forks
+-- Those of the forks that have nothing but this checkpoint.
+DELETE FROM journal WHERE tenant = %(tenant)s AND run_id IN (
+    SELECT run_id FROM runs WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id = %(checkpoint_id)s
+);
+
+-- name: put_command
+INSERT INTO inbox (number, tenant, run_id, id, kind, expects, checksum, refs, data)
+VALUES (%(number)s, %(tenant)s, %(run_id)s, %(id)s, %(kind)s, %(expects)s, %(checksum)s, %(refs)s, %(data)s);
+
+-- name: command
+SELECT inbox.*, runs.head AS run_head
+FROM inbox JOIN runs ON runs.tenant = %(tenant)s AND runs.run_id = inbox.run_id
+WHERE inbox.tenant = %(tenant)s AND inbox.run_id = %(run_id)s
+    AND hashtextextended(inbox.id, 0) = hashtextextended(%(id)s, 0) AND inbox.id = %(id)s;
+
+-- name: commands
+-- With how many there are. A run that has none is a row without a command.
+SELECT inbox.*, runs.head AS run_head, runs.commands AS due
+FROM runs LEFT JOIN inbox ON inbox.tenant = %(tenant)s AND inbox.run_id = runs.run_id
+WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY inbox.number;
+
+-- name: newest_command
+SELECT coalesce(max(number), 0) FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: has_command
+SELECT 1 FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s;
+
+-- name: has_command_with_parts
+SELECT 1 FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s AND refs <> '[]';
+
+-- name: drop_command
+DELETE FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND hashtextextended(id, 0) = hashtextextended(%(id)s, 0) AND id = %(id)s;
+
+-- name: count_expecting_commands_with_parts
+SELECT count(*) FROM inbox
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND expects IS NOT NULL AND refs <> '[]';
+
+-- name: drop_expecting_commands
+DELETE FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND expects IS NOT NULL;
+
+-- name: count_commands_with_parts
+SELECT count(*) FROM inbox WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
+
+-- name: put_batch
+INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksum, refs, data)
+VALUES (%(tenant)s, %(run_id)s, %(first)s, %(count)s, %(checkpoint_id)s, %(moment)s, %(checksum)s, %(refs)s, %(data)s);
+
+-- name: batches
+-- From the one on that holds the next event, with the numbers of the newest event of the run and of the last one that
+-- was removed. A run that has none is a row without a batch.
+SELECT events.*, runs.head AS run_head, runs.events AS newest, runs.forgotten AS forgotten
+FROM runs LEFT JOIN events ON events.tenant = %(tenant)s AND events.run_id = runs.run_id
+    AND events.first >= coalesce(
+        (SELECT max(first) FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <= %(after)s + 1), 0
+    )
+WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s
+ORDER BY events.first LIMIT %(limit)s;
+
+-- name: forget_events
+-- What comes before the first batch of a run was forgotten where the run comes from.
+UPDATE runs SET forgotten = %(last)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
+-- name: count_batches_with_parts
+SELECT count(*) FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
+
+-- name: batches_but_newest
+-- All but the newest so many of a run.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND first < (
+        SELECT first FROM events
+        WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY first DESC LIMIT 1 OFFSET %(keep)s - 1
+    )
+ORDER BY first LIMIT %(limit)s;
+
+-- name: batches_older
+-- Those of a run before the first that is young enough, so that what stays has no gap.
+SELECT first, refs <> '[]' AS has_parts FROM events
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+    AND first < coalesce(
+        (
+            SELECT first FROM events
+            WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND (moment IS NULL OR moment >= %(cutoff)s)
+            ORDER BY first LIMIT 1
+        ),
+        9223372036854775807
+    )
+ORDER BY first LIMIT %(limit)s;
+
+-- name: drop_batches
+-- The oldest ones of a run, up to this one.
+DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <= %(last)s;
+
+-- name: is_checkpoint
+SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
+
+-- name: checkpoint
+SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
+
+-- name: checkpoints
+SELECT * FROM checkpoints WHERE tenant = %(tenant)s ORDER BY sequence;
+
+-- name: checkpoints_of_workflow
+SELECT * FROM checkpoints
+WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)
+    AND workflow_name = %(workflow_name)s
+ORDER BY sequence;
+
+-- name: checkpoints_of_run
+-- With how many there are. A run that has none is a row without a checkpoint.
+SELECT checkpoints.*, runs.head AS run_head, runs.checkpoints AS due
+FROM runs LEFT JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.run_id = runs.run_id
+WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY checkpoints.sequence;
+
+-- name: ids
+SELECT checkpoint_id FROM checkpoints WHERE tenant = %(tenant)s ORDER BY sequence;
+
+-- name: ids_of_workflow
+SELECT checkpoint_id FROM checkpoints
+WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)
+    AND workflow_name = %(workflow_name)s
+ORDER BY sequence;
+
+-- name: latest_of_workflow
+SELECT * FROM checkpoints
+WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextextended(%(workflow_name)s, 0)
+    AND workflow_name = %(workflow_name)s
+ORDER BY sequence DESC LIMIT 1;
+
+-- name: newest_of_run
+SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY position DESC LIMIT 1;
+
+-- name: drop_checkpoint
+DELETE FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
+
+-- name: prune_but_newest
+-- All but the newest so many of a run; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND position < (
+            SELECT position FROM checkpoints
+            WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY position DESC LIMIT 1 OFFSET %(keep)s - 1
+        )
+        AND checkpoint_id <> %(head)s
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs
+            WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY position LIMIT %(limit)s
+);
+
+-- name: prune_older
+-- Those of a run that are older; never its head, nor what a fork rests on.
+DELETE FROM checkpoints WHERE sequence IN (
+    SELECT sequence FROM checkpoints
+    WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND moment < %(cutoff)s
+        AND checkpoint_id <> %(head)s
+        AND checkpoint_id NOT IN (
+            SELECT parent_checkpoint_id FROM runs
+            WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id IS NOT NULL
+        )
+    ORDER BY moment LIMIT %(limit)s
+);
+
+-- name: finished_runs
+-- Settled and old, with no command that waits; not the run that commits, nor one that a fork rests on, nor
+-- one that somebody changes just now.
+SELECT * FROM runs
+WHERE tenant = %(tenant)s
+    AND settled
+    AND moment < %(cutoff)s
+    AND run_id <> %(besides)s
+    AND commands = 0
+    AND NOT EXISTS (
+        SELECT 1 FROM runs AS fork
+        JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+        WHERE fork.tenant = %(tenant)s AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
+            AND checkpoints.run_id = runs.run_id
+    )
+ORDER BY moment LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED;
+
+-- name: parts
+-- Parts with all that they refer to.
+WITH RECURSIVE wanted (hash) AS (
+    SELECT unnest(%(roots)s::TEXT[]) COLLATE "C"
+    UNION
+    SELECT unnest(string_to_array(translate(parts.refs, '[]" ', ''), ',')) COLLATE "C"
+    FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash
+)
+SELECT parts.hash, parts.kind, parts.refs, parts.data, parts.refs ~ '^\[("\w+"(, ?"\w+")*)?\]$' AS has_refs
+FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash;
+
+-- name: sweep
+-- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not. Nobody writes
+-- meanwhile. What is no JSON any more is an error, not a reason to remove anything. Paths may be text that the server
+-- can't take apart, so hashes are found by where they stand.
+WITH RECURSIVE needed (hash) AS (
+    (
+        SELECT (regexp_matches(toc::JSON::TEXT, ':\s*"([^"\\]*)"', 'g'))[1] COLLATE "C"
+        FROM checkpoints WHERE tenant = %(tenant)s
+        UNION
+        SELECT json_array_elements_text(refs::JSON) FROM journal WHERE tenant = %(tenant)s
+        UNION
+        SELECT json_array_elements_text(refs::JSON) FROM inbox WHERE tenant = %(tenant)s
+        UNION
+        SELECT json_array_elements_text(refs::JSON) FROM events WHERE tenant = %(tenant)s
+    )
+    UNION
+    SELECT json_array_elements_text(parts.refs::JSON) COLLATE "C"
+    FROM needed JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = needed.hash
+)
+DELETE FROM parts WHERE tenant = %(tenant)s AND hash IN (
+    SELECT hash FROM parts
+    WHERE tenant = %(tenant)s AND NOT EXISTS (SELECT 1 FROM needed WHERE needed.hash = parts.hash)
+    LIMIT %(limit)s
+);
+
+-- name: count_checkpoints
+SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s;
+
+-- name: snapshot
+SELECT pg_current_snapshot()::TEXT AS snapshot;
+
+-- name: owner
+-- What is known of a process: whether it has let go of its lock, since the server runs that it took it on, and whether
+-- its lease is over. One of which nothing is known has ended long ago.
+SELECT pg_try_advisory_xact_lock_shared(%(key)s::BIGINT) AS is_free,
+    coalesce((SELECT server_started = pg_postmaster_start_time() FROM owners WHERE id = %(id)s), TRUE) AS is_same_server,
+    coalesce(
+        (SELECT renewed_at + make_interval(secs => lease_seconds) < clock_timestamp() FROM owners WHERE id = %(id)s),
+        TRUE
+    ) AS is_over;
+
+-- name: enter_owner
+INSERT INTO owners (id, host, boot, pid, lease_seconds, renewed_at, server_started)
+VALUES (%(id)s, %(host)s, %(boot)s, %(pid)s, %(lease_seconds)s, clock_timestamp(), pg_postmaster_start_time())
+ON CONFLICT (id) DO UPDATE SET
+    lease_seconds = excluded.lease_seconds, renewed_at = excluded.renewed_at, server_started = excluded.server_started;
+
+-- name: drop_old_owners
+-- Those of which nothing was heard for a day beyond their lease.
+DELETE FROM owners WHERE renewed_at + make_interval(secs => lease_seconds) < clock_timestamp() - INTERVAL '1 day';

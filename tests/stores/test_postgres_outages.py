@@ -1,0 +1,263 @@
+"""A PostgreSQL server that restarts, and connections that are lost just when it matters: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cutting import Cut, Cutter
+from tests.postgres_server import needs_postgres, new_server, shared_server
+
+from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
+from perdure.records import Halt
+from perdure.stores.postgres import PostgresStore
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
+    from tests.postgres_server import Server
+
+pytestmark = needs_postgres
+
+PARKED = Halt("parked", "2024-01-01T00:00:00+00:00", "for a test")
+
+
+@pytest.fixture
+def server() -> Generator[Server]:
+    """A server of the test's own."""
+    server = new_server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def cutter() -> Generator[Cutter]:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as directory:
+        cutter = Cutter(Path(directory), shared_server().directory)
+        yield cutter
+        cutter.close()
+
+
+@pytest.mark.parametrize("is_crash", [False, True])
+async def test_a_run_goes_on_when_the_server_is_restarted_in_the_middle_of_it(
+    server: Server,
+    is_crash: bool,  # noqa: FBT001
+) -> None:
+    store = PostgresStore(server.dsn)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit(events=events("told 0"))
+    restarts = asyncio.create_task(restarted(server, times=3, is_crash=is_crash))
+    while not restarts.done() or run.position < 30:
+        number = run.position + 1
+        await run.note(finished(f"step {number}"))
+        await run.post(command(f"message {number}"))
+        await run.commit(
+            {"a": text_part(f"{number}")}, consumed=(f"message {number}",), events=events(f"told {number}")
+        )
+    await restarts
+    count = run.position + 1
+    assert list(await store.ids()) == [f"r@{number}" for number in range(count)]
+    assert list(await run.events(limit=10 * count)) == [f"{number + 1}=told {number}" for number in range(count)]
+    assert list(await run.inbox()) == []
+    assert list(await store.journal("r")) == []
+    await store.close()
+
+
+async def restarted(server: Server, *, times: int, is_crash: bool) -> None:
+    for _ in range(times):
+        await asyncio.to_thread(server.crash if is_crash else server.stop)
+        await asyncio.to_thread(server.start)
+
+
+async def test_after_a_restart_of_the_server_the_owner_is_still_the_owner(server: Server) -> None:
+    store = PostgresStore(server.dsn)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit()
+    server.restart()
+    assert (await store.watch("r", seen=run.at("nowhere"))).owner == run.at("r@0").owner
+    await run.commit()
+    await store.close()
+
+
+async def test_a_server_that_stays_away_is_an_error_that_says_so(server: Server) -> None:
+    store = PostgresStore(server.dsn, patience_seconds=0.2)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    server.stop()
+    with pytest.raises(CheckpointWriteError, match=r"'r'.*can't be reached.*see to the server"):
+        await run.commit()
+    with pytest.raises(WorkflowCheckpointException, match="can't be reached"):
+        await store.ids()
+    server.start()
+    await run.commit()
+    assert list(await store.ids()) == ["r@0"]
+    await store.close()
+
+
+async def test_a_store_waits_for_a_server_that_is_about_to_start(server: Server) -> None:
+    server.stop()
+    store = PostgresStore(server.dsn)
+    asked = asyncio.create_task(store.ids())
+    await asyncio.to_thread(server.start)
+    assert list(await asked) == []
+    await store.close()
+
+
+class Lossy:
+    """A store whose connection can be cut, and another one on the same schema that sees what is there."""
+
+    def __init__(self, cutter: Cutter) -> None:
+        schema = shared_server().fresh_schema()
+        self.cutter = cutter
+        self.store = PostgresStore(f"postgresql://perdure@/postgres?host={cutter.directory}", schema=schema)
+        self.seen = PostgresStore(shared_server().dsn, schema=schema)
+
+    @contextlib.contextmanager
+    def cut(self, cut: Cut) -> Generator[None]:
+        """Cut the connection once while this lasts."""
+        before = self.cutter.cuts
+        self.cutter.cut_next(cut)
+        yield
+        assert self.cutter.cuts == before + 1
+
+
+@pytest.fixture
+async def lossy(cutter: Cutter) -> AsyncGenerator[Lossy]:
+    lossy = Lossy(cutter)
+    yield lossy
+    await lossy.store.close()
+    await lossy.seen.close()
+
+
+cuts = pytest.mark.parametrize("cut", ["before", "after"])
+
+
+async def begun(lossy: Lossy) -> RunDriver:
+    run = await RunDriver.start(lossy.store, ManualClock(), "r")
+    await run.commit({"a": text_part("0")}, events=events("zero"))
+    await run.commit({"a": text_part("1")}, events=events("one"))
+    return run
+
+
+@cuts
+async def test_a_commit_of_unknown_outcome_is_written_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    await run.post(command("waits"))
+    with lossy.cut(cut):
+        await run.commit({"a": text_part("2")}, events=events("two"))
+    assert run.waiting == (await lossy.seen.inbox("r"))[0].number
+    await run.commit({"a": text_part("3")}, events=events("three"))
+    assert list(await lossy.seen.ids()) == ["r@0", "r@1", "r@2", "r@3"]
+    assert list(await run.events()) == ["1=zero", "2=one", "3=two", "4=three"]
+
+
+@cuts
+async def test_records_and_commits_of_one_batch_are_settled_together(lossy: Lossy, cut: Cut) -> None:
+    run, other = await begun(lossy), await RunDriver.start(lossy.store, ManualClock(), "o")
+    with lossy.cut(cut):
+        await asyncio.gather(run.note(finished("a")), other.note(finished("b")), run.commit(), other.commit())
+    assert list(await lossy.seen.ids()) == ["r@0", "r@1", *sorted(["r@2", "o@0"])]
+    assert list(await lossy.seen.journal("r")) == []
+
+
+@cuts
+async def test_a_record_of_unknown_outcome_is_there_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        await run.note(finished("a", "x", text_part("part")))
+    assert list(await run.noted()) == ["a=x"]
+
+
+@cuts
+async def test_a_claim_and_a_release_of_unknown_outcome_hold(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        run.claim = await lossy.store.claim("r")
+    await run.commit()
+    with lossy.cut(cut):
+        await lossy.store.release(run.claim, halt=PARKED)
+    record = await lossy.seen.run("r")
+    assert record is not None
+    assert (record.halt, record.owner) == (PARKED, None)
+
+
+@cuts
+async def test_a_claim_by_a_token_from_elsewhere_holds(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        run.claim = await lossy.store.claim("r", token=1000)
+    assert run.claim.token == 1000
+    await run.commit()
+    assert (await lossy.store.claim("r")).token > 1000
+
+
+@cuts
+async def test_a_new_run_of_unknown_outcome_begins_once(lossy: Lossy, cut: Cut) -> None:
+    with lossy.cut(cut):
+        claim = await lossy.store.claim("r", create=new_run("r"))
+    run = RunDriver(lossy.store, ManualClock(), "r", "flow")
+    run.claim = claim
+    await run.commit()
+    assert [record.run_id for record in await lossy.seen.runs()] == ["r"]
+
+
+@cuts
+async def test_a_rewind_of_unknown_outcome_is_done_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        await run.rewind("r@0", nonce="new")
+    record = await lossy.seen.run("r")
+    assert record is not None
+    assert (record.head, record.nonce) == ("r@0", "new")
+
+
+@cuts
+async def test_a_command_of_unknown_outcome_is_posted_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        (number,) = await run.post(command("a", "x", text_part("part")))
+    assert [(each.id, each.number) for each in await lossy.seen.inbox("r")] == [("a", number)]
+
+
+@cuts
+async def test_a_checkpoint_is_deleted_and_a_run_removed_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    with lossy.cut(cut):
+        assert await lossy.store.delete("r@0") is True
+    assert await lossy.store.delete("r@0") is False
+    await run.release()
+    with lossy.cut(cut):
+        assert await lossy.store.remove("r") is True
+    assert await lossy.store.remove("r") is False
+    assert list(await lossy.seen.runs()) == []
+
+
+@cuts
+async def test_a_run_of_unknown_outcome_is_restored_once(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    await run.post(command("waits"))
+    await run.release()
+    archive = await lossy.store.archive("r")
+    assert await lossy.store.remove("r")
+    with lossy.cut(cut):
+        await lossy.store.restore(archive)
+    assert await lossy.seen.run("r") == archive.record
+    archived = await lossy.seen.archive("r")
+    assert replace(archived, inbox=()) == replace(archive, inbox=())
+    assert [each.id for each in archived.inbox] == ["waits"]
+
+
+@cuts
+async def test_a_collection_of_unknown_outcome_is_done(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    await lossy.store.delete("r@0")
+    with lossy.cut(cut):
+        await lossy.store.collect()
+    assert list(await lossy.seen.parts([text_part("0").hash])) == []
+    assert list(await lossy.seen.parts([text_part("1").hash])) == [text_part("1").hash]
+    await run.commit()

@@ -1,0 +1,239 @@
+"""Several real processes on one PostgreSQL schema: who may write, and what becomes of the killed and the frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.postgres_server import needs_postgres, shared_server
+
+from perdure.errors import RunBusyError
+from perdure.stores.postgres import PostgresStore
+from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from typing import Self
+
+    from perdure.records import Claim
+
+pytestmark = needs_postgres
+
+CHILD = Path(__file__).with_name("postgres_child.py")
+OK = {"ok": None}
+LONG = 600.0
+
+
+class Child:
+    """A process with the store open."""
+
+    def __init__(self, schema: str, lease_seconds: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(CHILD), shared_server().dsn, schema, str(lease_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, do: str, **arguments: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def ask(self, do: str, **arguments: object) -> Any:
+        self.tell(do, **arguments)
+        return self.hear()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> int:
+        """Let it come to its end by itself; its exit code."""
+        self._process.communicate(timeout=60)
+        return self._process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._process.send_signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def schema() -> str:
+    return shared_server().fresh_schema()
+
+
+@pytest.fixture
+async def store(schema: str) -> AsyncGenerator[PostgresStore]:
+    store = PostgresStore(shared_server().dsn, schema=schema)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def start(schema: str) -> Generator[Callable[..., Child]]:
+    """Starts processes; each is ready to take orders."""
+    with contextlib.ExitStack() as children:
+
+        def start(*, lease_seconds: float = LONG) -> Child:
+            child = children.enter_context(Child(schema, lease_seconds))
+            assert child.hear() == "ready"
+            return child
+
+        yield start
+
+
+async def claim_when_free(store: PostgresStore, run_id: str) -> Claim:
+    while True:
+        with contextlib.suppress(RunBusyError):
+            return await store.claim(run_id)
+
+
+async def test_processes_make_the_schema_at_once(start: Callable[..., Child], store: PostgresStore) -> None:
+    children = [start() for _ in range(5)]
+    for child in children:
+        child.tell("ids")
+    assert [child.hear() for child in children] == [{"ok": []}] * 5
+    assert list(await store.ids()) == []
+
+
+async def test_processes_commit_to_their_own_runs_at_once(start: Callable[..., Child], store: PostgresStore) -> None:
+    children = {f"run {number}": start() for number in range(3)}
+    for run_id, child in children.items():
+        child.tell("claim", run=run_id)
+        child.tell("commit", run=run_id, times=15)
+    for child in children.values():
+        assert [child.hear(), child.hear()] == [OK, OK]
+    for run_id in children:
+        manifests = await store.manifests(run_id=run_id)
+        assert [manifest.position for manifest in manifests] == list(range(15))
+        for manifest in manifests:
+            assert set(manifest.toc.values()) == set(await store.parts(manifest.toc.values()))
+
+
+async def test_of_processes_that_begin_a_run_at_once_one_has_it(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    children = [start() for _ in range(4)]
+    for number in range(5):
+        for child in children:
+            child.tell("claim", run=f"run {number}")
+        answers = [child.hear() for child in children]
+        assert [answer for answer in answers if answer == OK] == [OK]
+        assert {answer["error"] for answer in answers if answer != OK} == {"RunBusyError"}
+    assert list(await store.runs()) == []
+
+
+async def test_the_run_of_a_killed_process_is_claimed_at_once(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    for _ in range(3):
+        child = start(lease_seconds=LONG)
+        assert child.ask("claim", run="r") == OK
+        assert child.ask("commit", run="r", times=1) == OK
+        with pytest.raises(RunBusyError):
+            await store.claim("r")
+        child.kill()
+        await store.release(await store.claim("r"))
+
+
+async def test_the_run_of_a_process_that_ended_is_claimed_at_once(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    child = start(lease_seconds=LONG)
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    assert child.end() == 0
+    assert (await store.claim("r")).attempts == 1
+
+
+async def test_a_frozen_process_is_replaced_after_its_lease_and_can_write_nothing_when_it_thaws(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    child = start(lease_seconds=2.0)
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    with pytest.raises(RunBusyError):
+        await store.claim("r")
+    child.signal(signal.SIGSTOP)
+    claim = await claim_when_free(store, "r")
+    child.signal(signal.SIGCONT)
+    assert child.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
+    assert list(await store.ids()) == ["r@0"]
+    await store.release(claim)
+
+
+async def test_a_process_that_is_frozen_while_it_writes_holds_nobody_up_for_long(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    child = start(lease_seconds=1.0)
+    assert child.ask("claim", run="r") == OK
+    child.tell("commit on and on", run="r")
+    told = [child.hear() for _ in range(5)]
+    child.signal(signal.SIGSTOP)
+    await store.release(await claim_when_free(store, "r"))
+    await store.collect()
+    assert list(await store.ids())[: len(told)] == told
+
+
+async def test_the_runs_of_the_dead_are_due(start: Callable[..., Child], store: PostgresStore) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    assert list(await store.due(at="2000", workflow_names=["flow"], limit=9)) == []
+    child.kill()
+    while not (due := await store.due(at="2000", workflow_names=["flow"], limit=9)):
+        pass
+    assert [each.record.run_id for each in due] == ["r"]
+
+
+async def test_a_forked_child_is_another_owner_and_does_its_parent_no_harm(
+    start: Callable[..., Child], store: PostgresStore
+) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    orders = [{"do": "claim", "run": "r"}, {"do": "claim", "run": "s"}, {"do": "commit", "run": "s", "times": 1}]
+    refused, *others = child.ask("fork", then=orders)["ok"]
+    assert refused["error"] == "RunBusyError"
+    assert others == [OK, OK]
+    assert child.ask("commit", run="r", times=1) == OK
+    with pytest.raises(RunBusyError):
+        await store.claim("r")
+    await store.claim("s")
+    child.kill()
+    await store.claim("r")
+
+
+async def test_what_a_commit_refers_to_is_never_swept(schema: str) -> None:
+    """State A, B, A: the part of the third commit is there from the first, and nobody needs it in between."""
+    stores = [PostgresStore(shared_server().dsn, schema=schema) for _ in range(2)]
+    run = await RunDriver.start(stores[0], ManualClock(), "r")
+    for number in range(40):
+        part = raw_part(b"A" * 3000) if number % 2 else text_part("B")
+        head, _ = await asyncio.gather(run.commit({"a": part}), stores[1].collect())
+        assert list(await stores[1].parts([part.hash])) == [part.hash]
+        if number:
+            await stores[0].delete(f"r@{number - 1}")
+        assert head == f"r@{number}"
+    for each in stores:
+        await each.close()
