@@ -38,9 +38,8 @@ _OPTIONS = {
 _UNTIL_WE_END = '"$@" & server=$!; cat >/dev/null; kill -INT $server; wait $server'
 
 
-@functools.cache
-def binaries() -> Path | None:
-    """Where the programs of the server are; None if no wheel for this Python has them."""
+def _programs() -> Path | None:
+    """Where a wheel has put the programs of the server; None if there is none for this Python."""
     found = importlib.util.find_spec(_WHEEL)
     if found is None or found.origin is None:
         return None
@@ -48,8 +47,39 @@ def binaries() -> Path | None:
 
 
 needs_postgres = pytest.mark.skipif(
-    binaries() is None, reason="no wheel with a PostgreSQL server is installed for this Python"
+    _programs() is None, reason="no wheel with a PostgreSQL server is installed for this Python"
 )
+
+
+@functools.cache
+def binaries() -> Path | None:
+    """The programs, where the server's user can run them."""
+    programs = _programs()
+    if programs is None:
+        return None
+    package = programs.parents[1]
+    return programs if _is_reachable(programs) else _copied(package) / programs.relative_to(package)
+
+
+def _is_reachable(programs: Path) -> bool:
+    """Whether the server's user can run it where it is; an environment below /root is for root alone."""
+    try:
+        command = [programs / "postgres", "--version"]
+        subprocess.run(command, check=True, capture_output=True, cwd="/", user=_server_user(), group=_server_user())
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+def _copied(package: Path) -> Path:
+    """The package, with the libraries beside it, where everybody can read it, for as long as we live."""
+    room = Path(tempfile.mkdtemp(prefix="pg-programs-"))
+    room.chmod(0o755)
+    atexit.register(shutil.rmtree, room, ignore_errors=True)
+    for each in package.parent.glob(f"{package.name}*"):
+        if each.is_dir() and not each.name.endswith(".dist-info"):
+            shutil.copytree(each, room / each.name)
+    return room / package.name
 
 
 @dataclass
@@ -132,7 +162,7 @@ class Server:
 
     def _binary(self, name: str) -> str:
         directory = binaries()
-        assert directory is not None
+        assert directory is not None, "tests that need a server are marked with needs_postgres"
         return str(directory / name)
 
     def _tool(self, name: str, *arguments: str, check: bool = True) -> int:
