@@ -63,8 +63,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         transform_hooks: Iterable[Hook[UpdateT]] | None = None,
         cleanup_hooks: Iterable[CleanupHook] | None = None,
         result_hooks: Iterable[Hook[FinalT]] | None = None,
+        keeps_updates: bool = True,
     ) -> None:
         self._source = stream
+        self._keeps_updates = keeps_updates
         self._iterator: AsyncIterator[UpdateT] | None = None
         self._finalizer = finalizer
         self._transform_hooks = list(transform_hooks or ())
@@ -84,7 +86,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @property
     def updates(self) -> list[UpdateT]:
-        """The updates so far, as they were handed out."""
+        """The updates so far, as they were handed out; none if the stream was told to keep none."""
         return list(self._updates)
 
     @property
@@ -247,7 +249,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             self._outcome = _Finished(await self._final_response())
             return update
         update = await _passed_through(self._transform_hooks, update)
-        self._updates.append(update)
+        if self._keeps_updates:
+            self._updates.append(update)
         return update
 
     async def _final_response(self) -> FinalT:

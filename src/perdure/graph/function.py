@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
 from perdure.graph.executor import Dispatch, Executor, Route, rewire
+from perdure.graph.exits import no_exit
 from perdure.graph.handlers import HandlerTypes, context_types, split_types
 from perdure.types import contains_typevar
 
@@ -79,8 +80,11 @@ def _is_async(func: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
-    """Call a sync function. A thread can't be cancelled: whoever cancels waits until the function has returned."""
-    call = asyncio.ensure_future(asyncio.to_thread(func, *arguments))
+    """Call a sync function. A thread can't be cancelled: whoever cancels waits until the function has returned.
+
+    If it has done its work by then, the work is done: it must not be done again because somebody wanted to stop.
+    """
+    call = asyncio.ensure_future(asyncio.to_thread(_called, func, *arguments))
     interruption: asyncio.CancelledError | None = None
     while not call.done():
         try:
@@ -88,10 +92,13 @@ async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
         except asyncio.CancelledError as error:
             interruption = error
     error = None if call.cancelled() else call.exception()
-    if interruption is not None:
-        raise interruption
-    if error is not None:
-        raise error
+    if error is not None or call.cancelled():
+        raise interruption or error or asyncio.CancelledError
+
+
+def _called(func: Callable[..., Any], *arguments: Any) -> None:
+    with no_exit():
+        func(*arguments)
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:

@@ -50,8 +50,11 @@ class Journal(Protocol):
         """Keep a record. Nobody waits for it."""
         ...
 
-    async def put(self, key: str, encoded: Encoded) -> None:
-        """Keep a record; it is synced when this returns. Raises CheckpointWriteError, ClaimLostError."""
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
+        """Keep a record; it is synced when this returns. What only says that something begins is no progress.
+
+        Raises CheckpointWriteError, ClaimLostError.
+        """
         ...
 
     def records(self, home: str | None = None) -> Mapping[str, Kept]:
@@ -99,7 +102,7 @@ class NoJournal:
     def note(self, key: str, encode: Callable[[], Encoded]) -> None:
         """Forget it."""
 
-    async def put(self, key: str, encoded: Encoded) -> None:
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Forget it."""
 
     def records(self, home: str | None = None) -> Mapping[str, Kept]:
@@ -199,9 +202,9 @@ class RunJournal:
         except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
             logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
 
-    async def put(self, key: str, encoded: Encoded) -> None:
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Write a record and wait until it is synced."""
-        record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts)
+        record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress)
         try:
             await self._store.record(self._claim, head=self._head, records=[record])
         except AgentFrameworkException:
@@ -250,9 +253,9 @@ class _JournalPart:
         """Keep a record without waiting."""
         self._journal.note(f"{self._prefix}{key}", encode)
 
-    async def put(self, key: str, encoded: Encoded) -> None:
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Keep a record, synced."""
-        await self._journal.put(f"{self._prefix}{key}", encoded)
+        await self._journal.put(f"{self._prefix}{key}", encoded, is_progress=is_progress)
 
     def records(self, home: str | None = None) -> Mapping[str, Kept]:
         """All records, or those of one activation, with their parts."""

@@ -269,7 +269,8 @@ class Steps:
                 key=step.key,
                 request_id=self._request_id(step, step.round),
             )
-            await self._around.put(step.place, record.encoded())
+            # Of a process that dies in the step each time, this is all that is ever written.
+            await self._around.put(step.place, record.encoded(), is_progress=not is_open)
 
     async def _wait(self, tries: Tries) -> None:
         # A wait in place is work: another wait of the handler, however long, does not put off the next attempt.

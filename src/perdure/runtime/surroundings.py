@@ -76,7 +76,7 @@ class Surroundings:
         """The activation is over, and is not entered again in this life."""
         self.values.held.pop(f"{self.root_id}/{home}", None)
 
-    async def put(self, key: str, encoded: Encoded) -> bool:
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
         """Record something, synced, even if whoever waits for it is cancelled; whether it is on record now.
 
         Raises CheckpointWriteError.
@@ -84,7 +84,7 @@ class Surroundings:
         if not self.keeps_records:
             return False
         try:
-            await finished(self.journal.put(key, encoded))
+            await finished(self.journal.put(key, encoded, is_progress=is_progress))
         except (ClaimLostError, StaleHeadError):
             raise
         except WorkflowCheckpointException as error:

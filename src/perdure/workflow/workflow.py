@@ -234,7 +234,11 @@ class Workflow:
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
-            self._events(call, session), finalizer=finish, cleanup_hooks=[partial(self._make_room, session)]
+            self._events(call, session),
+            finalizer=finish,
+            cleanup_hooks=[partial(self._make_room, session)],
+            # Whoever advances runs for others needs no list of all that they ever told.
+            keeps_updates=not call.is_unasked,
         )
         session.occupant.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
