@@ -46,3 +46,21 @@ def test_a_person_is_asked_and_answers_in_another_call(tmp_path: Path) -> None:
         ]
     )
     assert run(program, tmp_path) == "['lasting']\n"
+
+
+def test_a_host_runs_the_workflow_of_the_first_program(tmp_path: Path) -> None:
+    definition = (
+        programs()[0].partition("async def main")[0].replace("workflow = ", "def make_workflow():\n    return ")
+    )
+    [service] = [program for program in programs() if "Host(" in program]
+    setup, _, body = service.partition("async with host")
+    program = "\n".join(
+        [
+            definition,
+            setup,
+            "async def main():",
+            textwrap.indent(f"async with host{body}", "    "),
+            "asyncio.run(main())",
+        ]
+    )
+    assert run(program, tmp_path) == "['A text about lasting, reviewed']\n"
