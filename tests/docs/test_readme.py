@@ -49,18 +49,10 @@ def test_a_person_is_asked_and_answers_in_another_call(tmp_path: Path) -> None:
 
 
 def test_a_host_runs_the_workflow_of_the_first_program(tmp_path: Path) -> None:
-    definition = (
-        programs()[0].partition("async def main")[0].replace("workflow = ", "def make_workflow():\n    return ")
-    )
+    definition = programs()[0].partition("async def main")[0]
+    factory = definition.replace("workflow = ", "def make_workflow():\n    return ")
     [service] = [program for program in programs() if "Host(" in program]
     setup, _, body = service.partition("async with host")
-    program = "\n".join(
-        [
-            definition,
-            setup,
-            "async def main():",
-            textwrap.indent(f"async with host{body}", "    "),
-            "asyncio.run(main())",
-        ]
-    )
+    main = textwrap.indent(f"async with host{body}", "    ")
+    program = "\n".join([factory, setup, "async def main():", main, "asyncio.run(main())"])
     assert run(program, tmp_path) == "['A text about lasting, reviewed']\n"
