@@ -18,13 +18,15 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo    kill a workflow, resume it in a new process, compare: under a minute"
 	@echo "make test    run the tests"
-	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left"
+	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left;"
+	@echo "             then kill and freeze hosts with 200 runs on them, a minute for each store"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
 	@echo "make bench   compare with other libraries, in an environment of its own"
 	@echo "make clean   remove all that make has made"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes,"
-	@echo "SOAK_MINUTES=60 how long a soak takes; ARGS='--seed 7' repeats what a seed has found."
+	@echo "SOAK_MINUTES=60 how long a soak takes; ARGS='--seed 7' repeats what a seed has found,"
+	@echo "STORM='--seed 7' what one has found among the hosts."
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/demo.py
@@ -34,6 +36,8 @@ test: $(VENV)/.test
 
 soak: $(VENV)/.test
 	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 20 --rounds 1 --races 10 $(ARGS)
+	$(BIN)/python -m tests.hosting.chaos --store sqlite --hosts 2,3 --runs 200 --seconds 60 $(STORM)
+	$(BIN)/python -m tests.hosting.chaos --store postgres --hosts 2,3 --runs 200 --seconds 60 $(STORM)
 
 check: lint types layers test
 

@@ -54,5 +54,5 @@ def test_a_host_runs_the_workflow_of_the_first_program(tmp_path: Path) -> None:
     [service] = [program for program in programs() if "Host(" in program]
     setup, _, body = service.partition("async with host")
     main = textwrap.indent(f"async with host{body}", "    ")
-    program = "\n".join([factory, setup, "async def main():", main, "asyncio.run(main())"])
+    program = f"{factory}\n{setup}\nasync def main():\n{main}\nasyncio.run(main())"
     assert run(program, tmp_path) == "['A text about lasting, reviewed']\n"
