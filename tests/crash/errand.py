@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.crash.servers import with_postgres
+
 from perdure import (
     Executor,
     FailedMessage,
@@ -25,6 +27,7 @@ from perdure import (
 )
 from perdure.runtime.steps import NOT_DONE
 from perdure.testing.resume import Subject, effect, main, returned, was_begun
+from perdure.testing.resume.kinds import SHIPPED
 
 if TYPE_CHECKING:
     from perdure import PendingRequest
@@ -242,7 +245,6 @@ def others_amount(request: PendingRequest, number: int) -> int:
     return amount(request) + number
 
 
-subject = Subject(build=build, message=7, turns=(8,), answer=amount, rival=others_amount)
-
 if __name__ == "__main__":
-    main(subject)
+    storages = with_postgres(SHIPPED)
+    main(Subject(build=build, message=7, turns=(8,), answer=amount, rival=others_amount, storages=storages))

@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.crash.servers import with_postgres
+
 from perdure import (
     Executor,
     WorkflowBuilder,
@@ -19,16 +21,17 @@ from perdure import (
 )
 from perdure.storages.shipped import StoreStorage
 from perdure.stores.file import FileStore
-from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.subject import SHIPPED
+from perdure.testing.resume import Kind, Subject, effect, main, returned
+from perdure.testing.resume.kinds import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from perdure import Workflow
-    from perdure.records import Claim, Command, Commit, JournalRecord, Manifest, RunRecord
+    from perdure.records import Archive, Claim, Command, Commit, JournalRecord, Manifest, RunRecord
     from perdure.stores.port import Store
+    from perdure.testing.resume import Chance
 
 
 ACTIVATION = re.compile(r"(^|/)\d+\.\d+/[^/]+#\d+$")
@@ -96,6 +99,22 @@ class Blind(Faulty):
             return ()
 
 
+class Careless(Faulty):
+    """Leaves behind what a superstep has finished when a run is exported."""
+
+    async def archive(self, run_id: str) -> Archive:
+        return replace(await self.inner.archive(run_id), journal=())
+
+
+class Plain(Faulty):
+    """Has nothing but the port of a store."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"archive", "restore", "remove", "tenant"}:
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
 def opening(fault: type[Faulty]) -> Callable[[Path], StoreStorage]:
     """Opens a storage with a fault."""
     return lambda directory: StoreStorage(cast("Store", fault(FileStore(directory))))
@@ -104,6 +123,15 @@ def opening(fault: type[Faulty]) -> Callable[[Path], StoreStorage]:
 def elsewhere(directory: Path) -> StoreStorage:
     """A storage whose files are not where the suite looks for them."""
     return StoreStorage(FileStore(directory.with_name("elsewhere")))
+
+
+def flipped(directory: Path, chance: Chance) -> str | None:
+    """Damage one of the checkpoints that are elsewhere."""
+    path = chance.one_of(sorted(directory.with_name("elsewhere").glob("*.json")))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return f"{path.name} was damaged"
 
 
 class Asker(Executor):
@@ -168,14 +196,20 @@ FAULTS = {
     "rash": opening(Rash),
     "gullible": opening(Gullible),
     "blind": opening(Blind),
+    "careless": opening(Careless),
+    "plain": opening(Plain),
     "elsewhere": elsewhere,
+    "known": Kind(elsewhere, spoil=flipped),
 }
 
-subject = Subject(
-    build=asking, message="go", answer=lambda _: 1, rival=lambda _, number: number, storages={**SHIPPED, **FAULTS}
-)
-if os.environ.get("MOODY"):
-    subject = Subject(build=moody_workflow, message="go")
+
+def subject() -> Subject:
+    """The workflow that asks, or the moody one, on stores with and without faults."""
+    if os.environ.get("MOODY"):
+        return Subject(build=moody_workflow, message="go")
+    storages = with_postgres({**SHIPPED, **FAULTS})
+    return Subject(build=asking, message="go", answer=lambda _: 1, rival=lambda _, number: number, storages=storages)
+
 
 if __name__ == "__main__":
-    main(subject)
+    main(subject())

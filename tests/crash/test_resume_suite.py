@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.crash.servers import SERVER
+from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.testing.resume import Report, run_suite
 from perdure.testing.resume.points import WINDOWS
@@ -13,8 +16,26 @@ ROOT = Path(__file__).parents[2]
 SEED = "20260"
 
 
+KINDS = ["file", "sqlite", pytest.param("postgres", marks=needs_postgres)]
+
+
+@pytest.fixture(autouse=True)
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program know our server, if the test is about it."""
+    if "postgres" in request.node.name:
+        monkeypatch.setenv(SERVER, shared_server().dsn)
+
+
 def violated(report: Report) -> set[str]:
     return {violation.property for violation in report.violations}
+
+
+def left_behind(kind: str) -> list[tuple[object, ...]]:
+    """The schemas that the suite has made and not dropped."""
+    if kind != "postgres":
+        return []
+    with closing(shared_server().connect()) as connection:
+        return connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'resume%'").fetchall()
 
 
 def short(kind: str, *options: str) -> Report:
@@ -23,7 +44,7 @@ def short(kind: str, *options: str) -> Report:
     return run_suite("tests.crash.faulty", *few, *options, cwd=ROOT)
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(kind: str) -> None:
     few = ("--points", "2", "--kills", "5", "--rounds", "1", "--races", "1")
     report = run_suite("tests.crash.errand", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
@@ -31,18 +52,20 @@ def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(k
     for window in WINDOWS.values():
         assert report.windows[f"{window}/{kind}"], f"no kill {window}:\n{report.table()}"
     assert report.kills[f"random/{kind}"] >= 5
+    assert report.checks[f"recovery from an export/{kind}"]
+    assert not left_behind(kind)
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_operations_of_a_store_can_be_the_last_ones(kind: str) -> None:
-    report = short(kind, "--points", "8", "--races", "4")
+    report = short(kind, "--points", "5", "--rounds", "0", "--races", "3")
     assert report.is_clean, report.table()
-    assert report.windows[f"inside the commit/{kind}"] >= 8, report.table()
-    assert report.windows[f"while an answer or a message is recorded/{kind}"] >= 6, report.table()
+    assert report.windows[f"inside the commit/{kind}"] >= 5, report.table()
+    assert report.windows[f"while an answer or a message is recorded/{kind}"] >= 5, report.table()
 
 
 def test_a_store_that_forgets_what_was_recorded_is_found_out() -> None:
-    report = short("forgetful", "--points", "3")
+    report = short("forgetful", "--points", "3", "--rounds", "0", "--races", "0")
     assert "effect once" in violated(report), report.table()
 
 
@@ -72,13 +95,31 @@ def test_damage_that_finds_no_place_is_not_shown_to_be_survived() -> None:
     assert report.table().count("not tried") == 1, "the races, which were not wanted"
 
 
+def test_damage_is_done_by_the_kind_that_knows_where() -> None:
+    report = short("known", "--points", "0", "--races", "0")
+    assert report.is_clean, report.table()
+
+
+def test_a_store_that_loses_records_on_export_is_found_out() -> None:
+    report = short("careless", "--points", "0", "--rounds", "3", "--races", "0")
+    assert violated(report) == {"recovery from an export"}, report.table()
+    assert any("done again after it had returned" in each.what for each in report.violations), report.table()
+
+
+def test_from_a_store_without_exports_none_is_tried() -> None:
+    report = short("plain", "--points", "1", "--rounds", "1", "--races", "0")
+    assert report.is_clean, report.table()
+    assert not report.checks["recovery from an export/plain"]
+    assert "not tried" in next(line for line in report.table().splitlines() if line.startswith("recovery from"))
+
+
 def test_a_store_that_takes_every_answer_is_found_out() -> None:
-    report = short("gullible", "--points", "1", "--races", "6")
+    report = short("gullible", "--points", "0", "--rounds", "0", "--races", "6")
     assert "consume once" in violated(report), report.table()
 
 
 def test_a_store_that_hides_damage_is_found_out() -> None:
-    report = short("blind", "--points", "1", "--rounds", "3")
+    report = short("blind", "--points", "0", "--rounds", "3", "--races", "0")
     assert "checkpoint validity" in violated(report), report.table()
 
 
@@ -100,6 +141,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     example = page.partition("```python\n")[2].partition("```")[0]
     program = tmp_path / "my_check.py"
     program.write_text(example, encoding="utf-8")
-    report = run_suite(program, "--seed", SEED, "--points", "1", "--kills", "1", "--rounds", "1", "--races", "1")
+    few = ("--stores", "sqlite", "--points", "1", "--kills", "0", "--rounds", "1", "--races", "1")
+    report = run_suite(program, "--seed", SEED, *few)
     assert report.is_clean, report.table()
     assert report.checks["effect once/sqlite"]

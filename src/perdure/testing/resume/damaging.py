@@ -2,32 +2,58 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import WorkflowException
+from perdure.testing.resume.chance import Chance
+from perdure.testing.resume.lives import alone
 from perdure.testing.resume.looking import Look
 from perdure.testing.resume.subject import RUN_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.storages.shipped import StoreStorage
-    from perdure.testing.resume.chance import Chance
     from perdure.testing.resume.stage import Place, Stage, Undisturbed
 
 _NEEDLE_BYTES = 16
 _FLIP = 0x20
+_SEEDS = 1 << 32
 
 
 def check_damage(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
-    """Flip a byte in what checkpoints are made of; in each copy one."""
-    spots = _spots(stage, expected.place)
-    if rounds and not spots:
-        stage.report.missed("checkpoint validity", stage.kind, "no file of the store has a checkpoint to be damaged")
-    for path, offset in chance.shuffled(spots)[:rounds]:
-        place = expected.place.copied_to(stage.new_directory())
-        _flip(place.store / path, offset)
-        how = f"in {place.directory}, byte {offset} of {path} was flipped"
+    """Damage what checkpoints are made of; in each copy one place of it."""
+    damage = _damage(stage, expected.place, chance)
+    for number in range(rounds):
+        place = stage.copied(expected.place)
+        what = damage(place)
+        if what is None:
+            if number == 0:
+                stage.report.missed("checkpoint validity", stage.kind, "the store has no checkpoint to be damaged")
+            return
+        how = f"in {place.directory}, {what}"
         stage.report.checked("checkpoint validity", stage.kind, _fault(stage, place, expected.look), how)
+
+
+def _damage(stage: Stage, source: Place, chance: Chance) -> Callable[[Place], str | None]:
+    """What damages one place of a copy and says which; it says None when there is none left."""
+    spoil = stage.subject.kind(stage.kind).spoil
+    if spoil is not None:
+        # It draws in a process of its own, so what it has drawn is not known here.
+        return lambda place: alone(partial(spoil, place.store, Chance(str(chance.below(_SEEDS)))))
+    spots = iter(chance.shuffled(_spots(stage, source)))
+
+    def flip(place: Place) -> str | None:
+        spot = next(spots, None)
+        if spot is None:
+            return None
+        path, offset = spot
+        _flip(place.store / path, offset)
+        return f"byte {offset} of {path} was flipped"
+
+    return flip
 
 
 def _spots(stage: Stage, place: Place) -> list[tuple[Path, int]]:

@@ -138,8 +138,5 @@ class Disturbing:
         broken = next((what for look in run.looks if (what := look.is_continued_by(last))), None)
         differs = last.gap() or broken or self.expected.differs(last, self.stage.subject)
         self.report.checked("prefix continuation", kind, differs, run.history)
-        noted = Effects.of(run.place.effects)
-        missing = noted.missing(self.expected.effects.begun)
-        repeated = f"done again after it had returned: {', '.join(noted.repeated)}" if noted.repeated else None
-        lost = f"never done: {', '.join(missing)}" if missing else None
-        self.report.checked("effect once", kind, repeated or lost, run.history)
+        fault = Effects.of(run.place.effects).fault(self.expected.effects)
+        self.report.checked("effect once", kind, fault, run.history)

@@ -173,6 +173,9 @@ class Effects:
                     repeated.append(name)
         return cls(begun, frozenset(done), tuple(repeated))
 
-    def missing(self, expected: Iterable[str]) -> tuple[str, ...]:
-        """Which of these were never begun."""
-        return tuple(name for name in expected if name not in self.begun)
+    def fault(self, expected: Effects) -> str | None:
+        """What was done again, or never, though others have done it; None if there is nothing."""
+        if self.repeated:
+            return f"done again after it had returned: {', '.join(self.repeated)}"
+        missing = [name for name in expected.begun if name not in self.begun]
+        return f"never done: {', '.join(missing)}" if missing else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check_forks(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
     """Fork a finished run at checkpoints of chance; the second fork of each is killed on its way."""
     for _ in range(rounds):
-        place = expected.place.copied_to(stage.new_directory())
+        place = stage.copied(expected.place)
         position = chance.below(expected.look.checkpoints)
         how = f"in {place.directory}, forks of checkpoint number {position}"
         try:

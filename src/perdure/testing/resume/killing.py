@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +12,7 @@ from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.stores.sqlite_database import SqliteDatabase
 from perdure.testing.resume import effects
+from perdure.testing.resume.operations import writing
 from perdure.testing.resume.points import is_resuming, reach
 
 if TYPE_CHECKING:
@@ -27,74 +26,35 @@ if TYPE_CHECKING:
 _OPEN_INTENT = b'"open"'
 
 
-class _Writing:
-    """Which writes are under way in this process, so that an operation knows what it is part of."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kinds: Counter[str] = Counter()
-
-    @contextmanager
-    def of(self, kind: str) -> Generator[None]:
-        """A write of this kind is under way."""
-        with self._lock:
-            self._kinds[kind] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._kinds[kind] -= 1
-
-    @contextmanager
-    def operation(self, name: str) -> Generator[None]:
-        """An operation, with a point before and one after it if it is part of a write."""
-        self.point(f"before {name}")
-        yield
-        self.point(f"after {name}")
-
-    def point(self, name: str) -> None:
-        """A point, if it is part of a write."""
-        kind = self._kind()
-        if kind is not None:
-            reach(f"{kind} {name}")
-
-    def _kind(self) -> str | None:
-        with self._lock:
-            return next((kind for kind in ("commit", "post", "record") if self._kinds[kind]), None)
-
-
-_writing = _Writing()
-
-
 class KillingDisk(Disk):
     """This machine's file system, with points around whatever changes it."""
 
     def make_directory(self, path: Path) -> None:
-        with _writing.operation("make_directory"):
+        with writing.operation("make_directory"):
             super().make_directory(path)
 
     def write_new(self, path: Path, data: bytes) -> None:
-        with _writing.operation("write_new"):
+        with writing.operation("write_new"):
             super().write_new(path, data)
 
     def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
-        with _writing.operation("write_at"):
+        with writing.operation("write_at"):
             super().write_at(path, offset, data, sync=sync)
 
     def link(self, source: Path, target: Path) -> None:
-        with _writing.operation("link"):
+        with writing.operation("link"):
             super().link(source, target)
 
     def rename(self, source: Path, target: Path) -> None:
-        with _writing.operation("rename"):
+        with writing.operation("rename"):
             super().rename(source, target)
 
     def remove(self, path: Path) -> None:
-        with _writing.operation("remove"):
+        with writing.operation("remove"):
             super().remove(path)
 
     def sync_directory(self, path: Path) -> None:
-        with _writing.operation("sync_directory"):
+        with writing.operation("sync_directory"):
             super().sync_directory(path)
 
 
@@ -106,19 +66,19 @@ class KillingDatabase(SqliteDatabase):
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         if not self._is_writing:
             return super().execute(name, **parameters)
-        with _writing.operation(name):
+        with writing.operation(name):
             return super().execute(name, **parameters)
 
     @contextmanager
     def transaction(self, *, durable: bool = True, alone: bool = False) -> Generator[None]:
-        with _writing.operation("transaction"), super().transaction(durable=durable, alone=alone):
+        with writing.operation("transaction"), super().transaction(durable=durable, alone=alone):
             self._is_writing = True
             try:
                 yield
             finally:
                 self._is_writing = False
             # All statements are done, and none of them counts yet.
-            _writing.point("before COMMIT")
+            writing.point("before COMMIT")
 
 
 class KillingStore:
@@ -154,7 +114,7 @@ class KillingStore:
     async def post(self, run_id: str, command: Command) -> Command:
         """A command from outside."""
         reach("post before all")
-        with _writing.of("post"):
+        with writing.of("post"):
             standing = await self._inner.post(run_id, command)
         reach("post after all")
         return standing
@@ -166,7 +126,7 @@ class KillingStore:
         is_intent = any(_OPEN_INTENT in record.data for record in records)
         finished = effects.about_to_record(records)
         reach("record before all")
-        with _writing.of("record"):
+        with writing.of("record"):
             await self._inner.record(claim, head=head, records=records, durable=durable)
         reach("record after all")
         effects.recorded(finished)
@@ -178,7 +138,7 @@ class KillingStore:
         kinds = self._kinds(commit)
         for kind in kinds:
             reach(f"{kind} before commit")
-        with _writing.of("commit"):
+        with writing.of("commit"):
             newest = await self._inner.commit(claim, commit)
         effects.committed()
         for kind in (*kinds, "told"):

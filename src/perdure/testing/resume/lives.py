@@ -6,16 +6,19 @@ The parent has imported everything and starts no thread, so a life costs millise
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import select
 import signal
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 LIFE_SECONDS_MAX = 60.0
 _CHUNK = 1 << 16
@@ -75,6 +78,8 @@ def begun(work: Callable[[], Awaitable[object]]) -> Child:
     if pid:
         os.close(writing)
         return Child(pid, reading)
+    # What the parent has made is not looked through for garbage: that would copy it.
+    gc.freeze()
     try:
         os.close(reading)
         _tell(writing, _done(work))
@@ -86,6 +91,15 @@ def begun(work: Callable[[], Awaitable[object]]) -> Child:
 def lived(work: Callable[[], Awaitable[object]], *, kill_after_seconds: float | None = None) -> Ended:
     """Let a child do the work and wait for it."""
     return begun(work).ended(kill_after_seconds=kill_after_seconds)
+
+
+def alone(work: Callable[[], T]) -> T:
+    """What work gives that may start threads, which this process must not have."""
+
+    async def do() -> object:
+        return work()
+
+    return lived(do).result()
 
 
 def _done(work: Callable[[], Awaitable[object]]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import AlreadyAnsweredError, RunBusyError
@@ -28,23 +28,29 @@ _WAYS: Final = ("through the store", "either way", "by running")
 
 @dataclass(frozen=True, slots=True)
 class _Contest:
-    """A run that waits for an answer, and how it ends with each of the answers."""
+    """A run that waits for an answer, and how it ends with those of the answers that have won."""
 
     place: Place
     request_id: str
     answers: tuple[str, ...]
     """Of each rival what it answers, in words."""
-    ends: dict[str, tuple[Look, Counter[str]]]
+    ends: dict[str, tuple[Look, Counter[str]]] = field(default_factory=dict[str, tuple["Look", Counter[str]]])
+
+    def end(self, stage: Stage, answer: str) -> tuple[Look, Counter[str]]:
+        """How the run ends if only one answers, and this."""
+        if answer not in self.ends:
+            self.ends[answer] = _end_alone(stage, self, self.answers.index(answer))
+        return self.ends[answer]
 
 
 def check_races(stage: Stage, *, rounds: int) -> None:
     """Let rivals answer the first request of the run, again and again."""
-    contest = _prepared(stage)
-    if contest is None or not rounds:
+    contest = _prepared(stage) if rounds else None
+    if contest is None:
         return
     _check_crossed(stage, contest)
     for first in range(rounds):
-        place = contest.place.copied_to(stage.new_directory())
+        place = stage.copied(contest.place)
         try:
             what = _raced(stage, contest, place, first)
         except RuntimeError as error:
@@ -62,7 +68,7 @@ def _check_crossed(stage: Stage, contest: _Contest) -> None:
         why = "all rivals answer the same: let Subject(rival=...) answer something else for each number"
         stage.report.missed("consume once", stage.kind, why)
         return
-    place, gate = contest.place.copied_to(stage.new_directory()), Gate()
+    place, gate = stage.copied(contest.place), Gate()
     fate = Fate("answer before commit", instead=gate.wait)
     late = _rival(stage, contest, place, 0, way="by running", fate=fate)
     is_met = gate.gather(1)
@@ -94,16 +100,12 @@ def _prepared(stage: Stage) -> _Contest | None:
     if not found:
         return None
     request_id, *answers = found
-    contest = _Contest(place, request_id, tuple(answers), {})
-    for number, answer in enumerate(answers):
-        if answer not in contest.ends:
-            contest.ends[answer] = _end_alone(stage, contest, number)
-    return contest
+    return _Contest(place, request_id, tuple(answers))
 
 
 def _end_alone(stage: Stage, contest: _Contest, number: int) -> tuple[Look, Counter[str]]:
     """How the run ends if only one answers."""
-    place = contest.place.copied_to(stage.new_directory())
+    place = stage.copied(contest.place)
 
     async def answer(storage: StoreStorage) -> None:
         await storage.respond(RUN_ID, {contest.request_id: await _answer(stage, storage, number)})
@@ -142,7 +144,7 @@ def _outcome(stage: Stage, contest: _Contest, place: Place, outcomes: list[tuple
     if len(won) != 1:
         return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
     stage.life(place).result()
-    return _unlike(stage, place, contest.ends[won.pop()])
+    return _unlike(stage, place, contest.end(stage, won.pop()))
 
 
 def _unlike(stage: Stage, place: Place, expected: tuple[Look, Counter[str]]) -> str | None:

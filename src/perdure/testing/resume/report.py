@@ -15,6 +15,7 @@ Property: TypeAlias = Literal[
     "checkpoint validity",
     "consume once",
     "recovery determinism",
+    "recovery from an export",
     "directed points",
 ]
 
@@ -25,9 +26,13 @@ PROPERTIES: Final[tuple[Property, ...]] = (
     "checkpoint validity",
     "consume once",
     "recovery determinism",
+    "recovery from an export",
     "directed points",
 )
-"""The six, and that every point which a life comes by was hit: a check that can't fail proves nothing."""
+"""The six, the last of them in two parts, and that every point which a life comes by was hit.
+
+A check that can't fail proves nothing.
+"""
 
 _FINDINGS: Final = ("violations", "not_shown")
 

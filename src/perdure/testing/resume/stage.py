@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure.testing.resume import effects
 from perdure.testing.resume.driving import Drive
 from perdure.testing.resume.effects import Effects
-from perdure.testing.resume.lives import lived
+from perdure.testing.resume.lives import alone, lived
 from perdure.testing.resume.looking import Look
 from perdure.testing.resume.points import Fate, lines, live_under
 from perdure.testing.resume.subject import RUN_ID
@@ -47,11 +48,6 @@ class Place:
         """Where a life notes the point that kills it."""
         return self.directory / "hits"
 
-    def copied_to(self, directory: Path) -> Place:
-        """The same at another place."""
-        shutil.copytree(self.directory, directory)
-        return Place(directory)
-
 
 @dataclass(slots=True)
 class Stage:
@@ -61,18 +57,33 @@ class Stage:
     kind: str
     directory: Path
     report: Report
-    _places: int = 0
+    _places: list[Place] = field(default_factory=list[Place])
 
-    def new_directory(self) -> Path:
-        """A path that nothing stands at."""
-        self._places += 1
-        return self.directory / str(self._places)
+    def beside(self, kind: str) -> Stage:
+        """The same subject on another kind of store."""
+        return Stage(self.subject, kind, self.directory.with_name(f"{self.directory.name}-{kind}"), self.report)
 
-    def new_place(self) -> Place:
-        """Room for a new run."""
-        place = Place(self.new_directory())
+    def new_place(self, *inside: str) -> Place:
+        """Room for a new run, in further directories if they are named."""
+        place = Place(self.directory.joinpath(str(len(self._places)), *inside))
         place.store.mkdir(parents=True)
+        self._places.append(place)
         return place
+
+    def copied(self, source: Place, *inside: str) -> Place:
+        """What a place has, at another."""
+        place, copy = self.new_place(*inside), self.subject.kind(self.kind).copy
+        shutil.copytree(source.directory, place.directory, dirs_exist_ok=True)
+        if copy is not None:
+            alone(partial(copy, source.store, place.store))
+        return place
+
+    def clear(self) -> None:
+        """Remove what the places have outside of their directories."""
+        clear = self.subject.kind(self.kind).clear
+        if clear is not None:
+            for place in self._places:
+                alone(partial(clear, place.store))
 
     def life(
         self,

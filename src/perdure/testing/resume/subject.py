@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision
 from perdure.storages.base import StoreStorage
 from perdure.storages.urls import open_storage
-from perdure.testing.resume.killing import file_storage, sqlite_storage, with_points
+from perdure.testing.resume.killing import with_points
+from perdure.testing.resume.kinds import SHIPPED, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from perdure.storages.desk import PendingRequest
+    from perdure.testing.resume.kinds import Storages
     from perdure.workflow.workflow import Workflow
 
-Storages: TypeAlias = "Mapping[str, Callable[[Path], StoreStorage | str]]"
-
 RUN_ID: Final = "subject"
-
-SHIPPED: Final[Storages] = {"file": file_storage, "sqlite": sqlite_storage}
 
 
 def _always_true(request: PendingRequest) -> Any:
@@ -36,7 +34,8 @@ class Subject:
     `build` makes a new instance of the workflow, without a storage. `message` begins the run, each of `turns` is a
     further turn once it is idle. `answer` answers what it asks; `rival` answers as the n-th of several who answer the
     same request at once, each something else (without it, a bool's opposite). `storages` are your own, by name, each
-    opened in a directory, or named by a URL: the suite runs on them instead of those that ship with perdure.
+    opened in a directory, or named by a URL: the suite runs on them instead of those that ship with perdure. For one
+    that has more than the files of its directory, give a `Kind`.
 
     The outputs must depend on nothing but messages, state, steps and answers. `has_fixed_log=False` says that the
     order of supersteps depends on the time, as it does where timers run beside other work: then the log of a disturbed
@@ -51,9 +50,14 @@ class Subject:
     storages: Storages = field(default_factory=lambda: SHIPPED)
     has_fixed_log: bool = True
 
+    def kind(self, name: str) -> Kind:
+        """The kind of storage of a name: one of `storages`, or one that ships."""
+        found = self.storages.get(name) or SHIPPED[name]
+        return found if isinstance(found, Kind) else Kind(found)
+
     def open(self, kind: str, directory: Path) -> StoreStorage:
         """A storage, with points to die at, that trusts what the workflow trusts."""
-        made = self.storages[kind](directory)
+        made = self.kind(kind).open(directory)
         # That of a URL is shared by all of this process, who need no points.
         storage = with_points(StoreStorage(open_storage(made).store) if isinstance(made, str) else made)
         self.build().blueprint.bound(storage)

@@ -18,6 +18,7 @@ from perdure.testing.resume.chance import Chance
 from perdure.testing.resume.damaging import check_damage
 from perdure.testing.resume.disturbing import Disturbing
 from perdure.testing.resume.forking import check_forks
+from perdure.testing.resume.kinds import SHIPPED
 from perdure.testing.resume.racing import check_races
 from perdure.testing.resume.recovering import check_recoveries
 from perdure.testing.resume.report import Report
@@ -50,19 +51,35 @@ class Effort:
         return Effort(self.kills * factor, self.points, self.rounds * factor, self.races * factor)
 
 
-def check(subject: Subject, *, stores: Sequence[str], seed: int, effort: Effort, directory: Path) -> Report:
-    """Run all of it in a directory. This process must not have started a thread: lives are forked from it."""
+def check(
+    subject: Subject, *, stores: Sequence[str], seed: int, effort: Effort, directory: Path, keeps: bool = False
+) -> Report:
+    """Run all of it in a directory. This process must not have started a thread: lives are forked from it.
+
+    What stores have outside of the directory is removed in the end, unless it is to be kept.
+    """
     report = Report(seed, tuple(stores))
     for kind in stores:
         stage = Stage(subject, kind, directory / kind, report)
-        expected = stage.undisturbed()
-        aims = Aims(Chance(f"{seed} aims {kind}"), effort.points)
-        Disturbing(stage, expected, Chance(f"{seed} kills {kind}"), aims).run(random_kills=effort.kills)
-        check_forks(stage, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
-        check_recoveries(stage, expected, Chance(f"{seed} recoveries {kind}"), rounds=effort.rounds)
-        check_races(stage, rounds=effort.races)
-        check_damage(stage, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
+        others = [stage.beside(other) for other in dict.fromkeys((*stores, *SHIPPED)) if other != kind]
+        try:
+            _check_on(stage, others, seed, effort)
+        finally:
+            for each in () if keeps else (stage, *others):
+                each.clear()
     return report
+
+
+def _check_on(stage: Stage, others: Sequence[Stage], seed: int, effort: Effort) -> None:
+    """All of it on one kind of store; the others are those that runs can be taken to."""
+    kind, expected = stage.kind, stage.undisturbed()
+    aims = Aims(Chance(f"{seed} aims {kind}"), effort.points)
+    Disturbing(stage, expected, Chance(f"{seed} kills {kind}"), aims).run(random_kills=effort.kills)
+    check_forks(stage, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
+    recoveries = Chance(f"{seed} recoveries {kind}")
+    check_recoveries(stage, expected, recoveries, rounds=effort.rounds, others=others)
+    check_races(stage, rounds=effort.races)
+    check_damage(stage, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
 
 
 def main(subject: Subject, arguments: Sequence[str] | None = None) -> None:
@@ -109,7 +126,8 @@ def _once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *,
     # What a killed process has written is there, on a disk or not: only a power cut would tell the difference.
     room = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     if keeps:
-        return check(subject, stores=stores, seed=seed, effort=effort, directory=Path(tempfile.mkdtemp(dir=room)))
+        kept = Path(tempfile.mkdtemp(dir=room))
+        return check(subject, stores=stores, seed=seed, effort=effort, directory=kept, keeps=True)
     with tempfile.TemporaryDirectory(dir=room) as directory:
         return check(subject, stores=stores, seed=seed, effort=effort, directory=Path(directory))
 
