@@ -299,7 +299,8 @@ class Archive:
     """A whole run, to be kept elsewhere: all that a store has of it."""
 
     record: RunRecord
-    """Without an owner, a halt and attempts: those are of the place that it leaves."""
+    """Without an owner and attempts: those are of the place that it leaves. Its halt is what it is restored with; a
+    store archives it without one."""
     checkpoints: tuple[ArchivedCheckpoint, ...]
     """In commit order."""
     parts: tuple[Part, ...] = field(repr=False)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.records import Retention
 from perdure.stores.backend import BackedStore, Backend
+from perdure.stores.carrying import done_here
 from perdure.stores.directory import FileBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from perdure.clock import Clock
@@ -32,8 +34,8 @@ class Directly(Generic[B]):
     def do_blocking(self, work: Callable[[B], T]) -> T:
         return work(self._backend)
 
-    def post(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
+    def post(self, work: Callable[[B], T]) -> Future[T]:
+        return done_here(lambda: work(self._backend))
 
     async def close(self) -> None:
         pass

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, RunStatus
+from perdure.records import Command, HeadStatus, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
 from perdure.testing.disk import EVERYTHING_SURVIVES, SimulatedDisk
@@ -205,7 +205,7 @@ def advance(
     run_id: str,
     *,
     settled: bool = False,
-    status: RunStatus = "running",
+    status: HeadStatus = "running",
     wake_at: str | None = None,
     consumed: tuple[str, ...] = (),
     events: NewEvents | None = None,

@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from typing_extensions import override
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import KeepLast, LatestOnly, Retention, digest
+from perdure.records import KeepFor, KeepLast, LatestOnly, Retention, digest
 from perdure.stores import lines
 from perdure.stores.directory import FileBackend
 from perdure.stores.disk import Disk, Stamp
@@ -879,4 +880,23 @@ async def test_what_another_process_does_shows_in_what_changes(tmp_path: Path) -
     assert len(set(seen)) == len(seen)
     await store.run("r")
     assert backend.changes() == seen[-1]
+    await store.close()
+
+
+async def test_runs_that_can_not_be_read_do_not_keep_the_finished_ones(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = FileStore(tmp_path, retention=Retention(finished_runs=KeepFor(timedelta(days=1))), clock=clock)
+    for name in ("a", "b", "c", "d", "e", "f"):
+        run = await RunDriver.start(store, clock, name)
+        await run.commit(settled=True)
+        await run.release()
+    for name in ("a", "c", "e"):
+        (tmp_path / ".perdure" / "runs" / f"{name}.log").write_bytes(b"not what was written\n" * 9)
+    clock.advance(timedelta(days=2))
+    busy = await RunDriver.start(store, clock, "busy")
+    for _ in range(3):
+        await busy.commit()
+    assert [await store.run(name) for name in ("b", "d", "f")] == [None, None, None]
+    with pytest.raises(WorkflowCheckpointException, match=r"a\.log' is damaged"):
+        await store.run("a")
     await store.close()

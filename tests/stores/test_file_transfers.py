@@ -18,8 +18,8 @@ from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
-from perdure.testing.stores import raw_part
-from perdure.testing.stores.stories import NOTHING, Picture, pictured, storied
+from perdure.testing.stores import finished, raw_part
+from perdure.testing.stores.stories import HEAD, NOTHING, Picture, pictured, storied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +40,11 @@ Doing: TypeAlias = "Callable[[HostStore], Awaitable[object]]"
 
 async def from_elsewhere() -> Archive:
     store = MemoryStore(clock=ManualClock())
-    await storied(store, ManualClock(), of="another place")
+    run = await storied(store, ManualClock(), of="another place")
+    # As far as the one that was exported here.
+    await run.commit({"more": raw_part(b"of another place" * 900)})
+    await run.rewind(HEAD, nonce="one more")
+    await run.note(finished("a", "of another place"))
     return await store.archive("r")
 
 

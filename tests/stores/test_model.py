@@ -112,8 +112,12 @@ class Run:
         return self.halt is not None and self.halt.kind == "exported"
 
     @property
+    def may_wake(self) -> bool:
+        return self.halt is None and self.status != "cancelled"
+
+    @property
     def is_due(self) -> bool:
-        if self.head is None or self.is_claimed or self.halt or self.status == "cancelled":
+        if self.head is None or self.is_claimed or not self.may_wake:
             return False
         return self.status == "running" or bool(self.inbox) or (self.wake_at is not None and self.wake_at <= TIMES[1])
 
@@ -140,6 +144,13 @@ class Model:
 
     def values(self, checkpoint_id: str | None) -> dict[str, Part]:
         return next((kept.values for kept in self.kept if kept.checkpoint_id == checkpoint_id), dict[str, Part]())
+
+    def can_be_replaced(self, run_id: str, moved: Moved) -> bool:
+        """Whether a run that was exported is not set back, and no fork loses what it rests on."""
+        run, ids = self.runs[run_id], {kept.checkpoint_id for kept in self.of(run_id)}
+        rested_on = ids & {other.rests_on for other in self.runs.values()}
+        is_older = moved.run.position < run.position or moved.run.events < run.events
+        return not is_older and rested_on <= {kept.checkpoint_id for kept in moved.kept}
 
     def tell(self, kept: Kept, events: NewEvents) -> None:
         run = self.runs[kept.run_id]
@@ -491,10 +502,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(run_id=st.sampled_from(RUNS + FORKS), takes_a_detour=st.booleans())
     def restore(self, run_id: str, *, takes_a_detour: bool) -> None:
         moved, run = self.moved.get(run_id), self.model.runs.get(run_id)
-        if moved is None or (run and run.is_exported and self.model.is_rested_on(run_id)):
+        if moved is None:
             return
         if run is not None and run.head is not None and not run.is_exported:
             with pytest.raises(RunExistsError):
+                self.wait(self.store.restore(moved.archive))
+            return
+        if run is not None and run.head is not None and not self.model.can_be_replaced(run_id, moved):
+            with pytest.raises(WorkflowCheckpointException):
                 self.wait(self.store.restore(moved.archive))
             return
         self.wait(self.store.restore(self.wait(detoured(moved.archive)) if takes_a_detour else moved.archive))
@@ -563,7 +578,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert {each.record.run_id: each.commands for each in due} == {
             run_id: run.newest_command for run_id, run in runs.items() if run.is_due
         }
-        wakes = [run.wake_at for run in runs.values() if not run.halt and run.wake_at and run.wake_at > TIMES[0]]
+        set_timers = [run.wake_at for run in runs.values() if run.may_wake and run.wake_at]
+        wakes = [wake_at for wake_at in set_timers if wake_at > TIMES[0]]
         assert await self.store.next_wake(after=TIMES[0], workflow_names=["one", "two"]) == min(wakes, default=None)
 
     async def compare_journal(self, run_id: str) -> None:

@@ -16,6 +16,8 @@ from tests.postgres_server import needs_postgres, new_server, shared_server
 from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import Halt
 from perdure.stores.postgres import PostgresStore
+from perdure.stores.postgres_database import ConflictError, PostgresDatabase
+from perdure.stores.postgres_target import Target
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
 
 if TYPE_CHECKING:
@@ -108,6 +110,39 @@ async def test_a_store_waits_for_a_server_that_is_about_to_start(server: Server)
     await store.close()
 
 
+async def test_a_lock_that_somebody_keeps_is_not_taken_for_a_server_that_is_gone() -> None:
+    schema = shared_server().fresh_schema()
+    store = PostgresStore(shared_server().dsn, schema=schema, patience_seconds=0.0)
+    await store.ids()
+    key = Target.of(shared_server().dsn, schema, lease_seconds=1.0).key("writers")
+    with contextlib.closing(shared_server().connect()) as connection:
+        connection.execute("SELECT pg_advisory_lock_shared(%s)", [key])
+        with pytest.raises(WorkflowCheckpointException, match=r"somebody holds a lock.*pg_stat_activity") as caught:
+            await store.collect()
+    assert "reached" not in str(caught.value)
+    assert await store.collect() == 0
+    await store.close()
+
+
+def test_inside_of_what_is_done_until_it_succeeds_each_try_counts_once() -> None:
+    target = Target.of(shared_server().dsn, shared_server().fresh_schema(), lease_seconds=1.0)
+    tries: list[str] = []
+
+    def inner() -> None:
+        tries.append("inner")
+        raise ConflictError("in the way")
+
+    def outer() -> None:
+        tries.append("outer")
+        database.steadily(inner)
+
+    database = PostgresDatabase(target, pool_size=1, patience_seconds=0.0)
+    with pytest.raises(ConflictError):
+        database.steadily(outer)
+    database.close()
+    assert tries.count("inner") == tries.count("outer") > 1
+
+
 class Lossy:
     """A store whose connection can be cut, and another one on the same schema that sees what is there."""
 
@@ -184,6 +219,21 @@ async def test_a_claim_and_a_release_of_unknown_outcome_hold(lossy: Lossy, cut: 
     record = await lossy.seen.run("r")
     assert record is not None
     assert (record.halt, record.owner) == (PARKED, None)
+
+
+@cuts
+async def test_a_claim_of_unknown_outcome_is_one_attempt_and_tells_of_the_halt(lossy: Lossy, cut: Cut) -> None:
+    run = await begun(lossy)
+    await run.release(halt=PARKED)
+    with lossy.cut(cut):
+        claim = await lossy.store.claim("r")
+    assert (claim.attempts, claim.halt) == (1, PARKED)
+    with lossy.cut(cut):
+        claim = await lossy.store.claim("r")
+    assert (claim.attempts, claim.halt) == (2, None)
+    record = await lossy.seen.run("r")
+    assert record is not None
+    assert record.attempts == 2
 
 
 @cuts

@@ -34,9 +34,9 @@ LONG = 600.0
 class Child:
     """A process with the store open."""
 
-    def __init__(self, schema: str, lease_seconds: float) -> None:
+    def __init__(self, schema: str, lease_seconds: float, *, dsn: str | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), shared_server().dsn, schema, str(lease_seconds)],
+            [sys.executable, str(CHILD), dsn or shared_server().dsn, schema, str(lease_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import traceback
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from psycopg import sql
@@ -24,6 +26,9 @@ from perdure.stores.postgres import PostgresStore
 from perdure.stores.postgres_text import given_text, kept_text
 from perdure.stores.statements import named_statements
 from perdure.testing.stores import ManualClock, RunDriver, command, finished, text_part
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = needs_postgres
 
@@ -145,6 +150,44 @@ async def test_a_database_of_another_encoding_is_refused() -> None:
     with pytest.raises(WorkflowCheckpointException, match=r"SQL_ASCII.*ENCODING 'UTF8'"):
         await store.ids()
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("service=one", "service=two"),
+        ("postgresql:///?service=one", "postgresql:///"),
+        ("host=h hostaddr=10.0.0.1", "host=h hostaddr=10.0.0.2"),
+        ("dbname=x", "host=localhost dbname=x"),
+        ("host=h dbname=a/b", "host=h dbname=a"),
+        ("host=h,i", "host=h"),
+        ("host=h port=1", "host=h port=2"),
+    ],
+)
+def test_two_databases_are_two_places(one: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = tmp_path / "services"
+    services.write_text("[one]\nhost=h1\ndbname=d\n[two]\nhost=h2\ndbname=d\n", encoding="utf-8")
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    assert PostgresStore(one).place != PostgresStore(other).place
+    assert PostgresStore("service=one").place == PostgresStore("host=h1 dbname=d").place
+
+
+def test_what_names_no_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "nowhere"))
+    with pytest.raises(WorkflowCheckpointException, match="see to the service"):
+        PostgresStore("service=one password=hunter2")
+
+
+def test_without_the_library_of_the_driver_it_is_said_how_to_get_it() -> None:
+    script = (
+        "import ctypes.util; ctypes.util.find_library = lambda name: None\n"
+        "from perdure.stores.postgres import PostgresStore\nPostgresStore('postgresql://host/x')"
+    )
+    environment = {**os.environ, "PSYCOPG_IMPL": "python"}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert "needs the library libpq" in done.stderr
+    assert "pip install 'psycopg[binary]'" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["psycopg", "psycopg_pool"])

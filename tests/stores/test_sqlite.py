@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import sqlite3
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.errors import CheckpointDamagedError, CheckpointWriteError, WorkflowCheckpointException
+from perdure.records import KeepFor, Retention
 from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import split
+from perdure.stores.sqlite_database import SqliteDatabase, split
 from perdure.stores.statements import migrations, named_statements
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_part, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -329,7 +332,7 @@ def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
         ("runs_halted", "runs_halted"),
         ("owners", "runs_owned"),
         ("next_wake", "runs_to_wake"),
-        ("fork_that_rests", "runs_that_rest"),
+        ("forks_that_rest", "runs_that_rest"),
         ("ids", "checkpoints_in_order"),
     ],
 )
@@ -371,4 +374,49 @@ async def test_a_database_is_in_wal_mode_and_says_whose_it_is(tmp_path: Path) ->
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     assert pragmas == ["wal", int.from_bytes(b"perd")]
     assert version == len(migrations("sqlite"))
+    await store.close()
+
+
+async def test_a_damaged_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    path, clock = tmp_path / "runs.db", ManualClock()
+    store = SqliteStore(path, retention=Retention(finished_runs=KeepFor(timedelta(days=1))), clock=clock)
+    for name in ("damaged 1", "damaged 2", "sound"):
+        run = await RunDriver.start(store, clock, name)
+        await run.commit(settled=True, status="sleeping", wake_at="2024-01-01" if name == "sound" else "2023-01-01")
+        await run.release()
+        clock.advance(timedelta(seconds=1))
+    change(path, "UPDATE runs SET created_at = 'x' WHERE run_id LIKE 'damaged%'")
+    found = await store.due(at="2024-02", workflow_names=["flow"], limit=1)
+    assert [each.record.run_id for each in found] == ["sound"]
+    assert await store.next_wake(after="2022", workflow_names=["flow"]) == "2024-01-01"
+    clock.advance(timedelta(days=2))
+    busy = await RunDriver.start(store, clock, "busy")
+    await busy.commit()
+    assert await store.run("sound") is None
+    for look in (store.runs(), store.run("damaged 1")):
+        with pytest.raises(CheckpointDamagedError, match="'damaged 1'"):
+            await look
+    await store.close()
+
+
+class Narrow(SqliteDatabase):
+    """A database that takes no large values."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+
+
+async def test_a_value_that_is_too_large_fails_what_it_belongs_to_and_nothing_else(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "runs.db", database=Narrow)
+    runs = [await RunDriver.start(store, ManualClock(), name) for name in ("before", "large", "after")]
+    values = [{"a": raw_part(b"x" * size)} for size in (10, 200_000, 10)]
+    commits = [run.commit(value) for run, value in zip(runs, values, strict=True)]
+    ends = await asyncio.gather(*commits, return_exceptions=True)
+    assert [ends[0], ends[2]] == ["before@0", "after@0"]
+    assert isinstance(ends[1], CheckpointWriteError)
+    assert "'large'" in str(ends[1])
+    assert list(await store.ids()) == ["before@0", "after@0"]
+    await runs[1].commit()
+    assert (await runs[1].record()).head == "large@0"
     await store.close()

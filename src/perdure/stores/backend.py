@@ -6,6 +6,7 @@ writes are grouped: the commits and records that wait when the backend gets to o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.errors import WorkflowCheckpointException, WorkflowException
 from perdure.stores import watching
+from perdure.stores.carrying import Claiming, Owed, carried_out
 from perdure.stores.ids import require_checkpoint_id, require_run_id, require_tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from perdure.records import (
         Archive,
@@ -74,8 +77,11 @@ Pending: TypeAlias = PendingCommit | PendingRecords
 class Backend(Protocol):
     """The operations of the storage port, blocking."""
 
-    def of(self, tenant: str) -> Self:
-        """The same for what belongs to one tenant; light, and sharing everything else. The empty name is nobody's."""
+    def of(self, tenant: str, *, founds: bool) -> Self:
+        """The same for what belongs to one tenant; light, and sharing everything else. The empty name is nobody's.
+
+        Unless it `founds` something, nothing is made for a tenant of whom nothing is here yet.
+        """
         ...
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim: ...
@@ -113,6 +119,8 @@ class Backend(Protocol):
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...
 
     def archive(self, run_id: str) -> Archive: ...
+
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool: ...
 
     def restore(self, archive: Archive) -> None: ...
 
@@ -152,7 +160,7 @@ class Doer(Protocol[B_co]):
 
     def do_blocking(self, work: Callable[[B_co], T]) -> T: ...
 
-    def post(self, work: Callable[[B_co], T]) -> object: ...
+    def post(self, work: Callable[[B_co], T]) -> Future[T]: ...
 
     async def close(self) -> None: ...
 
@@ -160,18 +168,22 @@ class Doer(Protocol[B_co]):
 class _OfTenant(Generic[B]):
     """Does the work on what belongs to one tenant."""
 
-    def __init__(self, doer: Doer[B], name: str) -> None:
+    def __init__(self, doer: Doer[B], name: str, *, founds: bool = False) -> None:
         self._doer = doer
         self._name = name
+        self._founds = founds
 
     async def do(self, work: Callable[[B], T]) -> T:
-        return await self._doer.do(lambda backend: work(backend.of(self._name)))
+        return await self._doer.do(self._of_tenant(work))
 
     def do_blocking(self, work: Callable[[B], T]) -> T:
-        return self._doer.do_blocking(lambda backend: work(backend.of(self._name)))
+        return self._doer.do_blocking(self._of_tenant(work))
 
-    def post(self, work: Callable[[B], T]) -> object:
-        return self._doer.post(lambda backend: work(backend.of(self._name)))
+    def post(self, work: Callable[[B], T]) -> Future[T]:
+        return self._doer.post(self._of_tenant(work))
+
+    def _of_tenant(self, work: Callable[[B], T]) -> Callable[[B], T]:
+        return lambda backend: work(backend.of(self._name, founds=self._founds))
 
     async def close(self) -> None:
         await self._doer.close()
@@ -195,9 +207,12 @@ class BackedStore(Generic[B]):
         self._place = place
         self._doer = doer
         self._writer = writer or doer
+        self._founder = doer
+        """Does what may be the first of its tenant."""
         self._pause = pause
         self._tenant = ""
         self._pending: deque[Pending] = deque()
+        self._owed = Owed()
         self._poller = watching.Poller(lambda: doer.do(_changes), pause)
 
     @property
@@ -221,24 +236,71 @@ class BackedStore(Generic[B]):
             writer=_OfTenant(self._writer, name),
             pause=self._pause,
         )
-        view._tenant = name
+        view._tenant, view._owed = name, self._owed
+        view._founder = _OfTenant(self._doer, name, founds=True)
         return view
 
     async def claim(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Claim:
-        """Take the run for this process."""
+        """Take the run for this process. Whoever is cancelled meanwhile leaves it to nobody."""
         require_run_id(run_id)
-        return await self._change(
-            run_id, lambda backend: backend.claim(run_id, create=create, takeover=takeover, token=token)
-        )
+
+        def make(backend: B) -> Claim:
+            claim = backend.claim(run_id, create=create, takeover=takeover, token=token)
+            self._settle(backend)
+            return claim
+
+        claiming = Claiming(make, self._give_back)
+        job = (self._doer if create is None else self._founder).post(self._changing(run_id, claiming))
+        try:
+            claim = await carried_out(job)
+        except asyncio.CancelledError:
+            await self._abandon(claiming, job)
+            raise
+        assert claim is not None, "a claim is made unless it was abandoned"
+        return claim
+
+    async def _abandon(self, claiming: Claiming[B], job: Future[Claim | None]) -> None:
+        """See to it that a claim is given back, now or when it is made, whether or not this is waited for."""
+        claim = claiming.abandon()
+        # What fails here is tried again, or has made no claim.
+        with contextlib.suppress(Exception):
+            if claim is not None:
+                await self.release(claim, halt=claim.halt)
+            elif claiming.is_begun:
+                await carried_out(job)
+
+    def _give_back(self, backend: B, claim: Claim) -> None:
+        """Leave a run as it was before it was claimed."""
+        try:
+            backend.release(claim, halt=claim.halt)
+        except Exception as error:  # noqa: BLE001 - nobody is there to hear of it
+            self._owed.add(self._tenant, claim, halt=claim.halt, error=error)
+        watching.wake(self._place, claim.run_id, inbox=False, stirs=True)
 
     async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
-        """Give the run free, if the claim still stands."""
-        try:
-            await self._doer.do(lambda backend: backend.release(claim, halt=halt))
-        finally:
+        """Give the run free, if the claim still stands: also if the caller is cancelled, and later if it fails now."""
+
+        def release(backend: B) -> None:
+            backend.release(claim, halt=halt)
+            self._settle(backend)
+
+        def note(job: Future[None]) -> None:
+            error = job.exception()
+            if error is not None:
+                self._owed.add(self._tenant, claim, halt=halt, error=error)
             watching.wake(self._place, claim.run_id, inbox=False, stirs=True)
+
+        job = self._doer.post(release)
+        job.add_done_callback(note)
+        await carried_out(job)
+
+    def _settle(self, backend: B) -> None:
+        """Give free what could not be given free before."""
+        if self._owed:
+            for run_id in self._owed.settle(self._tenant, backend):
+                watching.wake(self._place, run_id, inbox=False, stirs=True)
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
         """Write one commit; the number of the newest command that waits."""
@@ -279,6 +341,8 @@ class BackedStore(Generic[B]):
         except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
             for pending in taken:
                 pending.error = pending.error or error
+        if any(pending.error is None for pending in taken):
+            self._settle(backend)
         commits = [pending for pending in taken if isinstance(pending, PendingCommit)]
         if not commits:
             return False
@@ -299,7 +363,10 @@ class BackedStore(Generic[B]):
         )
 
     async def _change(self, run_id: str, work: Callable[[B], T], *, stirs: bool = False) -> T:
-        """Do what may change a run, and wake those who wait for it, though whoever asked may be gone by then."""
+        return await self._doer.do(self._changing(run_id, work, stirs=stirs))
+
+    def _changing(self, run_id: str, work: Callable[[B], T], *, stirs: bool = False) -> Callable[[B], T]:
+        """What may change a run, and then wakes those who wait for it, though whoever asked may be gone by then."""
 
         def change(backend: B) -> T:
             try:
@@ -307,7 +374,7 @@ class BackedStore(Generic[B]):
             finally:
                 watching.wake(self._place, run_id, stirs=stirs)
 
-        return await self._doer.do(change)
+        return change
 
     async def run(self, run_id: str) -> RunRecord | None:
         """What is known of a run."""
@@ -347,7 +414,12 @@ class BackedStore(Generic[B]):
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
         """Runs that can go on and that nobody living advances."""
         wanted = tuple(workflow_names)
-        return await self._doer.do(lambda backend: backend.due(at=at, workflow_names=wanted, limit=limit))
+
+        def due(backend: B) -> Sequence[Due]:
+            self._settle(backend)
+            return backend.due(at=at, workflow_names=wanted, limit=limit)
+
+        return await self._doer.do(due)
 
     async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
         """When the next timer is due."""
@@ -369,13 +441,22 @@ class BackedStore(Generic[B]):
         require_run_id(run_id)
         return await self._doer.do(lambda backend: backend.archive(run_id))
 
+    async def close_run(
+        self, run_id: str, *, halt: Halt, instead_of: Halt | None = None, takeover: bool = False
+    ) -> bool:
+        """Halt a run that nobody advances."""
+        require_run_id(run_id)
+        return await self._change(
+            run_id, lambda backend: backend.close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
+        )
+
     async def restore(self, archive: Archive) -> None:
         """Keep a run that comes from elsewhere."""
         run_id = archive.record.run_id
         require_run_id(run_id)
         for checkpoint in archive.checkpoints:
             require_checkpoint_id(checkpoint.manifest.checkpoint_id)
-        await self._change(run_id, lambda backend: backend.restore(archive), stirs=True)
+        await self._founder.do(self._changing(run_id, lambda backend: backend.restore(archive), stirs=True))
 
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
         """Forget a run."""

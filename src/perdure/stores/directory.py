@@ -19,10 +19,11 @@ from perdure.stores import retention as keep
 from perdure.stores.backend import PendingCommit, PendingRecords
 from perdure.stores.committing import Committing, require
 from perdure.stores.deleting import Deleting
+from perdure.stores.disk import EmptyDisk
 from perdure.stores.forgetting import Forgetting
 from perdure.stores.gathering import Gathering
 from perdure.stores.ids import file_name
-from perdure.stores.layout import Layout
+from perdure.stores.layout import Layout, is_laid_out
 from perdure.stores.listing import Listing
 from perdure.stores.owners import LEASE_SECONDS, Owners
 from perdure.stores.runjournal import Stay, split
@@ -91,20 +92,22 @@ class FileBackend:
             layout=files, telling=self._telling, gathering=self._gathering, owners=self._owners
         )
 
-    def of(self, tenant: str) -> FileBackend:
+    def of(self, tenant: str, *, founds: bool) -> FileBackend:
         if not tenant:
             return self
-        backend = self._tenants.pop(tenant, None) or FileBackend(
-            self._files.tenants / file_name(tenant),
-            retention=self._retention,
-            clock=self._clock,
-            disk=self._disk,
-            owners=self._owners,
-        )
+        directory = self._files.tenants / file_name(tenant)
+        if not founds and tenant not in self._tenants:
+            with self._errors():
+                if not is_laid_out(self._disk, directory):
+                    return self._below(directory, EmptyDisk())
+        backend = self._tenants.pop(tenant, None) or self._below(directory, self._disk)
         self._tenants[tenant] = backend
         if len(self._tenants) > _REMEMBERED_TENANTS_MAX:
             self._tenants.popitem(last=False)
         return backend
+
+    def _below(self, directory: Path, disk: Disk) -> FileBackend:
+        return FileBackend(directory, retention=self._retention, clock=self._clock, disk=disk, owners=self._owners)
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
         with self._errors(), self._lock():
@@ -180,16 +183,18 @@ class FileBackend:
     def _record(self, waiting: Sequence[PendingRecords]) -> None:
         """Append what is recorded of one run: a line each, all in one write."""
         ready: list[JournalLine] = []
+        accepted: list[Sequence[JournalRecord]] = []
         run: RunLine | None = None
         with _noted(*waiting), self._lock():
             for each in waiting:
                 with _noted(each):
                     run = require(self._line(each.claim.run_id), each.claim, expected_head=each.head)
                     ready.append(self._journal_line(run, each.records))
+                    accepted.append(each.records)
             if run and ready:
                 journal = self._files.journals.of(run.state.record.run_id)
                 journal.append(ready, sync=any(each.is_durable for each in waiting))
-                if any(record.is_progress for each in waiting for record in each.records):
+                if any(record.is_progress for records in accepted for record in records):
                     self._progress(run)
 
     def _journal_line(self, run: RunLine, records: Sequence[JournalRecord]) -> JournalLine:
@@ -247,6 +252,10 @@ class FileBackend:
     def archive(self, run_id: str) -> Archive:
         with self._errors(), self._lock():
             return self._transferring.archive(run_id)
+
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
+        with self._errors(), self._lock():
+            return self._transferring.close(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
 
     def restore(self, archive: Archive) -> None:
         with self._errors(), self._lock():

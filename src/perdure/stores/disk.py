@@ -7,12 +7,15 @@ turn, or forgets what was not synced, shows what a crash leaves behind.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
 
@@ -121,6 +124,55 @@ class Disk:
             # Explicitly: a child that was forked meanwhile has the descriptor too and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+class EmptyDisk(Disk):
+    """One on which nothing is and nothing stays, in the place of a directory that is not there."""
+
+    @override
+    def stamp(self, path: Path) -> Stamp | None:
+        return None
+
+    @override
+    def read(self, path: Path, *, start: int = 0, end: int | None = None) -> bytes:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing here", str(path))
+
+    @override
+    def names(self, directory: Path) -> list[str]:
+        return []
+
+    @override
+    def make_directory(self, path: Path) -> None:
+        pass
+
+    @override
+    def write_new(self, path: Path, data: bytes) -> None:
+        pass
+
+    @override
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        pass
+
+    @override
+    def link(self, source: Path, target: Path) -> None:
+        pass
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        pass
+
+    @override
+    def remove(self, path: Path) -> None:
+        pass
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+    @contextlib.contextmanager
+    @override
+    def lock(self, path: Path) -> Generator[None]:
+        yield
 
 
 def boot_id() -> str:

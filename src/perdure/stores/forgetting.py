@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perdure.errors import CheckpointDamagedError
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import FullHistory
 from perdure.stores import retention as keep
 
@@ -75,10 +75,8 @@ class Forgetting:
         if cutoff is None:
             return
         for log in self._some_logs():
-            line = log.current()
-            if line is None or line.state.record.run_id == pending.claim.run_id:
-                continue
-            if self._is_finished(log, line, cutoff):
+            line = self._finished(log, cutoff)
+            if line is not None and line.state.record.run_id != pending.claim.run_id:
                 pending.removed += (line.state.record.run_id,)
                 self._remove(log)
                 if len(pending.removed) == keep.REMOVED_RUNS_PER_COMMIT_MAX:
@@ -90,6 +88,14 @@ class Forgetting:
         self.layout.drop_journal(name)
         self.layout.inboxes.named(name).drop()
         self.layout.events.named(name).drop()
+
+    def _finished(self, log: RunLog, cutoff: float) -> RunLine | None:
+        """The run, if it is old and has nothing left to do. One that can't be read is left alone."""
+        try:
+            line = log.current()
+            return line if line and self._is_finished(log, line, cutoff) else None
+        except WorkflowCheckpointException:
+            return None
 
     def _is_finished(self, log: RunLog, line: RunLine, cutoff: float) -> bool:
         """Whether a run is old and has nothing left to do, not even a command that waits."""

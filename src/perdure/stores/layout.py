@@ -94,6 +94,11 @@ class Layout:
         self.undertakings.remove_asides()
 
 
+def is_laid_out(disk: Disk, directory: Path) -> bool:
+    """Whether the directory is that of a store."""
+    return _is_written(disk, directory / ".perdure" / "format")
+
+
 def _highest_number(documents: Documents, logs: RunLogs, inboxes: RunFiles[RunInbox]) -> int:
     """The highest number in use anywhere, for when the counter is lost."""
     numbers = [document.sequence for document in documents.all()]

@@ -49,9 +49,9 @@ class Listing:
         return [due for _, due in found[: max(0, limit)]]
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """When the next timer is due of the runs of these workflows that are not halted."""
+        """When the next timer is due of the runs of these workflows that are neither halted nor cancelled."""
         records = (line.state.record for _, line in self._sound(workflow_names))
-        wakes = (record.wake_at for record in records if record.halt is None)
+        wakes = (record.wake_at for record in records if rules.may_wake(record))
         return min((wake_at for wake_at in wakes if wake_at is not None and wake_at > after), default=None)
 
     def _sound(self, workflow_names: Collection[str]) -> Iterator[tuple[str, RunLine]]:

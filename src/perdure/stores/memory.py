@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 from perdure.clock import SystemClock
 from perdure.records import Retention
 from perdure.stores.backend import BackedStore
+from perdure.stores.carrying import done_here
 from perdure.stores.memory_backend import MemoryBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from perdure.clock import Clock
 
@@ -43,8 +45,8 @@ class _Caller:
         with self._lock:
             return work(self._backend)
 
-    def post(self, work: Callable[[MemoryBackend], T]) -> T:
-        return self.do_blocking(work)
+    def post(self, work: Callable[[MemoryBackend], T]) -> Future[T]:
+        return done_here(lambda: self.do_blocking(work))
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -52,12 +52,13 @@ class MemoryBackend:
         self._parts = MemoryParts()
         self._pruned = 0
 
-    def of(self, tenant: str) -> MemoryBackend:
+    def of(self, tenant: str, *, founds: bool) -> MemoryBackend:
         if not tenant:
             return self
-        if tenant not in self._tenants:
-            self._tenants[tenant] = MemoryBackend(retention=self._retention, clock=self._clock)
-        return self._tenants[tenant]
+        backend = self._tenants.get(tenant) or MemoryBackend(retention=self._retention, clock=self._clock)
+        if founds:
+            self._tenants[tenant] = backend
+        return backend
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
         state = self._runs.claimable(run_id, create=create, takeover=takeover, token=token)
@@ -187,9 +188,17 @@ class MemoryBackend:
         parts = tuple(self._parts.closure(archiving.roots(without_parts)))
         return archiving.whole(without_parts, parts)
 
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
+        state = rules.closable(
+            self._runs.get(run_id), run_id, instead_of=instead_of, takeover=takeover, is_given_up=lambda _: False
+        )
+        if state is not None:
+            self._runs.put(rules.released(state, halt=halt))
+        return state is not None
+
     def restore(self, archive: Archive) -> None:
         run_id = archive.record.run_id
-        rules.require_restorable(self._runs.get(run_id), run_id)
+        rules.require_restorable(self._runs.get(run_id), archive, resting=self._resting(run_id))
         replaced = self._checkpoints.of_run(run_id)
         for checkpoint in archive.checkpoints:
             if checkpoint.manifest.checkpoint_id not in replaced:
@@ -206,13 +215,18 @@ class MemoryBackend:
         self._runs.put(archiving.state_of(archive, token=self._runs.fresh_token()))
 
     def remove(self, run_id: str, *, takeover: bool) -> bool:
-        checkpoints = self._checkpoints.of_run(run_id)
-        rests = next((name for name, state in self._runs.items() if state.rests_on in checkpoints), None)
+        rests = next(iter(self._resting(run_id)), None)
         state = self._runs.get(run_id)
         if not rules.removable(state, takeover=takeover, is_replaceable=lambda _: True, rests=rests):
             return False
         self._remove_run(run_id)
         return True
+
+    def _resting(self, run_id: str) -> Mapping[str, str]:
+        """The forks that have nothing but a checkpoint of this run, each with that checkpoint."""
+        own = self._checkpoints.of_run(run_id)
+        resting = ((name, state.rests_on) for name, state in self._runs.items())
+        return {name: checkpoint_id for name, checkpoint_id in resting if checkpoint_id in own}
 
     def journal(self, run_id: str) -> Sequence[JournalRecord]:
         return self._journals.of(run_id)

@@ -32,8 +32,8 @@ class MemoryInboxes:
         return newest.number if newest else 0
 
     def put(self, run_id: str, command: Command) -> Command:
-        """Add a command whose id does not wait yet; the command with its number, which is no less than it had."""
-        self._last_number = max(self._last_number + 1, command.number)
+        """Add a command whose id does not wait yet; the command with its number."""
+        self._last_number += 1
         waiting = rules.posted(command, number=self._last_number)
         self._of_run.setdefault(run_id, {})[command.id] = waiting
         return waiting

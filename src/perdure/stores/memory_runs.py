@@ -81,11 +81,11 @@ class MemoryRuns:
         return sorted(unowned, key=lambda state: (state.moment is not None, state.moment or 0.0))
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """When the next timer is due of those of these workflows that are not halted."""
+        """When the next timer is due of those of these workflows that are neither halted nor cancelled."""
         wakes = (
             state.record.wake_at
             for state in self._states.values()
-            if state.is_known and state.record.halt is None and state.record.workflow_name in workflow_names
+            if state.is_known and rules.may_wake(state.record) and state.record.workflow_name in workflow_names
         )
         return min((wake_at for wake_at in wakes if wake_at is not None and wake_at > after), default=None)
 

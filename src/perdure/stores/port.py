@@ -226,7 +226,7 @@ class Agenda(Protocol):
         ...
 
     async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """When, after that time, the first timer of runs of these workflows is due that are not halted."""
+        """When, after that time, the first timer is due of runs of these workflows that are not halted or cancelled."""
         ...
 
     def stirring(self) -> AbstractAsyncContextManager[Stir]:
@@ -245,10 +245,29 @@ class Transfers(Protocol):
         """
         ...
 
+    async def close_run(
+        self, run_id: str, *, halt: Halt, instead_of: Halt | None = None, takeover: bool = False
+    ) -> bool:
+        """Halt a run that nobody advances, without claiming it: there is no moment in which it is not halted.
+
+        False, and nothing has changed, if its halt is not `instead_of`. The new halt is one that no run has had before.
+        What this process advances itself counts as advanced.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            RunExportedError: the run has moved to another store.
+            RunBusyError: an owner that lives, or that may live elsewhere, or is this process, unless `takeover`.
+            WorkflowCheckpointException: a fork that has no checkpoint of its own yet.
+        """
+        ...
+
     async def restore(self, archive: Archive) -> None:
         """Keep a run that comes from elsewhere, all of it or nothing. It replaces one that was exported from here.
 
-        Raises RunExistsError.
+        It is halted as its record says. Its commands get new numbers.
+
+        Raises RunExistsError, and WorkflowCheckpointException if it is older than the one
+        here, or if it lacks a checkpoint on which a fork rests here.
         """
         ...
 

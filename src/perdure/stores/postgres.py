@@ -52,10 +52,8 @@ class PostgresStore(BackedStore[SqlBackend]):
     ) -> None:
         try:
             from perdure.stores import postgres_opening as opening  # noqa: PLC0415 - the driver comes with an extra
-        except ModuleNotFoundError as error:
-            raise WorkflowCheckpointException(
-                f"a PostgreSQL storage needs the Python package {error.name}: pip install 'perdure[postgres]'"
-            ) from error
+        except ImportError as error:
+            raise WorkflowCheckpointException(f"a PostgreSQL storage needs {_what_is_missing(error)}") from error
         target = opening.Target.of(dsn, schema, lease_seconds=lease_seconds)
         open_backend = functools.partial(
             opening.open_backend,
@@ -67,3 +65,11 @@ class PostgresStore(BackedStore[SqlBackend]):
         )
         crew = opening.Crew(f"perdure {schema}", open_backend, hands=pool_size)
         super().__init__(target.place, crew, writer=crew.orderly, pause=pause)
+
+
+def _what_is_missing(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"the Python package {error.name}: pip install 'perdure[postgres]'"
+    # The driver is there, and says why it can't be used: it has not found the library of PostgreSQL.
+    said = " ".join(str(error).split())
+    return f"the library libpq ({said}): install that of your system, or pip install 'psycopg[binary]'"

@@ -6,6 +6,7 @@ change leaves something behind by which whoever tries again knows it for their o
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from perdure.stores.rules import RunState
 
 
+class _Tried(threading.local):
+    """The claim that the thread has tried last: its token, and the halt that it would end."""
+
+    token: int | None = None
+    halt: Halt | None = None
+
+
 class PostgresBackend(SqlBackend):
     """What belongs to one tenant. Several threads may use it at once."""
 
@@ -43,6 +51,7 @@ class PostgresBackend(SqlBackend):
         self._postgres = database
         self._steadily = database.steadily
         self._session = owners
+        self._tried = _Tried()
 
     @override
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
@@ -51,14 +60,22 @@ class PostgresBackend(SqlBackend):
             self._session.enter()
             return super(PostgresBackend, self).claim(run_id, create=create, takeover=takeover, token=token)
 
-        return self._steadily(claim, again=lambda: self._claimed(run_id, token) or claim())
+        self._tried.token = None
+        return self._steadily(claim, again=lambda: self._claimed(run_id) or claim())
 
-    def _claimed(self, run_id: str, token: int | None) -> Claim | None:
-        """The claim under a token that was made elsewhere, if we have it already. Of our own we make another."""
+    @override
+    def _next_token(self, state: RunState, given: int | None) -> int:
+        token = super()._next_token(state, given)
+        self._tried.token, self._tried.halt = token, state.record.halt
+        return token
+
+    def _claimed(self, run_id: str) -> Claim | None:
+        """The claim that was tried last, if we have it already."""
         state, me = self._when_settled(run_id), self._session.enter()
+        token = self._tried.token
         if token is None or state is None or state.token != token or state.record.owner != me:
             return None
-        return Claim(run_id, token, me, state.record.attempts)
+        return Claim(run_id, token, me, state.record.attempts, self._tried.halt)
 
     def _when_settled(self, run_id: str) -> RunState | None:
         """The run when nobody is about to change it, nor are we ourselves in a session that was lost."""
@@ -134,6 +151,17 @@ class PostgresBackend(SqlBackend):
     @override
     def archive(self, run_id: str) -> Archive:
         return self._steadily(lambda: super(PostgresBackend, self).archive(run_id))
+
+    @override
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
+        def close() -> bool:
+            return super(PostgresBackend, self).close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
+
+        return self._steadily(close, again=lambda: self._is_halted(run_id, halt) or close())
+
+    def _is_halted(self, run_id: str, halt: Halt) -> bool:
+        state = self._when_settled(run_id)
+        return state is not None and state.record.halt == halt
 
     @override
     def restore(self, archive: Archive) -> None:

@@ -37,9 +37,11 @@ _CONFLICTS_MAX = 20
 _CONFLICTS = frozenset({"40001", "40P01", "23505"})
 """Serialisation failure, deadlock, and a row that another has added just now."""
 
-_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "25006", "55P03"})
-"""The session was ended; the server comes or goes, has no room, or is a copy that is not to be written to yet; somebody
-has a lock who may be lost or frozen, and will be found to be."""
+_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300", "25006"})
+"""The session was ended; the server comes or goes, has no room, or is a copy that is not to be written to yet."""
+
+_LOCKED = "55P03"
+"""Somebody has a lock who may be lost or frozen, and will be found to be."""
 
 _PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many", "slots", "terminating")
 """What a server says that will take connections later. There is no code to tell by."""
@@ -49,7 +51,7 @@ _LISTS = frozenset({"roots", "workflow_names", "owners"})
 
 
 class ConnectionLostError(WorkflowCheckpointException):
-    """The server can't be reached, or has ended the session. What was under way may have been done, or not."""
+    """The server can't be reached, has ended the session, or lets us wait. What was under way may have been done."""
 
 
 class ConflictError(WorkflowCheckpointException):
@@ -57,9 +59,10 @@ class ConflictError(WorkflowCheckpointException):
 
 
 class _Held(threading.local):
-    """The connection whose transaction the thread is in."""
+    """The connection whose transaction the thread is in, and whether it does what it does until that is done."""
 
     connection: Connection | None = None
+    is_steady: bool = False
 
 
 class PostgresDatabase:
@@ -81,6 +84,11 @@ class PostgresDatabase:
     def failure(self) -> type[Exception]:
         """What psycopg raises."""
         return psycopg.Error
+
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]:
+        """None is known to be about one value: whoever writes many tries them one by one."""
+        return ()
 
     def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
         """Run the statement of that name. Outside of transactions it only reads, and is tried until it succeeds."""
@@ -160,7 +168,19 @@ class PostgresDatabase:
             self._pool.putconn(connection)
 
     def steadily(self, work: Callable[[], T], *, again: Callable[[], T] | None = None) -> T:
-        """Do the work, and if it was in vain, or may have been, do it `again`. Raises what that has raised last."""
+        """Do the work, and if it was in vain, or may have been, do it `again`. Raises what that has raised last.
+
+        Inside of such work it is the outer one that is done again.
+        """
+        if self._held.is_steady:
+            return work()
+        self._held.is_steady = True
+        try:
+            return self._until_done(work, again or work)
+        finally:
+            self._held.is_steady = False
+
+    def _until_done(self, work: Callable[[], T], again: Callable[[], T]) -> T:
         conflicts, deadline, pause = 0, None, _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -178,7 +198,7 @@ class PostgresDatabase:
                     raise
                 threading.Event().wait(pause)
                 pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-            work = again or work
+            work = again
 
     def _look(self) -> None:
         """See whether the server is there again. The pool would tell later, and not why it is not."""
@@ -225,6 +245,11 @@ def _database_errors(target: Target) -> Generator[None]:
         if error.sqlstate in _CONFLICTS:
             raise ConflictError(
                 f"the database {target.place!r} has too many writers at once: {said}; try again later"
+            ) from error
+        if error.sqlstate == _LOCKED:
+            raise ConnectionLostError(
+                f"somebody holds a lock in the database {target.place!r} for longer than others wait for it: {said}; "
+                "see who it is in pg_stat_activity and try again"
             ) from error
         if _is_lost(error):
             raise ConnectionLostError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -35,7 +36,8 @@ _LOCK_TIMEOUT = "15s"
 _IDLE_SECONDS_MIN = 5.0
 _SCHEMA_SIZE_MAX = 63
 
-_MINDED = ("host", "hostaddr", "port", "dbname", "user")
+_REFUSED = {"sslmode": "none of those that there are"}
+"""What libpq refuses, after it has read service files and the environment, and before it connects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Target:
         if not 0 < lease_seconds < math.inf:
             raise ValueError(f"lease_seconds={lease_seconds!r} is no lease; give a number of seconds larger than zero")
         _require_schema(schema)
-        return cls(schema, _place(given, schema), lease_seconds, {**_OPTIONS, **given})
+        return cls(schema, _place(_resolved(given), schema), lease_seconds, {**_OPTIONS, **given})
 
     def key(self, *names: str) -> int:
         """The number of an advisory lock that these names mean in this schema."""
@@ -87,6 +89,7 @@ class Target:
         connection.execute(
             "SELECT set_config('search_path', quote_ident(%(schema)s), FALSE), "
             "set_config('lock_timeout', %(lock)s, FALSE), "
+            "set_config('standard_conforming_strings', 'on', FALSE), "
             "set_config('idle_in_transaction_session_timeout', %(idle)s, FALSE), "
             "set_config('tcp_keepalives_idle', '30', FALSE), "
             "set_config('tcp_keepalives_interval', '10', FALSE), "
@@ -100,9 +103,7 @@ class Target:
 
     def described(self, error: BaseException) -> str:
         """What an error says, in a line and without the password."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        password = self.options.get("password")
-        return text.replace(password, "***") if password else text
+        return _without_password(str(error) or type(error).__name__, self.options)
 
 
 def _require_schema(schema: str) -> None:
@@ -117,13 +118,33 @@ def _require_schema(schema: str) -> None:
         )
 
 
-def _place(given: dict[str, str], schema: str) -> str:
-    default = {
-        option.keyword.decode(): option.val.decode() for option in pq.Conninfo.get_defaults() if option.val is not None
-    }
-    named = {name: given.get(name) or default.get(name, "") for name in _MINDED}
-    host = named["host"] or named["hostaddr"] or "localhost"
-    return f"postgresql://{host}:{named['port'] or 5432}/{named['dbname'] or named['user']}/{schema}"
+def _without_password(text: str, options: dict[str, str]) -> str:
+    line, password = " ".join(text.split()), options.get("password")
+    return line.replace(password, "***") if password else line
+
+
+def _resolved(given: dict[str, str]) -> dict[str, str]:
+    """The options with those that libpq takes from elsewhere: a service file, the environment, its defaults."""
+    attempt = pq.PGconn.connect_start(conninfo.make_conninfo("", **{**given, **_REFUSED}).encode())
+    try:
+        known = {option.keyword.decode(): option.val.decode() for option in attempt.info if option.val is not None}
+        said = _without_password(attempt.error_message.decode("utf-8", "replace"), given)
+    finally:
+        attempt.finish()
+    # There is a default for the port, unless it has not come that far.
+    if "port" not in known:
+        raise WorkflowCheckpointException(
+            f"the connection string does not lead to a database: {said}; see to the service that it names"
+        )
+    return known
+
+
+def _place(known: dict[str, str], schema: str) -> str:
+    """A text that no other database has. Without a host it is the socket that libpq looks for by itself."""
+    host, address = (urllib.parse.quote(known.get(name, ""), safe="/,") for name in ("host", "hostaddr"))
+    server = f"{host}[{address}]" if host and address else host or address
+    database, inside = (urllib.parse.quote(name, safe="") for name in (known.get("dbname", ""), schema))
+    return f"postgresql://{server}:{known['port']}/{database}/{inside}"
 
 
 def _as_columns(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Columns]:

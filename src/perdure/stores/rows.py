@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from perdure.stores import retention as keep
 from perdure.stores.rules import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.records import HeadStatus
     from perdure.stores.sql_database import Row
@@ -51,6 +52,13 @@ def run_state(row: Row) -> RunState:
     if row["checksum"] not in {None, _checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
     return RunState(record, token=row["token"], moment=row["moment"])
+
+
+def sound_runs(found: Iterable[Row]) -> Iterator[tuple[RunRecord, Row]]:
+    """The runs of those rows that can be read."""
+    for row in found:
+        with contextlib.suppress(CheckpointDamagedError):
+            yield run_state(row).record, row
 
 
 def owner(row: Row) -> Owner | None:

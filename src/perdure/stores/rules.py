@@ -22,7 +22,7 @@ from perdure.stores.retention import moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from perdure.records import Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner
+    from perdure.records import Archive, Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
 
@@ -116,6 +116,26 @@ def progressed(state: RunState) -> RunState:
     return replace(state, record=replace(state.record, attempts=0))
 
 
+def closable(
+    state: RunState | None,
+    run_id: str,
+    *,
+    instead_of: Halt | None,
+    takeover: bool,
+    is_given_up: Callable[[Owner], bool],
+) -> RunState | None:
+    """The run to be closed, if it is halted as was seen. `is_given_up` tells whether its owner advances it no more.
+
+    Raises RunNotFoundError, RunExportedError, RunBusyError, WorkflowCheckpointException.
+    """
+    known = require_own_history(state, run_id)
+    require_here(known)
+    owner = known.record.owner
+    if owner and not takeover and not is_given_up(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    return known if known.record.halt == instead_of else None
+
+
 def removable(
     state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], rests: str | None
 ) -> bool:
@@ -136,10 +156,34 @@ def removable(
     return True
 
 
-def require_restorable(state: RunState | None, run_id: str) -> None:
-    """Refuse a run from elsewhere if there is one of its id here that was not exported."""
-    if state is not None and state.is_known and (state.record.halt is None or state.record.halt.kind != "exported"):
+def require_restorable(state: RunState | None, archive: Archive, *, resting: Mapping[str, str]) -> None:
+    """Refuse a run from elsewhere if there is one of its id here that was not exported, or that it would set back.
+
+    `resting` are the forks that have nothing but a checkpoint of the run here, each with that checkpoint.
+    """
+    if state is None or not state.is_known:
+        return
+    run_id, here = archive.record.run_id, state.record
+    if here.halt is None or here.halt.kind != "exported":
         raise RunExistsError(run_id, is_imported=True)
+    _require_not_older(archive.record, here)
+    kept = {checkpoint.manifest.checkpoint_id for checkpoint in archive.checkpoints}
+    for fork, checkpoint_id in resting.items():
+        if checkpoint_id not in kept:
+            raise WorkflowCheckpointException(
+                f"run {run_id!r} can't be replaced: {fork!r}, a fork of it, has no checkpoint of its own yet, and this "
+                f"file lacks {checkpoint_id!r}, on which it rests; let the fork run, or remove it first"
+            )
+
+
+def _require_not_older(comes: RunRecord, here: RunRecord) -> None:
+    """Refuse what was archived before the run went on."""
+    if comes.position < here.position or comes.events < here.events:
+        raise WorkflowCheckpointException(
+            f"run {comes.run_id!r} can't be replaced: this file is from before the run went on: it stands at "
+            f"checkpoint {comes.position} and event {comes.events}, the one that was exported from here at "
+            f"{here.position} and {here.events}; take the newest file, or remove the run here first"
+        )
 
 
 def require_own_history(state: RunState | None, run_id: str) -> RunState:
@@ -161,10 +205,14 @@ def archived(state: RunState) -> RunRecord:
 
 def is_due(record: RunRecord, *, commands: int, at: str) -> bool:
     """Whether a run that nobody advances can go on: its head leaves work, its timer is due, or a command waits."""
-    if record.halt is not None or record.status == "cancelled":
-        # Who wants to go on with one of these says so.
+    if not may_wake(record):
         return False
     return record.status == "running" or commands > 0 or (record.wake_at is not None and record.wake_at <= at)
+
+
+def may_wake(record: RunRecord) -> bool:
+    """Whether a run goes on by itself when something comes. Who wants to go on with one of the others says so."""
+    return record.halt is None and record.status != "cancelled"
 
 
 def is_held(state: RunState | None, claim: Claim) -> bool:

@@ -62,8 +62,7 @@ class Archives:
         for each in archive.journal:
             self._journal.put(record.run_id, each, head=record.head)
         for command in archive.inbox:
-            # Its own number, unless that was given here already.
-            self._inbox.put(record.run_id, command, above=command.number - 1)
+            self._inbox.put(record.run_id, command)
         for batch, moment in zip(archive.events, archiving.moments_told(archive), strict=True):
             self._events.add(batch, moment)
         first = archive.events[0].first if archive.events else record.events + 1

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         JournalRecord,
         Manifest,
         NewRun,
+        Owner,
         Retention,
         RunRecord,
         RunStatus,
@@ -60,8 +61,9 @@ class SqlBackend:
         self._events = EventTable(self._sql)
         self._archives = Archives(self._sql)
 
-    def of(self, tenant: str) -> Self:
+    def of(self, tenant: str, *, founds: bool) -> Self:
         """The same for what belongs to a tenant."""
+        del founds  # A tenant is nothing but its rows.
         return type(self)(self._database, self._owners, retention=self._retention, clock=self._clock, tenant=tenant)
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
@@ -107,9 +109,7 @@ class SqlBackend:
                     self._try(each)
         except self._database.failure as error:
             for each in pending:
-                failure = CheckpointWriteError(run_id=each.claim.run_id, reason=str(error))
-                failure.__cause__ = error
-                each.error = each.error or failure
+                each.error = each.error or _write_error(each, error)
 
     def _try(self, pending: Pending) -> None:
         try:
@@ -121,6 +121,8 @@ class SqlBackend:
                         pending.waiting = self._inbox.newest(pending.claim.run_id)
                     case PendingRecords():
                         self._record(pending.claim, pending.head, pending.records)
+        except self._database.refusals as error:
+            pending.error = _write_error(pending, error)
         except self._database.failure:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this write, not to the others
@@ -187,10 +189,10 @@ class SqlBackend:
         finished = self._sql.execute(
             "finished_runs", besides=besides, cutoff=cutoff, limit=_EXAMINED_RUNS_PER_COMMIT_MAX
         ).fetchall()
-        records = [rows.run_state(row).record for row in finished]
+        records = [record for record, _ in rows.sound_runs(finished)]
         free = (record.run_id for record in records if record.owner is None or self._owners.is_dead(record.owner))
         # They are held by now, but a fork may have begun to rest on one of them while they were being looked for.
-        alone = (run_id for run_id in free if self._runs.fork_that_rests(run_id) is None)
+        alone = (run_id for run_id in free if not self._runs.forks_that_rest(run_id))
         removed = tuple(itertools.islice(alone, keep.REMOVED_RUNS_PER_COMMIT_MAX))
         for run_id in removed:
             self._drop_run(run_id)
@@ -272,8 +274,10 @@ class SqlBackend:
         owners = self._runs.owners()
         if not owners:
             return []
-        me = self._owners.enter()
-        return [owner.id for owner in owners if owner.id != me.id and self._owners.is_replaceable(owner)]
+        return [owner.id for owner in owners if self._is_given_up(owner)]
+
+    def _is_given_up(self, owner: Owner) -> bool:
+        return owner.id != self._owners.enter().id and self._owners.is_replaceable(owner)
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
         with self._database.errors():
@@ -284,19 +288,32 @@ class SqlBackend:
         with self._database.errors(), self._database.transaction(durable=False):
             return self._archives.of(rules.require_own_history(self._runs.find_for_change(run_id), run_id))
 
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
+        with self._database.errors(), self._database.transaction():
+            state = rules.closable(
+                self._runs.find_for_change(run_id),
+                run_id,
+                instead_of=instead_of,
+                takeover=takeover,
+                is_given_up=self._is_given_up,
+            )
+            if state is not None:
+                self._runs.put(rules.released(state, halt=halt))
+        return state is not None
+
     def restore(self, archive: Archive) -> None:
         run_id = archive.record.run_id
         with self._database.errors(), self._database.transaction():
             self._runs.hold(run_id)
             state = self._runs.find_for_change(run_id)
-            rules.require_restorable(state, run_id)
+            rules.require_restorable(state, archive, resting=self._runs.forks_that_rest(run_id))
             self._drop_run(run_id)
             self._archives.put(archive, token=self._runs.next_token(above=state.token if state else 0))
 
     def remove(self, run_id: str, *, takeover: bool) -> bool:
         with self._database.errors(), self._database.transaction():
             state = self._runs.find_for_change(run_id)
-            rests = self._runs.fork_that_rests(run_id)
+            rests = next(iter(self._runs.forks_that_rest(run_id)), None)
             is_removable = rules.removable(
                 state, takeover=takeover, is_replaceable=self._owners.is_replaceable, rests=rests
             )
@@ -384,6 +401,12 @@ class SqlBackend:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
+    failure = CheckpointWriteError(run_id=pending.claim.run_id, reason=str(error))
+    failure.__cause__ = error
+    return failure
 
 
 def _row_of(commit: Commit) -> dict[str, object]:

@@ -41,6 +41,11 @@ class SqlDatabase(Protocol):
         """What the driver raises: whatever the transaction has done by then counts for nothing."""
         ...
 
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]:
+        """Those of them that are about one value: the transaction goes on, but for what its savepoint has begun."""
+        ...
+
     def execute(self, name: str, /, **values: object) -> Rows:
         """Run the statement of that name. Values that it has no use for are left aside."""
         ...

@@ -39,9 +39,9 @@ class InboxTable:
         """The number of the newest that waits, 0 if none does."""
         return self._database.number("newest_command", run_id=run_id)
 
-    def put(self, run_id: str, command: Command, *, above: int = 0) -> Command:
-        """Add a command whose id does not wait yet; the command with its number, which is larger than that one."""
-        waiting = rules.posted(command, number=self._database.number("next_command", above=above))
+    def put(self, run_id: str, command: Command) -> Command:
+        """Add a command whose id does not wait yet; the command with its number."""
+        waiting = rules.posted(command, number=self._database.number("next_command"))
         self._database.execute(
             "put_command",
             number=waiting.number,

@@ -9,7 +9,7 @@ from perdure.records import Due, HaltKind
 from perdure.stores import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from perdure.records import Owner, RunRecord, RunStatus
     from perdure.stores.rules import RunState
@@ -75,22 +75,27 @@ class RunTable:
 
     def due(self, *, at: str, workflow_names: Collection[str], owners: Collection[str], limit: int) -> Sequence[Due]:
         """Those that can go on, of runs that nobody owns, or one of these owners."""
-        found = self._database.execute(
-            "due",
-            at=at,
-            workflow_names=json.dumps(list(workflow_names)),
-            owners=json.dumps(list(owners)),
-            limit=max(0, limit),
-        ).fetchall()
-        return [Due(rows.run_state(row).record, row["newest_command"]) for row in found]
+        names, ids = json.dumps(list(workflow_names)), json.dumps(list(owners))
+        found = self._sound("due", limit=max(0, limit), at=at, workflow_names=names, owners=ids)
+        return [Due(record, row["newest_command"]) for record, row in found]
 
     def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
         """The first time after that one to which a timer is set."""
-        names = json.dumps(list(workflow_names))
-        row = self._database.execute("next_wake", after=after, workflow_names=names).fetchone()
-        return row["wake_at"] if row else None
+        found = self._sound("next_wake", limit=1, after=after, workflow_names=json.dumps(list(workflow_names)))
+        return found[0][0].wake_at if found else None
 
-    def fork_that_rests(self, run_id: str) -> str | None:
-        """A fork that has nothing but a checkpoint of this run."""
-        row = self._database.execute("fork_that_rests", run_id=run_id).fetchone()
-        return row["run_id"] if row else None
+    def _sound(self, name: str, *, limit: int, **values: object) -> Sequence[tuple[RunRecord, Row]]:
+        """The first runs of a statement that can be read. Of the others is told whoever asks for them."""
+        asked_for = limit
+        while True:
+            found = self._database.execute(name, limit=asked_for, **values).fetchall()
+            sound = list(rows.sound_runs(found))
+            if len(sound) >= limit or len(found) < asked_for:
+                return sound[:limit]
+            # Those that can't be read must not take the places of the others.
+            asked_for *= 2
+
+    def forks_that_rest(self, run_id: str) -> Mapping[str, str]:
+        """The forks that have nothing but a checkpoint of this run, each with that checkpoint."""
+        found = self._database.execute("forks_that_rest", run_id=run_id).fetchall()
+        return {row["run_id"]: row["parent_checkpoint_id"] for row in found}

@@ -19,6 +19,8 @@ APPLICATION_ID = 0x70657264
 """Says that the file is ours: "perd"."""
 
 BUSY_TIMEOUT_SECONDS = 30.0
+"""How long a connection waits while another one writes."""
+
 _BUSY_RETRY_SECONDS = 0.02
 
 _CHECKED_SIZE_MAX = 16 * 1024 * 1024
@@ -28,7 +30,7 @@ _CHECKED_SIZE_MAX = 16 * 1024 * 1024
 class SqliteDatabase:
     """A connection for one thread. Errors of sqlite3 come through as they are."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
         self.path = path
         self._synchronous = ""
         self._statements = named_statements("sqlite")
@@ -36,7 +38,7 @@ class SqliteDatabase:
         self._connected = object()
         with self.errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+            self._connection = sqlite3.connect(path, timeout=busy_timeout_seconds, isolation_level=None)
         try:
             with self.errors():
                 self._set_up()
@@ -59,6 +61,11 @@ class SqliteDatabase:
     def failure(self) -> type[Exception]:
         """What sqlite3 raises."""
         return sqlite3.Error
+
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]:
+        """What sqlite3 raises for a value that is too large."""
+        return (sqlite3.DataError,)
 
     def errors(self) -> AbstractContextManager[None]:
         """Errors of sqlite3 and of the file system as ours, with the file named."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError, PartDamagedError
@@ -15,9 +15,9 @@ from perdure.stores.runjournal import Stay
 from perdure.stores.undertaking import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.records import Part
+    from perdure.records import Halt, Owner, Part
     from perdure.stores.document import Document, LogEntry
     from perdure.stores.gathering import Gathering
     from perdure.stores.layout import Layout
@@ -59,13 +59,34 @@ class Transferring:
         except PartDamagedError as error:
             raise CheckpointDamagedError(archive.record.head or archive.record.run_id, error.reason) from error
 
+    def close(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
+        """Halt a run that nobody advances; False if it is halted otherwise than was seen."""
+        log = self.layout.logs.of(run_id)
+        line = log.current()
+        state = rules.closable(
+            line.state if line else None,
+            run_id,
+            instead_of=instead_of,
+            takeover=takeover,
+            is_given_up=self._is_given_up,
+        )
+        if line is None or state is None:
+            return False
+        self.layout.counter.note_change()
+        # What has moved to another store must not come alive here, not after a power cut either.
+        log.append(replace(line, change="release", state=rules.released(state, halt=halt), subject=None), sync=True)
+        return True
+
+    def _is_given_up(self, owner: Owner) -> bool:
+        return owner.id != self.owners.enter().id and self.owners.is_replaceable(owner)
+
     def restore(self, archive: Archive) -> None:
         """Keep a run that comes from elsewhere."""
         run_id = archive.record.run_id
         self.layout.logs.finish_removals(run_id)
         log = self.layout.logs.of(run_id)
         line = log.current()
-        rules.require_restorable(line.state if line else None, run_id)
+        rules.require_restorable(line.state if line else None, archive, resting=self._resting(log, line))
         replaced = {entry.checkpoint_id for entry in self._entries(log)}
         for checkpoint in archive.checkpoints:
             checkpoint_id = checkpoint.manifest.checkpoint_id
@@ -83,7 +104,7 @@ class Transferring:
             line.state if line else None,
             takeover=takeover,
             is_replaceable=self.owners.is_replaceable,
-            rests=self._fork_of(log, line),
+            rests=next(iter(self._resting(log, line)), None),
         ):
             return False
         self.layout.counter.note_change()
@@ -100,11 +121,11 @@ class Transferring:
             for each in (self.layout.journals, self.layout.inboxes, self.layout.events):
                 each.forget(log.path.name)
 
-    def _fork_of(self, log: RunLog, line: RunLine | None) -> str | None:
-        """A fork that has nothing but a checkpoint of the run."""
-        entries = log.entries() if line else []
-        rested_on = (entry.checkpoint_id for entry in entries if self.layout.forks.is_rested_on(entry.checkpoint_id))
-        return next((fork for each in rested_on for fork in self.layout.forks.resting_on(each)), None)
+    def _resting(self, log: RunLog, line: RunLine | None) -> Mapping[str, str]:
+        """The forks that have nothing but a checkpoint of the run, each with that checkpoint."""
+        ids = [entry.checkpoint_id for entry in (log.entries() if line else ())]
+        rested_on = (each for each in ids if self.layout.forks.is_rested_on(each))
+        return {fork: each for each in rested_on for fork in self.layout.forks.resting_on(each)}
 
     def _all_of(self, log: RunLog) -> list[Target]:
         """Every file of the run, and those that an earlier one of its id may have left."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.agendas import AgendaConformance
+from perdure.testing.stores.cancelling import CancelConformance
 from perdure.testing.stores.claims import ClaimConformance
+from perdure.testing.stores.closings import ClosingConformance
 from perdure.testing.stores.commits import CommitConformance
 from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, new_run, raw_part, text_part
 from perdure.testing.stores.eventlogs import EventConformance
@@ -24,6 +26,7 @@ from perdure.testing.stores.journals import JournalConformance
 from perdure.testing.stores.lives import LifeConformance
 from perdure.testing.stores.reading import ReadingConformance
 from perdure.testing.stores.removals import RemovalConformance
+from perdure.testing.stores.reopening import ReopeningConformance
 from perdure.testing.stores.retention import RetentionConformance
 from perdure.testing.stores.standing import StandingConformance
 from perdure.testing.stores.tenants import TenantConformance
@@ -66,11 +69,19 @@ class StoreConformance(
     ForgettingConformance,
     RetentionConformance,
     LifeConformance,
+    CancelConformance,
 ):
     """Subclass it, say how your store is opened, and pytest runs all of it."""
 
 
-class TenantViewConformance(AgendaConformance, TransferConformance, RemovalConformance, StoreConformance):
+class TenantViewConformance(
+    AgendaConformance,
+    TransferConformance,
+    ClosingConformance,
+    ReopeningConformance,
+    RemovalConformance,
+    StoreConformance,
+):
     """The same for what one tenant sees of a store: it is a store like any other, but has no tenants of its own."""
 
 

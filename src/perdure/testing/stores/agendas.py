@@ -206,6 +206,13 @@ class AgendaConformance(HostStoreSuite):
         assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) is None
 
     @in_a_loop
+    async def test_the_timer_of_a_cancelled_run_wakes_nobody(self, store: HostStore, clock: ManualClock) -> None:
+        await _resting(store, clock, "cancelled", status="cancelled", wake_at=_NOW)
+        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) is None
+        await _resting(store, clock, "sleeping", status="sleeping", wake_at=_AFTER)
+        assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) == _AFTER
+
+    @in_a_loop
     async def test_who_looks_for_work_hears_of_it(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="idle")
         async with store.stirring() as stir:

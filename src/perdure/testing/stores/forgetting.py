@@ -14,6 +14,32 @@ if TYPE_CHECKING:
     from perdure.stores.port import Store
     from perdure.testing.clock import ManualClock
 
+_HASH = raw_part(b"of nobody").hash
+
+ODD_PATHS = (
+    "",
+    "a:",
+    "a: ",
+    ':"',
+    '":"',
+    '"',
+    "\\",
+    '\\"',
+    '\\\\":"',
+    "{}",
+    "[],",
+    "\0",
+    "a\0:",
+    "\\u0000",
+    "\ud800",
+    "\ufdd0:",
+    "\n\u2028",
+    "\U0001d11e:",
+    f'":"{_HASH}",',
+    f'"{_HASH}"',
+)
+"""Paths that look like what stands around them, wherever that is kept."""
+
 
 class ForgettingConformance(StoreSuite):
     """What is deleted is gone, and takes along nothing that others need."""
@@ -107,6 +133,17 @@ class ForgettingConformance(StoreSuite):
         assert await store.collect() == 0
         assert await store.parts([gone.hash]) == {}
         assert (await store.parts([tree.hash, shared.hash])).keys() == {leaf.hash, shared.hash, tree.hash}
+
+    @in_a_loop
+    async def test_collecting_spares_the_parts_of_every_path(self, store: Store, clock: ManualClock) -> None:
+        parts = {path: raw_part(f"at {path!r}".encode() * 1000) for path in ODD_PATHS}
+        gone = raw_part(b"gone" * 3000)
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit({"a": gone})
+        await run.commit(parts)
+        await store.delete("r@0")
+        assert await store.collect() == 1
+        assert await contents_of(store, "r@1") == {path: part.data for path, part in parts.items()}
 
     @in_a_loop
     async def test_a_collected_part_can_be_written_again(self, store: Store, clock: ManualClock) -> None:

@@ -161,6 +161,10 @@ async def _remove(space: Space, _: Archive) -> None:
     assert await space.store.remove("r")
 
 
+async def _close_run(space: Space, _: Archive) -> None:
+    assert await space.store.close_run("free", halt=halted("exported"))
+
+
 async def _restore(space: Space, archive: Archive) -> None:
     await space.run.release(halt=halted("exported"))
     await space.store.restore(archive)
@@ -178,6 +182,7 @@ CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
     "delete of the last": _delete_all,
     "collect": _collect,
     "remove": _remove,
+    "close_run": _close_run,
     "restore": _restore,
 }
 """By the name of a method what it changes."""

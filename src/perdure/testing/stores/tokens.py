@@ -144,6 +144,17 @@ class TokenConformance(StoreSuite):
         assert len(await run.noted()) == 6
 
     @in_a_loop
+    async def test_to_record_nothing_is_no_progress(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        await run.reclaim()
+        await run.note()
+        await run.note(durable=False)
+        assert (await run.record()).attempts == 1
+        assert (await run.reclaim()).attempts == 2
+        assert await run.noted() == []
+
+    @in_a_loop
     async def test_what_is_refused_is_no_progress(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()

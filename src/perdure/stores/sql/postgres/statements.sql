@@ -95,19 +95,19 @@ JOIN runs ON runs.tenant = %(tenant)s AND runs.run_id = chosen.run_id
 ORDER BY chosen.moment NULLS FIRST, chosen.began;
 
 -- name: next_wake
-SELECT wake_at FROM runs
+-- Runs of these workflows whose timers are set to a later time, the first of them first.
+SELECT * FROM runs
 WHERE tenant = %(tenant)s AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > %(after)s
-    AND head IS NOT NULL AND workflow_name = ANY(%(workflow_names)s::TEXT[])
-ORDER BY wake_at LIMIT 1;
+    AND head IS NOT NULL AND status <> 'cancelled' AND workflow_name = ANY(%(workflow_names)s::TEXT[])
+ORDER BY wake_at LIMIT %(limit)s;
 
--- name: fork_that_rests
--- A fork that has nothing but a checkpoint of this run.
-SELECT fork.run_id
+-- name: forks_that_rest
+-- The forks that have nothing but a checkpoint of this run.
+SELECT fork.run_id, fork.parent_checkpoint_id
 FROM runs AS fork
 JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
 WHERE fork.tenant = %(tenant)s AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
-    AND checkpoints.run_id = %(run_id)s AND fork.run_id <> %(run_id)s
-LIMIT 1;
+    AND checkpoints.run_id = %(run_id)s AND fork.run_id <> %(run_id)s;
 
 -- name: count_checkpoints_of_run
 SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
@@ -121,8 +121,8 @@ SELECT next_above('tokens', %(above)s);
 SELECT next_above('tokens', %(token)s);
 
 -- name: next_command
--- Above all that were given before, and above this one.
-SELECT next_above('command_numbers', %(above)s);
+-- Above all that were given before.
+SELECT nextval('command_numbers');
 
 -- name: count_pruned
 INSERT INTO pruned (tenant, number) VALUES (%(tenant)s, %(by)s);
@@ -377,10 +377,10 @@ FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash
 -- name: sweep
 -- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not. Nobody writes
 -- meanwhile. What is no JSON any more is an error, not a reason to remove anything. Paths may be text that the server
--- can't take apart, so hashes are found by where they stand.
+-- can't have, such as \u0000, so each escape in them is left out before they are read; in hashes there are none.
 WITH RECURSIVE needed (hash) AS (
     (
-        SELECT (regexp_matches(toc::JSON::TEXT, ':\s*"([^"\\]*)"', 'g'))[1] COLLATE "C"
+        SELECT (json_each_text(regexp_replace(toc::JSON::TEXT, '\\.', '', 'g')::JSON)).value COLLATE "C"
         FROM checkpoints WHERE tenant = %(tenant)s
         UNION
         SELECT json_array_elements_text(refs::JSON) FROM journal WHERE tenant = %(tenant)s
@@ -406,21 +406,42 @@ SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s;
 SELECT pg_current_snapshot()::TEXT AS snapshot;
 
 -- name: owner
--- What is known of a process: whether it has let go of its lock, since the server runs that it took it on, and whether
--- its lease is over. One of which nothing is known has ended long ago.
-SELECT pg_try_advisory_xact_lock_shared(%(key)s::BIGINT) AS is_free,
-    coalesce((SELECT server_started = pg_postmaster_start_time() FROM owners WHERE id = %(id)s), TRUE) AS is_same_server,
-    coalesce(
-        (SELECT renewed_at + make_interval(secs => lease_seconds) < clock_timestamp() FROM owners WHERE id = %(id)s),
-        TRUE
-    ) AS is_over;
+-- What is known of a process: whether all its sessions have ended, since the server runs that they are of, whether one
+-- of them has not, and whether its leases are over, which is never before those who live could renew theirs. A process
+-- of which nothing is known has ended long ago.
+WITH seen AS MATERIALIZED (
+    SELECT server_started = pg_postmaster_start_time() AS is_same_server,
+        greatest(renewed_at, pg_postmaster_start_time()) + make_interval(secs => lease_seconds) < clock_timestamp()
+            AS is_over,
+        -- Whoever looks lets go at once, and does not hinder others who look.
+        CASE
+            WHEN pg_try_advisory_lock_shared(session_key(session)) THEN pg_advisory_unlock_shared(session_key(session))
+            ELSE FALSE
+        END AS is_free
+    FROM owners WHERE id = %(id)s
+)
+SELECT coalesce(bool_and(is_free AND is_same_server), TRUE) AS is_dead,
+    coalesce(bool_or(NOT is_free), FALSE) AS is_held,
+    coalesce(bool_and(is_over), TRUE) AS is_over
+FROM seen;
+
+-- name: hold_session
+SELECT pg_advisory_lock(session_key(%(session)s));
 
 -- name: enter_owner
-INSERT INTO owners (id, host, boot, pid, lease_seconds, renewed_at, server_started)
-VALUES (%(id)s, %(host)s, %(boot)s, %(pid)s, %(lease_seconds)s, clock_timestamp(), pg_postmaster_start_time())
-ON CONFLICT (id) DO UPDATE SET
-    lease_seconds = excluded.lease_seconds, renewed_at = excluded.renewed_at, server_started = excluded.server_started;
+INSERT INTO owners (id, heartbeat, session, host, boot, pid, lease_seconds, renewed_at, server_started)
+VALUES (
+    %(id)s, %(heartbeat)s, %(session)s, %(host)s, %(boot)s, %(pid)s, %(lease_seconds)s, clock_timestamp(),
+    pg_postmaster_start_time()
+)
+ON CONFLICT (id, heartbeat) DO UPDATE SET
+    session = excluded.session, renewed_at = excluded.renewed_at, server_started = excluded.server_started;
+
+-- name: leave_owner
+DELETE FROM owners WHERE id = %(id)s AND heartbeat = %(heartbeat)s;
 
 -- name: drop_old_owners
 -- Those of which nothing was heard for a day beyond their lease.
-DELETE FROM owners WHERE renewed_at + make_interval(secs => lease_seconds) < clock_timestamp() - INTERVAL '1 day';
+DELETE FROM owners
+WHERE greatest(renewed_at, pg_postmaster_start_time()) + make_interval(secs => lease_seconds)
+    < clock_timestamp() - INTERVAL '1 day';

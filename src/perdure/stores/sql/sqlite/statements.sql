@@ -95,20 +95,20 @@ CROSS JOIN runs ON runs.tenant = :tenant AND runs.run_id = chosen.run_id
 ORDER BY chosen.moment, chosen.began;
 
 -- name: next_wake
-SELECT wake_at FROM runs
+-- Runs of these workflows whose timers are set to a later time, the first of them first.
+SELECT * FROM runs
 WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > :after
-    AND head IS NOT NULL
+    AND head IS NOT NULL AND status <> 'cancelled'
     AND workflow_name IN (SELECT value FROM json_each(:workflow_names))
-ORDER BY wake_at LIMIT 1;
+ORDER BY wake_at LIMIT :limit;
 
--- name: fork_that_rests
--- A fork that has nothing but a checkpoint of this run.
-SELECT fork.run_id
+-- name: forks_that_rest
+-- The forks that have nothing but a checkpoint of this run.
+SELECT fork.run_id, fork.parent_checkpoint_id
 FROM runs AS fork
 CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
 WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
-    AND checkpoints.run_id = :run_id AND fork.run_id <> :run_id
-LIMIT 1;
+    AND checkpoints.run_id = :run_id AND fork.run_id <> :run_id;
 
 -- name: count_checkpoints_of_run
 SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id;
@@ -124,9 +124,9 @@ RETURNING value;
 UPDATE counters SET value = max(value, :token) WHERE tenant = '' AND name = 'token';
 
 -- name: next_command
--- Above all that were given before, and above this one.
-INSERT INTO counters (tenant, name, value) VALUES ('', 'command', :above + 1)
-ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, :above) + 1
+-- Above all that were given before.
+INSERT INTO counters (tenant, name, value) VALUES ('', 'command', 1)
+ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
 RETURNING value;
 
 -- name: count_pruned

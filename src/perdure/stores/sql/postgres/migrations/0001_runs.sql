@@ -168,16 +168,26 @@ BEGIN
 END
 $$;
 
--- The processes that claim runs. Each holds an advisory lock in a session of its own for as long as it lives.
+-- The processes that claim runs, with a row for each of their stores. A store has a session of its own in which it holds
+-- an advisory lock. The lock is another one for each session, and is held before the row tells of it: who finds it free
+-- knows that the session has ended.
 CREATE TABLE owners (
-    id TEXT COLLATE "C" PRIMARY KEY,
+    id TEXT COLLATE "C" NOT NULL,
+    heartbeat TEXT COLLATE "C" NOT NULL, -- which store of the process
+    session TEXT COLLATE "C" NOT NULL,
     host TEXT COLLATE "C" NOT NULL,
     boot TEXT COLLATE "C" NOT NULL,
     pid BIGINT NOT NULL,
     lease_seconds DOUBLE PRECISION NOT NULL,
     renewed_at TIMESTAMPTZ NOT NULL,
-    server_started TIMESTAMPTZ NOT NULL -- the server on which the lock was taken
+    server_started TIMESTAMPTZ NOT NULL, -- the server that the session is of
+    PRIMARY KEY (id, heartbeat)
 );
+
+-- The advisory lock of a session.
+CREATE FUNCTION session_key(session TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS $$
+    SELECT hashtextextended(current_schema() || ' ' || session, 3)
+$$;
 
 CREATE FUNCTION count_checkpoint() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN

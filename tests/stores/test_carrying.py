@@ -1,0 +1,273 @@
+"""Claims and releases whose callers are cancelled, and releases that fail for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sqlite3
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from perdure.clock import SystemClock
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
+from perdure.records import Retention
+from perdure.stores.backend import BackedStore
+from perdure.stores.memory_backend import MemoryBackend
+from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite_database import SqliteDatabase
+from perdure.stores.worker import Worker
+from perdure.testing.stores import ManualClock, RunDriver, halted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perdure.records import Claim, Halt, NewRun
+
+FAILED = halted("failed")
+
+
+class Troubled(MemoryBackend):
+    """A backend that can be stopped in the middle of a claim, and that can refuse to release."""
+
+    def __init__(self) -> None:
+        super().__init__(retention=Retention(), clock=SystemClock())
+        self.has_claimed = threading.Event()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.trouble: Exception | None = None
+        self.claims = 0
+        self.releases = 0
+        self._of: dict[str, Troubled] = {"": self}
+
+    @override
+    def of(self, tenant: str, *, founds: bool) -> Troubled:
+        if tenant not in self._of:
+            self._of[tenant] = Troubled()
+        return self._of[tenant]
+
+    @override
+    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
+        self.claims += 1
+        claim = super().claim(run_id, create=create, takeover=takeover, token=token)
+        self.has_claimed.set()
+        assert self.may_go_on.wait(30)
+        return claim
+
+    @override
+    def release(self, claim: Claim, *, halt: Halt | None) -> None:
+        self.releases += 1
+        if self.trouble is not None:
+            raise self.trouble
+        super().release(claim, halt=halt)
+
+    def stop_in_claims(self) -> None:
+        self.has_claimed.clear()
+        self.may_go_on.clear()
+
+    async def is_in_a_claim(self) -> None:
+        assert await asyncio.to_thread(self.has_claimed.wait, 30)
+
+
+class Scene:
+    """A store on such a backend, with a run that has failed and is owned by nobody."""
+
+    def __init__(self) -> None:
+        self.backend = Troubled()
+        self.worker = Worker("troubled", lambda: self.backend)
+        self.store = BackedStore("troubled", self.worker, pause=None)
+
+    @classmethod
+    async def set_up(cls) -> Scene:
+        scene = cls()
+        run = await RunDriver.start(scene.store, ManualClock(), "r")
+        await run.commit()
+        await run.release(halt=FAILED)
+        return scene
+
+    async def is_as_before(self) -> bool:
+        record = await self.store.run("r")
+        return record is not None and record.owner is None and record.halt == FAILED
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_claim_is_given_back_before_its_cancellation_goes_on() -> None:
+    scene = await Scene.set_up()
+    scene.backend.stop_in_claims()
+    task = asyncio.create_task(scene.store.claim("r"))
+    await scene.backend.is_in_a_claim()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    assert not done
+    scene.backend.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await scene.is_as_before()
+
+
+async def test_a_claim_is_given_back_though_nobody_waits_for_that() -> None:
+    scene = await Scene.set_up()
+    scene.backend.stop_in_claims()
+    task = asyncio.create_task(scene.store.claim("r"))
+    await scene.backend.is_in_a_claim()
+    task.cancel()
+    await asyncio.wait([task], timeout=0.01)
+    await cancelled(task)
+    scene.backend.may_go_on.set()
+    assert await scene.is_as_before()
+
+
+def test_a_claim_is_given_back_though_its_event_loop_is_gone() -> None:
+    scene = asyncio.run(Scene.set_up())
+    scene.backend.stop_in_claims()
+
+    async def leave() -> None:
+        task = asyncio.create_task(scene.store.claim("r"))
+        await scene.backend.is_in_a_claim()
+        task.cancel()
+        await asyncio.wait([task], timeout=0.01)
+
+    asyncio.run(leave())
+    scene.backend.may_go_on.set()
+    assert asyncio.run(scene.is_as_before())
+
+
+async def test_a_claim_whose_turn_has_not_come_is_not_made() -> None:
+    scene = await Scene.set_up()
+    gate = threading.Event()
+    scene.worker.post(lambda _: gate.wait(30))
+    before = scene.backend.claims
+    task = asyncio.create_task(scene.store.claim("r"))
+    await asyncio.sleep(0)
+    await cancelled(task)
+    gate.set()
+    assert await scene.is_as_before()
+    assert scene.backend.claims == before
+
+
+async def test_a_claim_that_can_not_be_given_back_at_once_is_given_back_later() -> None:
+    scene = await Scene.set_up()
+    scene.backend.stop_in_claims()
+    task = asyncio.create_task(scene.store.claim("r"))
+    await scene.backend.is_in_a_claim()
+    scene.backend.trouble = WorkflowCheckpointException("no room")
+    scene.backend.may_go_on.set()
+    await cancelled(task)
+    scene.backend.trouble = None
+    await scene.store.due(at="2024", workflow_names=["flow"], limit=1)
+    assert await scene.is_as_before()
+
+
+async def test_a_release_is_carried_out_though_its_caller_is_cancelled() -> None:
+    scene = await Scene.set_up()
+    claim = await scene.store.claim("r")
+    gate = threading.Event()
+    scene.worker.post(lambda _: gate.wait(30))
+    task = asyncio.create_task(scene.store.release(claim, halt=FAILED))
+    await asyncio.sleep(0)
+    await cancelled(task)
+    gate.set()
+    assert await scene.is_as_before()
+
+
+Later = Callable[[BackedStore[Troubled]], Coroutine[object, object, object]]
+
+
+async def due(store: BackedStore[Troubled]) -> object:
+    return await store.due(at="2024", workflow_names=["flow"], limit=1)
+
+
+async def claim(store: BackedStore[Troubled]) -> object:
+    return await RunDriver.start(store, ManualClock(), "other")
+
+
+async def commit(store: BackedStore[Troubled]) -> object:
+    return await (await RunDriver.start(store, ManualClock(), "other")).commit()
+
+
+async def release(store: BackedStore[Troubled]) -> object:
+    return await (await RunDriver.start(store, ManualClock(), "other")).release()
+
+
+@pytest.mark.parametrize("later", [due, claim, commit, release])
+async def test_a_release_that_failed_is_made_up_for(later: Later) -> None:
+    scene = await Scene.set_up()
+    claim = await scene.store.claim("r")
+    scene.backend.trouble = WorkflowCheckpointException("no room")
+    with pytest.raises(WorkflowCheckpointException, match="no room"):
+        await scene.store.release(claim, halt=FAILED)
+    await due(scene.store)
+    assert not await scene.is_as_before()
+    scene.backend.trouble = None
+    await later(scene.store)
+    assert await scene.is_as_before()
+    before = scene.backend.releases
+    await due(scene.store)
+    assert scene.backend.releases == before
+
+
+async def test_a_release_of_a_tenant_that_failed_is_made_up_for_by_any_view_of_it() -> None:
+    scene = Scene()
+    mine, backend = scene.store.tenant("mine"), scene.backend.of("mine", founds=True)
+    run = await RunDriver.start(mine, ManualClock(), "r")
+    await run.commit()
+    backend.trouble = WorkflowCheckpointException("no room")
+    with pytest.raises(WorkflowCheckpointException, match="no room"):
+        await run.release()
+    backend.trouble = None
+    await due(scene.store)
+    await due(scene.store.tenant("another"))
+    assert (await run.record()).owner is not None
+    await due(scene.store.tenant("mine"))
+    assert (await run.record()).owner is None
+
+
+async def test_a_claim_that_was_replaced_is_not_given_free_later() -> None:
+    scene = await Scene.set_up()
+    claim = await scene.store.claim("r")
+    scene.backend.trouble = WorkflowCheckpointException("no room")
+    with pytest.raises(WorkflowCheckpointException, match="no room"):
+        await scene.store.release(claim)
+    scene.backend.trouble = None
+    run = RunDriver(scene.store, ManualClock(), "r", "flow")
+    run.head, run.position = "r@0", 0
+    await run.reclaim()
+    await due(scene.store)
+    await run.commit()
+    assert (await run.record()).owner is not None
+
+
+async def test_a_run_that_can_not_be_read_is_not_tried_again() -> None:
+    scene = await Scene.set_up()
+    claim = await scene.store.claim("r")
+    scene.backend.trouble = CheckpointDamagedError("r", "it is not what was written")
+    with pytest.raises(CheckpointDamagedError):
+        await scene.store.release(claim)
+    before = scene.backend.releases
+    await due(scene.store)
+    assert scene.backend.releases == before
+
+
+async def test_a_run_is_free_once_nobody_holds_up_the_database_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = SqliteStore(path, database=functools.partial(SqliteDatabase, busy_timeout_seconds=0.05))
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit()
+    with closing(sqlite3.connect(path, isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        with pytest.raises(WorkflowCheckpointException, match="locked"):
+            await run.release()
+        assert list(await store.due(at="2024", workflow_names=["flow"], limit=1)) == []
+        another.execute("ROLLBACK")
+    (found,) = await store.due(at="2024", workflow_names=["flow"], limit=1)
+    assert (found.record.run_id, found.record.owner) == ("r", None)
+    await store.close()

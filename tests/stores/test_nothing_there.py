@@ -1,0 +1,91 @@
+"""Tenants of whom nothing is there: whoever looks at them finds nothing, and makes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.clock import SystemClock
+from perdure.errors import RunNotFoundError, WorkflowException
+from perdure.records import Claim, Mark, Owner, Retention
+from perdure.stores.file import FileStore
+from perdure.stores.memory import MemoryStore
+from perdure.stores.memory_backend import MemoryBackend
+from perdure.testing.stores import ManualClock, RunDriver, command, finished
+from perdure.testing.stores.driver import NOWHERE
+from perdure.testing.stores.stories import NOTHING, pictured, storied
+from perdure.testing.stores.tenants import LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from perdure.stores.port import HostStore
+
+NOBODY = Claim("r", 1, Owner("nobody", "nowhere", "", 1))
+
+
+def files(directory: Path) -> Mapping[str, int]:
+    """By name all that is there, and how it was last changed."""
+    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+async def store_of_another(directory: Path) -> FileStore:
+    store = FileStore(directory)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit()
+    return store
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_whoever_looks_at_a_tenant_makes_nothing(tmp_path: Path, look: str) -> None:
+    store = await store_of_another(tmp_path)
+    before = files(tmp_path)
+    with contextlib.suppress(WorkflowException):
+        assert [each for each in await LOOKS[look](store.tenant("somebody")) if each is not None] == []
+    assert files(tmp_path) == before
+    await store.close()
+
+
+async def test_whoever_asks_for_what_a_tenant_has_not_makes_nothing(tmp_path: Path) -> None:
+    store = await store_of_another(tmp_path)
+    before, somebody = files(tmp_path), store.tenant("somebody")
+    for asked in (somebody.claim("r"), somebody.post("r", command("a"))):
+        with pytest.raises(RunNotFoundError):
+            await asked
+    late = RunDriver(somebody, ManualClock(), "r", "flow")
+    late.claim = NOBODY
+    for asked in (late.commit(), late.note(finished("a"))):
+        with pytest.raises(WorkflowException):
+            await asked
+    await somebody.release(NOBODY)
+    assert not await somebody.remove("r")
+    assert not await somebody.delete("r@0")
+    assert await somebody.collect() == 0
+    assert await somebody.watch("r", seen=NOWHERE) == Mark()
+    async with somebody.stirring():
+        assert files(tmp_path) == before
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+async def test_a_tenant_who_was_looked_at_can_begin(tmp_path: Path, kind: str) -> None:
+    store: HostStore = FileStore(tmp_path) if kind == "file" else MemoryStore()
+    views = [store.tenant("somebody") for _ in range(2)]
+    assert [await pictured(view) for view in views] == [NOTHING, NOTHING]
+    run = await storied(views[0], ManualClock())
+    await run.release()
+    assert await pictured(views[1]) == await pictured(views[0]) != NOTHING
+    archive = await views[1].archive("r")
+    await store.tenant("another").restore(archive)
+    assert await pictured(store.tenant("another")) == await pictured(views[0])
+    await store.close()
+
+
+def test_a_tenant_who_was_only_looked_at_is_not_kept_in_memory() -> None:
+    backend = MemoryBackend(retention=Retention(), clock=SystemClock())
+    assert backend.of("a", founds=False) is not backend.of("a", founds=False)
+    founded = backend.of("a", founds=True)
+    assert backend.of("a", founds=False) is backend.of("a", founds=True) is founded
