@@ -10,16 +10,20 @@ from pathlib import Path
 from export_program import build
 
 from perdure import InMemoryCheckpointStorage
+from perdure.moments import now
+from perdure.records import Halt
 from perdure.testing.clock import ManualClock
 
 
 async def write(path: Path) -> None:
-    """A run that was stopped in the middle of a superstep, with a message in its inbox."""
+    """A run that was stopped in the middle of a superstep and parked, with a message in its inbox."""
     clock = ManualClock()
     storage = InMemoryCheckpointStorage(clock=clock)
     workflow, _ = build(storage, clock, is_mended=False)
     with contextlib.suppress(OSError):
         await workflow.run("clock", run_id="shop/1")
+    halt = Halt("parked", now(clock), "it has ended 3 processes")
+    await storage.store.release(await storage.store.claim("shop/1"), halt=halt)
     await storage.send("shop/1", "watch", message_id="second", by="ada")
     await storage.export_run("shop/1", path)
 

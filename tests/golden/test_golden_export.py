@@ -10,6 +10,7 @@ from export_program import build
 from tests.storages.kinds import KINDS, opened
 
 from perdure import WorkflowRunState
+from perdure.records import Halt
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -61,3 +62,10 @@ async def test_an_exported_run_has_all_that_it_had(storage: StoreStorage, path: 
     }
     (command,) = await storage.store.inbox("shop/1")
     assert (command.id, command.kind) == ("message/second", "message")
+
+
+async def test_a_run_that_was_parked_when_it_was_exported_is_parked(storage: StoreStorage) -> None:
+    await storage.import_run(FILES[0].with_name("export-1-parked.jsonl"))
+    record = await storage.store.run("shop/1")
+    assert record is not None
+    assert record.halt == Halt("parked", "2024-01-01T00:00:00+00:00", "it has ended 3 processes")

@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.storages.errands import wait_and_ask
 
-from perdure import InMemoryCheckpointStorage, WorkflowCheckpointException
+from perdure import (
+    InMemoryCheckpointStorage,
+    WorkflowBuilder,
+    WorkflowCheckpointException,
+    WorkflowContext,
+    executor,
+)
 from perdure.checkpoint.archive import Tally, lines_of
 from perdure.checkpoint.archive_read import read_archive
-from perdure.records import Archive, ArchivedCheckpoint, Command, Manifest, Part, RunRecord
+from perdure.records import Archive, ArchivedCheckpoint, Command, Halt, Manifest, Part, RunRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@executor(id="echo")
+async def echo(message: str, ctx: WorkflowContext[None, str]) -> None:
+    await ctx.yield_output(message)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +95,28 @@ def test_a_file_of_a_later_format_is_refused_with_advice(written: Path, tmp_path
     require_refused(later, "has export format 2, this perdure reads up to 1; upgrade perdure")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        asyncio.run(InMemoryCheckpointStorage().import_run(tmp_path / "nowhere"))
+def test_a_path_that_can_not_be_read_is_named_with_the_cause(tmp_path: Path) -> None:
+    for name, cause in (("nowhere", FileNotFoundError), ("", IsADirectoryError), ("x" * 300, OSError)):
+        path = tmp_path / name
+        with pytest.raises(WorkflowCheckpointException, match=r"could not be read: .*; give a file") as refused:
+            asyncio.run(InMemoryCheckpointStorage().import_run(path))
+        assert repr(str(path)) in str(refused.value)
+        assert isinstance(refused.value.__cause__, cause)
+    with pytest.raises(WorkflowCheckpointException, match="could not be read"):
+        asyncio.run(InMemoryCheckpointStorage().import_run("null\0byte"))
+
+
+def test_the_name_of_a_workflow_may_be_long(tmp_path: Path) -> None:
+    async def moved() -> str | None:
+        source, target, name = InMemoryCheckpointStorage(), InMemoryCheckpointStorage(), "long" * 50_000
+        workflow = WorkflowBuilder(name=name, start_executor=echo, checkpoint_storage=source).build()
+        await workflow.run("hello", run_id="run")
+        await source.export_run("run", tmp_path / "run")
+        await target.import_run(tmp_path / "run")
+        record = await target.store.run("run")
+        return record.workflow_name if record else None
+
+    assert asyncio.run(moved()) == "long" * 50_000
 
 
 def forged(lines: list[bytes], place: int, change: dict[str, Any]) -> list[bytes]:
@@ -100,12 +130,21 @@ def forged(lines: list[bytes], place: int, change: dict[str, Any]) -> list[bytes
     return [*archive_lines[:-1], json.dumps(end).encode() + b"\n"]
 
 
+HALT = {"kind": "failed", "at": "2024", "reason": "a reason", "data": {"text": "data"}}
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "reason"),
     [
         ("run", {"nonce": "another"}, "checksum"),
         ("run", {"position": -1}, "'position'"),
         ("run", {"settled": 1}, "'settled'"),
+        ("run", {"position": 2**53 + 1}, "'position'"),
+        ("run", {"halt": "failed"}, "'halt'"),
+        ("run", {"halt": {**HALT, "kind": "exported"}}, "'kind'"),
+        ("run", {"halt": {**HALT, "reason": None}}, "'reason'"),
+        ("run", {"halt": {**HALT, "data": "text"}}, "'data'"),
+        ("run", {"halt": HALT}, "checksum"),
         ("checkpoint", {"timestamp": "2024"}, "checksum"),
         ("checkpoint", {"toc": {"graph": "../../etc/passwd"}}, "'toc'"),
         ("checkpoint", {"status": "lost"}, "'status'"),
@@ -114,6 +153,7 @@ def forged(lines: list[bytes], place: int, change: dict[str, Any]) -> list[bytes
         ("part", {"data": {"neither": ""}}, "neither text nor base64"),
         ("part", {"refs": ["../../etc/passwd"]}, "'refs'"),
         ("command", {"number": True}, "'number'"),
+        ("command", {"number": 2**63 - 1}, "'number'"),
         ("command", {"id": "another"}, "checksum"),
         ("events", {"first": 7}, "checksum"),
         ("events", {"type": "surprise"}, "'surprise' is unknown"),
@@ -163,6 +203,7 @@ def test_texts_and_bytes_of_every_sort_come_back() -> None:
         position=0,
         settled=False,
         owner=None,
+        halt=Halt("parked", "2024-01-01T00:00:00+00:00", "schön\ud800", b"\xff"),
     )
     command = Command("id", "message", b"\xff", expects=("request/x", text.hash), number=3)
     archive = Archive(

@@ -8,7 +8,7 @@ import resource
 import signal
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.golden import waiting_program
@@ -30,15 +30,19 @@ from perdure import (
     WorkflowContext,
     executor,
 )
-from perdure.records import NewRun
+from perdure.records import Halt, NewRun
+from perdure.storages.base import StoreStorage
+from perdure.stores.port import HostStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.resume.lives import Gate, begun, lived
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.records import Archive, RunRecord
+    from perdure.stores.port import Store
+    from perdure.testing.resume.lives import Ended
 
 
 @pytest.fixture(params=KINDS)
@@ -62,6 +66,30 @@ async def stop_half_way(errands: Errands, storage: StoreStorage, run_id: str = "
     """A run in the middle of a superstep: one has finished, another has failed after its step."""
     with pytest.raises(OSError, match="the way is closed"):
         await errands.build(storage).run("milk", run_id=run_id)
+
+
+async def record_of(storage: StoreStorage, run_id: str = "errand") -> RunRecord:
+    record = await storage.store.run(run_id)
+    assert record is not None
+    return record
+
+
+async def park(storage: StoreStorage) -> Halt:
+    """Give the errand up."""
+    halt = Halt("parked", at="2024-01-01T00:00:00+00:00", reason="it has ended 3 processes, \ud800", data=b"\xff\x00")
+    await storage.store.release(await storage.store.claim("errand"), halt=halt)
+    return halt
+
+
+async def due(storage: StoreStorage) -> list[str]:
+    """The runs that hosts would go on with unasked."""
+    found = await host_store(storage).due(at="9999", workflow_names=["errands"], limit=10)
+    return [each.record.run_id for each in found]
+
+
+def host_store(storage: StoreStorage) -> HostStore:
+    assert isinstance(storage.store, HostStore)
+    return storage.store
 
 
 async def all_of(storage: StoreStorage, run_id: str) -> dict[str, Any]:
@@ -134,6 +162,33 @@ async def test_the_same_run_gives_the_same_file_wherever_it_is(
     await target.import_run(tmp_path / "first")
     await target.export_run("errand", tmp_path / "second")
     assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
+
+
+async def test_a_run_that_had_failed_is_failed_elsewhere(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    await stop_half_way(Errands(tmp_path), source)
+    failed = (await record_of(source)).halt
+    assert failed is not None
+    assert failed.kind == "failed"
+    await source.export_run("errand", tmp_path / "errand")
+    await target.import_run(tmp_path / "errand")
+    assert (await record_of(target)).halt == failed
+    assert await due(target) == []
+
+
+async def test_a_run_that_was_parked_is_parked_elsewhere_also_if_it_was_exported_again(
+    both: tuple[StoreStorage, StoreStorage], tmp_path: Path
+) -> None:
+    source, target = both
+    await stop_half_way(Errands(tmp_path), source)
+    parked = await park(source)
+    await source.export_run("errand", tmp_path / "lost")
+    await source.export_run("errand", tmp_path / "errand")
+    await target.import_run(tmp_path / "errand")
+    assert (await record_of(target)).halt == parked
+    assert await due(target) == []
 
 
 async def test_an_exported_run_is_closed_and_can_be_read(storage: StoreStorage, tmp_path: Path) -> None:
@@ -292,12 +347,131 @@ def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> Non
     lived(exporting).result()
 
 
+class Handing:
+    """A store that hands everything on to another."""
+
+    def __init__(self, store: HostStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class Meddled(Handing):
+    """Lets something else happen when an export has read its run for the last time."""
+
+    def __init__(self, store: HostStore, meddle: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self._meddle = meddle
+
+    async def archive(self, run_id: str) -> Archive:
+        archive = await self._store.archive(run_id)
+        if (record := await self._store.run(run_id)) is not None and record.standing == "exported":
+            await self._meddle()
+        return archive
+
+
+async def test_an_export_writes_no_file_if_the_run_was_opened_meanwhile(storage: StoreStorage, tmp_path: Path) -> None:
+    await stop_half_way(Errands(tmp_path), storage)
+    await storage.export_run("errand", tmp_path / "first")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "second").write_text("what was here before")
+    meddled = StoreStorage(cast("Store", Meddled(host_store(storage), lambda: storage.import_run(tmp_path / "first"))))
+    with pytest.raises(RunBusyError, match=r"'errand' .* has imported it"):
+        await meddled.export_run("errand", tmp_path / "out" / "second")
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["what was here before"]
+    assert (await record_of(storage)).standing == "failed"
+
+
+async def test_an_export_writes_no_file_if_the_run_was_opened_and_exported_meanwhile(
+    storage: StoreStorage, tmp_path: Path
+) -> None:
+    errands = Errands(tmp_path)
+    await stop_half_way(errands, storage)
+    await storage.export_run("errand", tmp_path / "first")
+
+    async def go_on() -> None:
+        await storage.import_run(tmp_path / "first")
+        await storage.send("errand", "more")
+        await storage.export_run("errand", tmp_path / "third")
+
+    meddled = StoreStorage(cast("Store", Meddled(host_store(storage), go_on)), clock=ManualClock())
+    with pytest.raises(RunBusyError, match="has imported it"):
+        await meddled.export_run("errand", tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+    assert (tmp_path / "third").exists()
+
+
+class Deadly(Handing):
+    """Kills its process when so many things were asked of it."""
+
+    def __init__(self, store: HostStore, deeds: int) -> None:
+        super().__init__(store)
+        self._deeds = deeds
+
+    @override
+    def __getattr__(self, name: str) -> Any:
+        asked = super().__getattr__(name)
+
+        async def done(*args: Any, **kwargs: Any) -> Any:
+            result = await asked(*args, **kwargs)
+            self._deeds -= 1
+            if self._deeds == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return done if name in {"run", "claim", "release", "archive", "close_run"} else asked
+
+
+@lasting
+def test_an_export_that_is_killed_at_any_point_leaves_no_run_that_others_go_on_with_unasked(
+    kind: str, tmp_path: Path
+) -> None:
+    opened(kind, tmp_path)
+
+    async def stopped() -> None:
+        await stop_half_way(Errands(tmp_path), opened(kind, tmp_path))
+
+    def exporting(deeds: int) -> Ended:
+        async def export() -> None:
+            deadly = StoreStorage(cast("Store", Deadly(host_store(opened(kind, tmp_path)), deeds)))
+            await deadly.export_run("errand", tmp_path / "errand.jsonl")
+
+        return lived(export)
+
+    async def left() -> tuple[str, list[str]]:
+        async with opened(kind, tmp_path) as storage:
+            return (await record_of(storage)).standing, await due(storage)
+
+    async def opening() -> None:
+        async with opened(kind, tmp_path) as storage:
+            await storage.export_run("errand", tmp_path / "again")
+            await storage.import_run(tmp_path / "again")
+
+    lived(stopped).result()
+    standings: list[str] = []
+    deeds = 1
+    while (life := exporting(deeds)).was_killed:
+        standing, found = lived(left).result()
+        assert (standing in {"failed", "exported"}, found) == (True, [])
+        standings.append(standing)
+        lived(opening).result()
+        deeds += 1
+    life.result()
+    assert set(standings) == {"failed", "exported"}
+
+
 class DeadlyClock(SystemClock):
     """The export asks it for a name for its file, when the run is closed and nothing is written yet."""
 
+    _is_named = False
+
     @override
     def new_id(self) -> str:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if self._is_named:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # The first name is that of the export itself.
+        self._is_named = True
         return super().new_id()
 
 
@@ -336,6 +510,10 @@ async def test_a_path_that_can_be_no_file_changes_nothing(storage: StoreStorage,
         await storage.export_run("errand", tmp_path)
     with pytest.raises(WorkflowCheckpointException, match="there is no directory"):
         await storage.export_run("errand", tmp_path / "nowhere" / "errand")
+    for name in ("x" * 300, "null\0byte"):
+        with pytest.raises(WorkflowCheckpointException, match="can be no file to export to"):
+            await storage.export_run("errand", tmp_path / name)
+    assert (await record_of(storage)).standing == "failed"
     errands.open_the_way()
     assert (await errands.build(storage).run(run_id="errand")).get_outputs()
 

@@ -12,7 +12,16 @@ from perdure.records import digest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.records import Archive, ArchivedCheckpoint, Command, EventBatch, JournalRecord, Part, RunRecord
+    from perdure.records import (
+        Archive,
+        ArchivedCheckpoint,
+        Command,
+        EventBatch,
+        Halt,
+        JournalRecord,
+        Part,
+        RunRecord,
+    )
 
 PRODUCT = "perdure"
 FORMAT = 1
@@ -97,7 +106,18 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "wake_at": record.wake_at,
         "events": record.events,
     }
+    if record.halt is not None:
+        document["halt"] = _halt(record.halt)
     return {**document, "checksum": run_checksum(document)}
+
+
+def _halt(halt: Halt) -> dict[str, Any]:
+    return {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": _packed(halt.data)}
+
+
+def closing_note(export_id: str, halt: Halt | None) -> bytes:
+    """What a closed run keeps of its export: which one that is, and the halt that it had before."""
+    return _line({"export": export_id, "halt": None if halt is None else _halt(halt)})
 
 
 def _checkpoint(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from perdure.records import (
     ArchivedCheckpoint,
     Command,
     EventBatch,
+    Halt,
+    HaltKind,
     HeadStatus,
     JournalRecord,
     Manifest,
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ADDRESS = re.compile(r"[0-9a-f]{40}")
+_NUMBER_MAX = 2**53
+"""Up to here every reader of JSON has whole numbers as they were written."""
 
 
 class NoExportError(Exception):
@@ -64,7 +68,7 @@ class _Line:
         return self._value(name, lambda value: value is None or isinstance(value, str))
 
     def number(self, name: str) -> int:
-        return self._value(name, lambda value: type(value) is int and 0 <= value < 2**63)
+        return self._value(name, lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
 
     def flag(self, name: str) -> bool:
         return self._value(name, lambda value: isinstance(value, bool))
@@ -74,6 +78,20 @@ class _Line:
 
     def kind(self) -> PartKind:
         return self._value("kind", lambda value: value in get_args(PartKind))
+
+    def halt(self) -> Halt | None:
+        """Why nobody goes on with the run. It is left out if there is nothing of that sort."""
+        fields = self.fields.get("halt")
+        if fields is None:
+            return None
+        if not isinstance(fields, dict):
+            raise DamagedExportError("its 'halt' can't be")
+        halt = _Line(cast("dict[str, Any]", fields))
+        return Halt(halt.halt_kind(), halt.text("at"), halt.text("reason"), halt.data())
+
+    def halt_kind(self) -> HaltKind:
+        # What is closed is so at the place that it leaves.
+        return self._value("kind", lambda value: value in get_args(HaltKind) and value != "exported")
 
     def refs(self) -> tuple[str, ...]:
         return tuple(self._value("refs", _are_addresses))
@@ -241,8 +259,20 @@ def _run(line: _Line) -> RunRecord:
         status=line.status(),
         wake_at=line.text_or_none("wake_at"),
         events=line.number("events"),
+        halt=line.halt(),
     )
     return line.verified(record, run_checksum(line.fields))
+
+
+def halt_before(note: bytes) -> Halt | None:
+    """The halt that a run had before it was closed, by what it has kept of its export. Raises DamagedExportError."""
+    try:
+        fields: Any = json.loads(note) if note else {}
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise DamagedExportError("what it was before it was closed can't be read")
+    return _Line(cast("dict[str, Any]", fields)).halt()
 
 
 def _checkpoint(line: _Line) -> ArchivedCheckpoint:

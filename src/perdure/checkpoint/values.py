@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint.codec import DamagedPartError
-from perdure.errors import CheckpointDamagedError, EncodeError
+from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,13 +187,16 @@ class CodedValues:
 
 
 def decode(codec: Codec, kept: Kept) -> Any:
-    """A fresh copy of an encoded value. Raises CheckpointDamagedError, UntrustedTypeError."""
+    """A fresh copy of an encoded value. Raises CheckpointDamagedError, UntrustedTypeError, IncompatibleTypeError."""
     encoded = kept.require_encoded()
     parts = kept.stored if kept.stored is not None else {part.hash: part.data for part in encoded.parts}
     try:
         return codec.decode(encoded.text, parts, path=kept.path)
     except DamagedPartError as error:
         raise CheckpointDamagedError(kept.checkpoint_id, str(error)) from error
+    except (UntrustedTypeError, IncompatibleTypeError) as error:
+        error.checkpoint_id = kept.checkpoint_id or None
+        raise
 
 
 def as_kept(value: object) -> Kept:

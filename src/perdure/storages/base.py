@@ -138,7 +138,11 @@ class StoreStorage:
         return Desk(self.store, self.codec, self.clock)
 
     async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
-        """The requests that wait for an answer: of a run, of a workflow's runs, or of all. Needs the store alone."""
+        """The requests that wait for an answer: of a run, of a workflow's runs, or of all. Needs the store alone.
+
+        A damaged run raises CheckpointDamagedError if it is asked for by its id. In a list of several it is left out,
+        and a warning in the log names it.
+        """
         return await self._desk.requests(run_id, workflow_name)
 
     async def respond(
@@ -209,10 +213,11 @@ class StoreStorage:
     async def export_run(self, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False) -> None:
         """Write a run to a file, whole, and close it here. `import_run` goes on with it in any storage, also in this.
 
-        It is closed before the file is written: a run that was exported can be read, removed, and exported again.
+        It is closed before the file is written: a run that was exported can be read, removed, and exported again. One
+        that had failed or was parked is so in the file too.
 
-        Raises RunNotFoundError, RunBusyError if somebody advances it (unless `takeover`), CheckpointDamagedError, and
-        WorkflowCheckpointException if the file can't be written.
+        Raises RunNotFoundError, RunBusyError if somebody advances it (unless `takeover`) or has imported it here before
+        the file was there, CheckpointDamagedError, and WorkflowCheckpointException if the file can't be written.
         """
         await exported(self._host_store(), self.clock, run_id, path, takeover=takeover)
 
@@ -220,13 +225,13 @@ class StoreStorage:
         """Take in a run that was exported to a file; its id. It is the same run, and goes on where it was.
 
         Raises RunExistsError if a run of its id is here and was not exported, and WorkflowCheckpointException for a
-        file that is not whole, or not one of these. Nothing has changed then.
+        file that can't be read, is not whole, or not one of these. Nothing has changed then.
         """
         return await imported(self._host_store(), path)
 
     def _host_store(self) -> HostStore:
         # By name: a store that wraps another is not seen to have what it hands on.
-        if all(hasattr(self.store, name) for name in ("tenant", "archive", "restore", "remove")):
+        if all(hasattr(self.store, name) for name in ("tenant", "archive", "close_run", "restore", "remove")):
             return cast("HostStore", self.store)
         raise WorkflowCheckpointException(
             f"a {type(self.store).__name__} has no tenants, nor whole runs that come and go: for these a store has the "

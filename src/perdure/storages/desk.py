@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +27,7 @@ from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
     IncompatibleTypeError,
+    PartDamagedError,
     RunNotFoundError,
     StaleCommandError,
     UnknownRequestError,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Command, Manifest
     from perdure.stores.port import Store
+
+logger = logging.getLogger(__name__)
 
 _REQUEST = "request/"
 _ANSWERED = "answered/"
@@ -116,7 +119,10 @@ class Desk:
         self._clock = clock
 
     async def requests(self, run_id: str | None = None, workflow_name: str | None = None) -> list[PendingRequest]:
-        """The requests that wait, of one run or of all, in the order in which the runs began."""
+        """The requests that wait, of one run or of all, in the order in which the runs began.
+
+        In a list of all a run that can't be read is left out, with a warning that names it: the others are not to wait.
+        """
         if run_id is not None:
             return await self._requests_of(run_id)
         records = await self._store.runs(workflow_name=workflow_name)
@@ -125,9 +131,13 @@ class Desk:
             # Of one that was exported they are to be answered where it is now.
             if record.standing in {"idle", "exported"}:
                 continue
-            # One that was deleted since the list was made asks nothing more.
-            with suppress(RunNotFoundError):
+            try:
                 found += await self._requests_of(record.run_id)
+            except RunNotFoundError:
+                # One that was deleted since the list was made asks nothing more.
+                continue
+            except (CheckpointDamagedError, PartDamagedError, CheckpointNotFoundError) as error:
+                logger.warning("the requests of run %r are left out of the list: %s", record.run_id, error)
         return found
 
     async def _requests_of(self, run_id: str) -> list[PendingRequest]:
