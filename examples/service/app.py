@@ -20,6 +20,8 @@ from .wire import (
     body_of,
     fields_of,
     first_seq_of,
+    in_order,
+    is_short_for,
     new_run_id,
     optional_text,
     reply,
@@ -52,8 +54,7 @@ class Service:
 
     async def run(self, request: Request) -> Response:
         run = await self._host.run(run_id_of(request))
-        outputs = [event.data async for event in run.events(follow=False) if event.type == "output"]
-        return reply({"run": await run.info(), "outputs": outputs})
+        return reply({"run": await run.info(), "outputs": await run.outputs()})
 
     async def events(self, request: Request) -> Response:
         run = await self._host.run(run_id_of(request))
@@ -68,13 +69,13 @@ class Service:
         run_id, request_id = run_id_of(request), request.path_params["request_id"]
         if "answer" not in body:
             raise unfit("'answer' is missing; GET /requests has the schema of an answer")
-        by, digest = text_of(body, "by"), optional_text(body, "approves")
+        answer, by, digest = in_order(body["answer"]), text_of(body, "by"), optional_text(body, "approves")
         approves = None if digest is None else {request_id: digest}
         try:
-            await self._host.respond(run_id, {request_id: body["answer"]}, by=by, approves=approves)
+            await self._host.respond(run_id, {request_id: answer}, by=by, approves=approves)
         except AlreadyAnsweredError as error:
             # A client that missed our reply says the same again.
-            if (error.by, error.what) != (by, repr(body["answer"])):
+            if error.by != by or not is_short_for(error.what, answer):
                 raise
         return reply({"run_id": run_id, "request_id": request_id, "answered_by": by}, HTTPStatus.ACCEPTED)
 

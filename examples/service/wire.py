@@ -115,6 +115,17 @@ def first_seq_of(request: Request) -> int:
     return int(last) + 1 if last else max(int(first), 1)
 
 
+def in_order(answer: object) -> object:
+    """An answer with its fields in one order, so that what is decided comes before what is remarked."""
+    return dict(sorted(cast("dict[str, object]", answer).items())) if isinstance(answer, dict) else answer
+
+
+def is_short_for(what: str | None, answer: object) -> bool:
+    """Whether this is how a run remembers the answer: of a long one only the beginning."""
+    text = repr(answer)
+    return what is not None and (what == text or (what.endswith("…") and text.startswith(what[:-1])))
+
+
 def as_json(value: object) -> str:
     return json.dumps(value, default=_plain)
 

@@ -232,6 +232,9 @@ class EncodeError(WorkflowCheckpointException, TypeError):
 class UntrustedTypeError(WorkflowCheckpointException):
     """Stored data names a type that this program has not declared."""
 
+    checkpoint_id: str | None = None
+    """Where the data was read from, if it is a checkpoint."""
+
     def __init__(self, *, type_name: str, path: str) -> None:
         self.type_name = type_name
         self.path = path
@@ -244,6 +247,9 @@ class UntrustedTypeError(WorkflowCheckpointException):
 
 class IncompatibleTypeError(WorkflowCheckpointException):
     """A stored object does not fit its class as this program has it."""
+
+    checkpoint_id: str | None = None
+    """Where the object was read from, if it is a checkpoint."""
 
     def __init__(self, *, type_name: str, path: str, reason: str) -> None:
         self.type_name = type_name

@@ -34,6 +34,7 @@ async def interrupted(doing: Doing) -> list[object]:
 
     @executor
     def work(message: str) -> None:
+        del message
         doing()
 
     @executor

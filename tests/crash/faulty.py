@@ -110,7 +110,7 @@ class Plain(Faulty):
     """Has nothing but the port of a store."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in {"archive", "restore", "remove", "tenant"}:
+        if name in {"archive", "close_run", "restore", "remove", "tenant"}:
             raise AttributeError(name)
         return super().__getattr__(name)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from perdure.events import WorkflowEvent
-    from perdure.records import RunStatus
+    from perdure.records import HeadStatus
     from perdure.stores.port import Store
 
 LARGE = 30_000
@@ -81,7 +81,7 @@ class Teller:
         """A new run."""
         return cls(await RunDriver.start(store, ManualClock(), run_id, parent=parent))
 
-    async def tell(self, *data: object, status: RunStatus = "running") -> str:
+    async def tell(self, *data: object, status: HeadStatus = "running") -> str:
         """A commit that tells an event for each; its id."""
         return await self.run.commit(events=self._writer.batch(progress(*data)), status=status)
 

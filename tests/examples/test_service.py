@@ -203,6 +203,17 @@ def test_a_run_without_an_id_is_given_one(http: httpx.Client) -> None:
         assert http.get(f"/runs/{run_id}").json()["outputs"][0]["outcome"] == "refused"
 
 
+def test_the_same_answer_again_is_accepted_however_long_it_is(http: httpx.Client) -> None:
+    path = f"/runs/long/requests/{waiting_request(http, 'long')}"
+    remark = "enjoy your stay " * 20
+    right = {"answer": {"remark": remark, "approved": True}, "by": "grace"}
+    assert http.post(path, json=right).status_code == 202
+    assert list_of(http, "long")[-1]["status"] == "idle"
+    assert http.post(path, json=right).status_code == 202
+    assert http.post(path, json={**right, "answer": {"remark": remark, "approved": False}}).status_code == 409
+    assert http.post(path, json={**right, "by": "bob"}).status_code == 409
+
+
 def test_a_follower_begins_where_it_wants(http: httpx.Client) -> None:
     http.post("/runs", json={**TAXI, "run_id": "followed"})
     every = list_of(http, "followed")

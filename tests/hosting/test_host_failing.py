@@ -11,6 +11,7 @@ from tests.hosting.flows import Gate, fail, pass_on, row, shout, until
 from tests.hosting.places import opened
 
 from perdure import Host, InMemoryCheckpointStorage, RunFailedError, RunParkedError
+from perdure.errors import CheckpointWriteError, EncodeError
 from perdure.records import Halt
 from perdure.storages.shipped import StoreStorage
 from perdure.testing.clock import ManualClock
@@ -126,6 +127,36 @@ async def flaky_result(kind: str, directory: Path, calls: str) -> tuple[list[Any
 async def test_a_store_in_trouble_is_tried_again_until_it_is_well(kind: str, tmp_path: Path, calls: str) -> None:
     outputs, store = await flaky_result(kind, tmp_path, calls)
     assert (outputs, store.left) == (["hi!"], 0)
+
+
+async def test_a_run_that_can_not_be_written_is_not_started_whatever_its_workflow_says(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as storage:
+        store = Flaky(storage.store, "commit", times=1)
+        host = Host(StoreStorage(store, clock=storage.clock))  # pyright: ignore[reportArgumentType] - it is all that it wraps
+        host.register(row("w", shout, on_checkpoint_error="warn"))
+        with pytest.raises(CheckpointWriteError, match="the line is dead"):
+            await host.start("w", "hi", run_id="r")
+        with pytest.raises(EncodeError):
+            await host.start("w", lambda: "hi", run_id="s")
+        assert await host.runs() == []
+        assert await (await host.start("w", "hi", run_id="r")).outputs() == []
+
+
+async def test_what_a_run_could_not_commit_it_does_again_when_the_store_is_well(kind: str, tmp_path: Path) -> None:
+    clock = ManualClock(skips=True)
+    async with opened(kind, tmp_path, clock=clock) as storage:
+        store = Flaky(storage.store, "commit", times=0)
+        host = Host(StoreStorage(store, clock=clock))  # pyright: ignore[reportArgumentType] - it is all that it wraps
+        host.register(row("w", pass_on, shout, on_checkpoint_error="warn"))
+        run = await host.start("w", "hi")
+        # The first life commits nothing, the second one only its last superstep.
+        store.left = 3
+        async with host:
+            assert (await run.result()).get_outputs() == ["hi!"]
+            assert (await until(host, run.run_id, "idle")).error is None
+    assert store.left == 0
 
 
 async def test_a_run_of_another_program_is_left_to_who_has_it(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 from tests.hosting.flows import Gate, fail, office, pass_on, row, shout, until
+from tests.hosting.wrapped import wrapped
 
 from perdure import (
     AlreadyAnsweredError,
@@ -22,7 +23,7 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.errors import RunFailedError, UnknownRequestError
+from perdure.errors import RunBusyError, RunFailedError, RunNotFoundError, UnknownRequestError
 from perdure.storages.base import StoreStorage
 
 if TYPE_CHECKING:
@@ -192,6 +193,69 @@ async def test_a_failed_run_can_be_cancelled(storage: Storage) -> None:
             await run.result()
         await run.cancel()
         await until(host, run.run_id, "cancelled")
+
+
+async def test_a_run_that_another_has_just_taken_needs_no_recovery(storage: Storage) -> None:
+    async def taken(claim: Any, run_id: str, **options: Any) -> Any:
+        del claim, options
+        raise RunBusyError(run_id, owner="another process")
+
+    host = Host(storage)
+    host.register(row("w", fail))
+    async with host:
+        run = await host.start("w", "hi")
+        with pytest.raises(RunFailedError):
+            await run.result()
+    late = Host(wrapped(storage, claim=taken))
+    assert await late.recover(run.run_id) == [run.run_id]
+    await late.cancel(run.run_id)
+    async with host:
+        assert await host.recover(run.run_id) == [run.run_id]
+        await until(host, run.run_id, "cancelled")
+    late.register(row("w", fail))
+    assert await late.recover(run.run_id) == [run.run_id]
+
+
+async def test_runs_are_listed_in_pages(storage: Storage) -> None:
+    host = Host(storage)
+    host.register(row("w", shout))
+    host.register(office)
+    for number in range(5):
+        await host.start("w", number, run_id=f"r{number}")
+        await host.start("office", str(number), run_id=f"o{number}")
+    first = await host.runs("w", limit=2)
+    second = await host.runs("w", limit=2, after=first[-1].run_id)
+    third = await host.runs("w", limit=2, after=second[-1].run_id)
+    assert [[info.run_id for info in page] for page in (first, second, third)] == [["r0", "r1"], ["r2", "r3"], ["r4"]]
+    # What does not stand any more where it did is a place to go on after nevertheless.
+    assert [info.run_id for info in await host.runs("office", status="running", after="r3")] == ["o3", "o4"]
+    assert await host.runs(status="idle", after="r0") == []
+    with pytest.raises(ValueError, match="limit is 1 or more"):
+        await host.runs(limit=0)
+    with pytest.raises(RunNotFoundError):
+        await host.runs(after="nobody")
+
+
+async def test_the_outputs_so_far_are_told_without_waiting(storage: Storage) -> None:
+    async def give(message: Any, ctx: Context) -> None:
+        await ctx.yield_output(message)
+        await ctx.send_message(message)
+
+    gate = Gate()
+    host = Host(storage)
+    host.register(row("w", give, gate))
+    run = await host.start("w", "hi")
+    assert await run.outputs() == []
+    async with host:
+        await gate.holds(1)
+        assert await run.outputs() == ["hi"]
+        gate.open()
+        assert (await run.result()).get_outputs() == await run.outputs() == ["hi", "hi"]
+        assert await (await run.fork()).outputs() == ["hi", "hi"]
+        await run.send("ho")
+        await until(host, run.run_id, "idle")
+        await run.result()
+        assert await run.outputs() == ["ho", "ho"]
 
 
 async def test_runs_tell_where_they_stand(timed: Storage) -> None:

@@ -16,6 +16,7 @@ from perdure import (
     UnknownWorkflowError,
     Workflow,
     WorkflowBuilder,
+    WorkflowExecutor,
     WorkflowRunState,
 )
 from perdure.errors import EncodeError, RunFailedError
@@ -211,6 +212,36 @@ def test_a_factory_that_shares_its_executors_is_refused(storage: Storage) -> Non
     with pytest.raises(ValueError, match="inside of the factory"):
         host.register(lambda: same)
     assert host.workflow_names == ()
+
+
+async def test_functions_inside_of_sub_workflows_may_be_shared(storage: Storage) -> None:
+    gate = Gate()
+    shared = row("inner", gate)().executors
+
+    def build() -> Workflow:
+        inner = WorkflowBuilder(name="inner", start_executor=shared["n0"]).build()
+        middle = WorkflowBuilder(name="middle", start_executor=WorkflowExecutor(inner, "inner")).build()
+        return WorkflowBuilder(name="outer", start_executor=WorkflowExecutor(middle, "middle")).build()
+
+    host = Host(storage)
+    host.register(build)
+    async with host:
+        runs = [await host.start("outer", number) for number in range(2)]
+        await gate.holds(2)
+        gate.open()
+        for run in runs:
+            assert (await run.result()).get_final_state() is WorkflowRunState.IDLE
+
+
+def test_executors_that_keep_something_are_refused_inside_of_sub_workflows_as_well(storage: Storage) -> None:
+    clerk = Clerk()
+
+    def build() -> Workflow:
+        inner = WorkflowBuilder(name="inner", start_executor=clerk).build()
+        return WorkflowBuilder(name="outer", start_executor=WorkflowExecutor(inner, "inner")).build()
+
+    with pytest.raises(ValueError, match="the same executor 'clerk' each time"):
+        Host(storage).register(build)
 
 
 def test_what_is_no_factory_is_refused(storage: Storage) -> None:

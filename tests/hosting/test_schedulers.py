@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hosting.flows import Gate, fail, row, shout
+from tests.hosting.wrapped import wrapped
 
 from perdure import Dispatch, Host, RunFailedError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from perdure import Rest
     from perdure.hosting.scheduler import Advance
+    from perdure.records import RunRecord
     from perdure.testing.clock import ManualClock
 
 
@@ -128,6 +131,23 @@ async def test_what_is_not_there_or_not_known_is_told_to_the_engine(storage: Sto
         assert (await engine.dispatch("r")).status == "failed"
         with pytest.raises(RunFailedError):
             await run.result()
+
+
+async def test_a_run_that_got_on_before_it_was_parked_goes_on_under_the_token_of_the_engine(storage: Storage) -> None:
+    async def seen_too_late(run: Any, run_id: str) -> RunRecord | None:
+        record = await run(run_id)
+        return record and replace(record, attempts=5)
+
+    engine = ByHand()
+    host = Host(wrapped(storage, run=seen_too_late), scheduler=engine)
+    host.register(row("w", shout))
+    async with host:
+        run = await host.start("w", "hi", run_id="r")
+        for message in ("hi", "ho"):
+            assert (await engine.dispatch("r")).status == "idle"
+            assert await run.outputs() == [f"{message}!"]
+            assert (await storage.store.run("r")).owner is None  # pyright: ignore[reportOptionalMemberAccess]
+            await host.send("r", "ho")
 
 
 async def test_a_scheduler_that_fails_ends_the_serving(storage: Storage) -> None:

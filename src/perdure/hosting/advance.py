@@ -23,10 +23,12 @@ from perdure.errors import (
     WorkflowCheckpointException,
     WorkflowException,
 )
+from perdure.graph.exits import no_exit, sharing
 from perdure.hosting.halting import fail, park
 from perdure.hosting.scheduler import Rest
 from perdure.hosting.waiting import first_of
 from perdure.runtime.call import Call
+from perdure.runtime.failing import is_of_another_program
 from perdure.runtime.ledger import status_of
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.hosting.catalog import Catalog
     from perdure.hosting.scheduler import Dispatch
-    from perdure.records import RunRecord
+    from perdure.records import Claim, RunRecord
     from perdure.storages.base import StoreStorage
     from perdure.stores.port import HostStore
     from perdure.workflow.workflow import Workflow
@@ -83,7 +85,7 @@ class Advancer:
         run_id = dispatch.run_id
         if self.is_draining or run_id in self._barred or run_id in self._lives:
             return Rest(None, tries_again=True)
-        with self._living(run_id):
+        with self._living(run_id), sharing():
             try:
                 return await self._advance(dispatch)
             except _ANOTHERS as error:
@@ -114,21 +116,33 @@ class Advancer:
         if record.standing in _LEFT_ALONE:
             # What waits for it waits until somebody wants it to go on.
             return Rest(record.standing)
-        if record.attempts >= self._max_attempts and await park(self._store, self._clock, record, dispatch.token):
-            logger.error("run %r was parked after %d attempts", run_id, record.attempts)
-            return Rest("parked")
         try:
-            life = _Life(self._catalog.build(record.workflow_name))
+            with no_exit():
+                life = _Life(self._catalog.build(record.workflow_name))
         except Exception:
             logger.exception("workflow %r of run %r could not be built", record.workflow_name, run_id)
             return Rest(None, tries_again=True)
+        claim: Claim | None = None
+        if record.attempts >= self._max_attempts:
+            claim = await park(self._store, self._clock, record, dispatch.token)
+            if claim is None:
+                logger.error("run %r was parked after %d attempts", run_id, record.attempts)
+                return Rest("parked")
+        return await self._lived(life, dispatch, record, claim)
+
+    async def _lived(self, life: _Life, dispatch: Dispatch, record: RunRecord, claim: Claim | None) -> Rest:
+        """Let a run live. One that is claimed already goes on under that very claim: its token is used up."""
         try:
-            await self._drive(life, dispatch)
+            with no_exit():
+                await self._drive(life, dispatch, claim)
         except Exception as error:  # noqa: BLE001 - sorted there, and raised again if it is nobody's fault
             return await self._failed(life, record, error)
+        finally:
+            if claim is not None and not life.has_opened:
+                await self._store.release(claim, halt=claim.halt)
         return life.rest()
 
-    async def _drive(self, life: _Life, dispatch: Dispatch) -> None:
+    async def _drive(self, life: _Life, dispatch: Dispatch, claim: Claim | None) -> None:
         call = Call(
             run_id=dispatch.run_id,
             storage=self._storage,
@@ -137,6 +151,7 @@ class Advancer:
             waits=False,
             streaming=True,
             token=dispatch.token,
+            claim=claim,
         )
         stream = life.workflow.stream(call)
         try:
@@ -164,9 +179,9 @@ class Advancer:
         if _is_trouble_of_the_store(error, has_opened=life.has_opened):
             logger.warning("run %r can't go on while its store is in trouble: %s", run_id, error)
             return Rest(None, has_changed=life.has_changed, tries_again=True)
-        if isinstance(error, _OF_ANOTHER_PROGRAM) and not life.has_opened:
+        if life.can_not_read(error):
             logger.warning("run %r is left alone, another version of the program has written it: %s", run_id, error)
-            return Rest(None)
+            return Rest(None, has_changed=life.has_changed)
         logger.warning("run %r has failed: %s: %s", run_id, type(error).__name__, error)
         if await fail(self._store, self._clock, run_id, error, has_opened=life.has_opened):
             return Rest("failed", has_changed=life.has_changed)
@@ -186,8 +201,9 @@ class Advancer:
         """Let the runs stop at their next boundary, and stop those that have not after a time, or when it must be."""
         self.is_draining = True
         try:
-            if self._lives and seconds > 0:
-                await first_of(asyncio.wait(self._lives.values()), self._clock.sleep(seconds), hurry.wait())
+            lives = list(self._lives.values())
+            if lives and seconds > 0:
+                await first_of(asyncio.wait(lives), self._clock.sleep(seconds), hurry.wait())
         finally:
             await self._stop(list(self._lives.values()))
 
@@ -232,6 +248,13 @@ class _Life:
         """Whether the run was found and read."""
         return self.workflow.tenure is not None
 
+    def can_not_read(self, error: Exception) -> bool:
+        """Whether the error says that this program is not the one that has written the run."""
+        tenure = self.workflow.tenure
+        if tenure is None:
+            return isinstance(error, _OF_ANOTHER_PROGRAM)
+        return is_of_another_program(error, tenure.read_from)
+
     def rest(self) -> Rest:
         """Where it has left the run."""
         tenure = self.workflow.tenure
@@ -239,4 +262,5 @@ class _Life:
             return Rest(None, tries_again=True)
         wake_at = tenure.snapshot.wake_at
         moment = None if wake_at is None else datetime.fromisoformat(wake_at)
-        return Rest(status_of(tenure.snapshot), moment, has_changed=self.has_changed)
+        # What a workflow goes on without having committed it is only known to a life that has ended now.
+        return Rest(status_of(tenure.snapshot), moment, has_changed=self.has_changed, tries_again=tenure.is_ahead)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import UnknownWorkflowError
 from perdure.graph.function import FunctionExecutor
+from perdure.workflow.sub import WorkflowExecutor
 from perdure.workflow.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -60,16 +61,25 @@ class Catalog:
             raise TypeError(
                 f"{factory!r} gave a {type(made).__name__}, not a Workflow; let it return WorkflowBuilder(...).build()"
             )
-        graph = replace(made.graph, name=name or made.name, executors=_own(made.graph))
-        return Workflow(graph, checkpoint_storage=None, clock=self._clock)
+        return _of_its_own(replace(made.graph, name=name or made.name), self._clock)
 
 
-def _own(graph: Graph) -> dict[str, Executor]:
-    """The executors, where one that is but a function has become a copy: it keeps nothing, and modules share it."""
-    return {
-        executor_id: executor.clone(deep=False) if type(executor) is FunctionExecutor else executor
-        for executor_id, executor in graph.executors.items()
-    }
+def _of_its_own(graph: Graph, clock: Clock) -> Workflow:
+    """A workflow of these executors, where those that keep nothing have become copies: modules may share them."""
+    executors = {executor_id: _own(executor, clock) for executor_id, executor in graph.executors.items()}
+    return Workflow(replace(graph, executors=executors), checkpoint_storage=None, clock=clock)
+
+
+def _own(executor: Executor, clock: Clock) -> Executor:
+    """A copy of one that is but a function, or a workflow of such; any other as it is."""
+    if type(executor) is FunctionExecutor:
+        return executor.clone(deep=False)
+    if type(executor) is WorkflowExecutor:
+        copy = executor.clone(deep=False)
+        assert isinstance(copy, WorkflowExecutor), "a copy is of the same class"
+        copy.workflow = _of_its_own(executor.workflow.graph, clock)
+        return copy
+    return executor
 
 
 def _require_apart(first: Workflow, second: Workflow) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from perdure.hosting.held import SUSPECT_ATTEMPTS, HeldRuns, pause_seconds, situation_of
+from perdure.hosting.held import SUSPECT_ATTEMPTS, SUSPECT_SECONDS, HeldRuns, after, pause_seconds, situation_of
 from perdure.hosting.scheduler import Dispatch
+from perdure.hosting.suspects import Suspects
 from perdure.hosting.waiting import first_of
 from perdure.moments import now, seconds_until
 
@@ -39,8 +40,7 @@ class EmbeddedScheduler:
         self._max_runs = max_runs
         self._held = HeldRuns(clock)
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._suspect: str | None = None
-        """The run under way that may end this process."""
+        self._suspects = Suspects(clock)
         self._woken = asyncio.Event()
         self._failures = 0
         """How often in a row it could not look."""
@@ -105,9 +105,17 @@ class EmbeddedScheduler:
             situation = situation_of(due, at=at)
             if len(self._running) < self._max_runs and await self._may_go(due, situation, at=at):
                 self._dispatch(advance, due, situation)
+        moments = [moment for moment in self._held.moments() if moment > at]
+        if any(self._is_suspected(due) for due in found):
+            # Nothing tells when one that is under way has got on, nor when there is room for more.
+            moments.append(after(self._clock, SUSPECT_SECONDS))
+        else:
+            self._suspects.end()
         timer = await self._store.next_wake(after=at, workflow_names=names)
-        moments = [*self._held.moments()] if timer is None else [timer, *self._held.moments()]
-        return min(moments, default=None)
+        return min(moments if timer is None else [timer, *moments], default=None)
+
+    def _is_suspected(self, due: Due) -> bool:
+        return due.record.attempts >= SUSPECT_ATTEMPTS and due.record.run_id not in self._running
 
     async def _may_go(self, due: Due, situation: Situation, *, at: str) -> bool:
         run_id = due.record.run_id
@@ -115,19 +123,21 @@ class EmbeddedScheduler:
             return False
         if due.record.attempts < SUSPECT_ATTEMPTS:
             return True
-        # Others that shared a host with the culprit are suspected as well. One at a time, each can show that it is not.
-        if self._held.is_known(run_id, situation) and not await self._is_suspicion_open():
-            self._suspect = run_id
-            return True
-        self._held.suspect(run_id, situation)
-        return False
-
-    async def _is_suspicion_open(self) -> bool:
-        """Whether a run under way may still end this process: it has not got on yet."""
-        if self._suspect is None or self._suspect not in self._running:
+        if not self._held.is_known(run_id, situation):
+            self._held.suspect(run_id, situation)
             return False
-        record = await self._store.run(self._suspect)
-        return record is not None and record.attempts > 0
+        if not await self._has_room_for_a_suspect():
+            return False
+        self._suspects.admit(run_id)
+        return True
+
+    async def _has_room_for_a_suspect(self) -> bool:
+        """Whether one more may be tried that may end this process. Those that have got on will not."""
+        for run_id in self._suspects:
+            record = await self._store.run(run_id)
+            if record is None or not record.attempts:
+                self._suspects.clear(run_id)
+        return self._suspects.has_room
 
     def _dispatch(self, advance: Advance, due: Due, situation: Situation) -> None:
         run_id = due.record.run_id
@@ -138,6 +148,7 @@ class EmbeddedScheduler:
             rest = await advance(Dispatch(run_id))
         finally:
             del self._running[run_id]
+            self._suspects.clear(run_id)
             self._woken.set()
         self._note(run_id, situation, rest)
 

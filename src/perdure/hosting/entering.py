@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ClaimLostError, RunBusyError, RunExistsError, StaleHeadError, WorkflowCheckpointException
@@ -123,7 +124,9 @@ class Entrance:
         if record.status != "cancelled":
             return record.halt is not None or (record.status == "running" and record.owner is None)
         call = Call(run_id=run_id, storage=self._storage, only_enters=True)
-        await _entered(self._catalog.build(record.workflow_name), call)
+        # Somebody who has taken it meanwhile goes on with it, which is what was wanted.
+        with suppress(RunBusyError, StaleHeadError, ClaimLostError):
+            await _entered(self._catalog.build(record.workflow_name), call)
         return True
 
 

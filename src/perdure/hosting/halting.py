@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from perdure.errors import RunBusyError
 from perdure.moments import now
 from perdure.records import Halt
 from perdure.runtime.failing import failure_of
@@ -12,24 +14,23 @@ from perdure.stores.owners import this_process
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
-    from perdure.records import RunRecord
+    from perdure.records import Claim, RunRecord
     from perdure.stores.port import HostStore
 
 
-async def park(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> bool:
-    """Park a run that has ended too many processes, unless somebody has got on with it meanwhile; whether it is."""
+async def park(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Claim | None:
+    """Park a run that has ended too many processes; if somebody has got on with it meanwhile, the claim that stands."""
     run_id, last = record.run_id, record.owner
     async with PRESENCE.at(store.place, run_id):
         claim = await store.claim(run_id, token=token)
         if claim.attempts <= record.attempts:
-            await store.release(claim, halt=claim.halt)
-            return False
+            return claim
         reason = (
             f"the last {record.attempts} processes that advanced it ended without getting on; "
             f"the last was {last or 'not seen'}"
         )
         await store.release(claim, halt=Halt("parked", now(clock), reason))
-        return True
+        return None
 
 
 async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *, has_opened: bool) -> bool:
@@ -52,7 +53,9 @@ async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *,
 
 
 async def end_halt(store: HostStore, run_id: str) -> None:
-    """Let a run go on that has failed or was parked. Raises RunBusyError, RunNotFoundError, RunExportedError."""
-    async with PRESENCE.at(store.place, run_id):
-        claim = await store.claim(run_id)
-        await store.release(claim)
+    """Let a run go on that has failed or was parked. Raises RunNotFoundError, RunExportedError."""
+    # Somebody who has taken the run has ended the halt by that.
+    with suppress(RunBusyError):
+        async with PRESENCE.at(store.place, run_id):
+            claim = await store.claim(run_id)
+            await store.release(claim)

@@ -42,6 +42,13 @@ class HostedRun:
         """
         return await self._reader.result(self.run_id)
 
+    async def outputs(self) -> list[Any]:
+        """What the present turn has given so far, as far as it is committed. Nothing is waited for.
+
+        What this program can't decode is `Undecoded`. Raises RunNotFoundError, CheckpointDamagedError.
+        """
+        return await self._reader.outputs(self.run_id)
+
     def events(
         self, from_seq: int = 1, *, follow: bool = True, until_rest: bool = False, until_end: bool = False
     ) -> AsyncGenerator[WorkflowEvent[Any]]:

@@ -17,9 +17,10 @@ Situation: TypeAlias = tuple[str | None, int, int, bool]
 
 _PAUSE_SECONDS_MIN = 0.25
 _PAUSE_SECONDS_MAX = 60.0
-_SUSPECT_SECONDS = 1.0
 SUSPECT_ATTEMPTS = 2
-"""After so many processes that ended without getting on, a run is tried beside no other that is suspected."""
+"""After so many processes that ended without getting on, a run is suspected of ending them."""
+SUSPECT_SECONDS = 1.0
+"""How long such a run is left alone at first."""
 
 
 def situation_of(due: Due, *, at: str) -> Situation:
@@ -31,6 +32,11 @@ def situation_of(due: Due, *, at: str) -> Situation:
 def pause_seconds(tries: int, *, first: float = _PAUSE_SECONDS_MIN) -> float:
     """How long to wait after so many tries in vain: longer each time."""
     return min(first * 2.0 ** min(tries, 30), _PAUSE_SECONDS_MAX)
+
+
+def after(clock: Clock, seconds: float) -> str:
+    """The moment in so many seconds."""
+    return (clock.now() + timedelta(seconds=seconds)).astimezone(UTC).isoformat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +74,13 @@ class HeldRuns:
         """Leave the run alone for a while, longer each time in a row."""
         before = self._held.get(run_id)
         tries = 0 if before is None else before.tries + 1
-        self._held[run_id] = _Held(situation, self._after(pause_seconds(tries)), tries)
+        self._held[run_id] = _Held(situation, after(self._clock, pause_seconds(tries)), tries)
 
     def suspect(self, run_id: str, situation: Situation) -> None:
         """Leave a run alone that several processes did not outlive, longer after each of them."""
         _, _, attempts, _ = situation
-        pause = pause_seconds(attempts - SUSPECT_ATTEMPTS, first=_SUSPECT_SECONDS)
-        self._held[run_id] = _Held(situation, self._after(pause), 0)
+        pause = pause_seconds(attempts - SUSPECT_ATTEMPTS, first=SUSPECT_SECONDS)
+        self._held[run_id] = _Held(situation, after(self._clock, pause), 0)
 
     def release(self, run_id: str) -> None:
         """Leave the run alone no more."""
@@ -92,6 +98,3 @@ class HeldRuns:
     def moments(self) -> Iterator[str]:
         """When runs are not to be left alone any more."""
         return (held.until for held in self._held.values() if held.until is not None)
-
-    def _after(self, seconds: float) -> str:
-        return (self._clock.now() + timedelta(seconds=seconds)).astimezone(UTC).isoformat()

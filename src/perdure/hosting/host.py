@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
+from perdure.errors import RunNotFoundError
 from perdure.hosting.advance import Advancer
 from perdure.hosting.catalog import Catalog, Factory
 from perdure.hosting.embedded import EmbeddedScheduler
@@ -25,11 +26,12 @@ from perdure.storages.urls import open_storage
 from perdure.stores.port import HostStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
+    from perdure.records import RunRecord
     from perdure.storages.desk import PendingRequest
     from perdure.workflow.edit import Edit
 
@@ -146,11 +148,30 @@ class Host:
         await self._scheduler.start(chosen)
         return self._handle(chosen)
 
-    async def runs(self, workflow: str | None = None, status: RunStatus | None = None) -> list[RunInfo]:
-        """The runs of the store, all or some, in the order in which they began. Raises ValueError for no status."""
+    async def runs(
+        self,
+        workflow: str | None = None,
+        status: RunStatus | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[RunInfo]:
+        """The runs of the store, all or some, in the order in which they began.
+
+        At most `limit` of them, and those that began `after` the run of this id, which need not have the status: the
+        last of one page is where the next one goes on. The store is asked for all of them nevertheless.
+
+        Raises ValueError for no status or limit, RunNotFoundError if there is no run to go on after.
+        """
         if status is not None and status not in get_args(RunStatus):
             raise ValueError(f"there is no status {status!r}; there are {', '.join(get_args(RunStatus))}")
-        return [RunInfo.of(record) for record in await self._store.runs(workflow_name=workflow, status=status)]
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is 1 or more, not {limit}")
+        if after is None:
+            found = await self._store.runs(workflow_name=workflow, status=status)
+        else:
+            found = _after(after, await self._store.runs(), workflow=workflow, status=status)
+        return [RunInfo.of(record) for record in found[:limit]]
 
     async def run(self, run_id: str) -> HostedRun:
         """A handle on a run. Raises RunNotFoundError."""
@@ -198,7 +219,10 @@ class Host:
         return sent
 
     async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> None:
-        """Tell a run to stop, whoever advances it. It ends in a checkpoint from which `recover` goes on."""
+        """Tell a run to stop, whoever advances it. It ends in a checkpoint from which `recover` goes on.
+
+        Raises RunNotFoundError, RunExportedError.
+        """
         record = await self._reader.record(run_id)
         await self.storage.cancel(run_id, reason=reason, by=by)
         if record.halt is not None and record.halt.kind != "exported":
@@ -229,7 +253,8 @@ class Host:
     async def recover(self, run_id: str | None = None) -> list[str]:
         """Go on with a run that has failed, was parked or was cancelled; or look now for all that can go on.
 
-        Returns the ids of the runs that go on. Raises RunNotFoundError, RunExportedError.
+        Returns the ids of the runs that go on, though it may be another host that has just taken them. Raises
+        RunNotFoundError, RunExportedError.
         """
         if run_id is None:
             found = await self._store.due(at=now(self._clock), workflow_names=self._catalog.names, limit=_EVERY)
@@ -288,6 +313,20 @@ class Host:
 
     def _handle(self, run_id: str) -> HostedRun:
         return HostedRun(self, self._reader, run_id)
+
+
+def _after(
+    run_id: str, records: Sequence[RunRecord], *, workflow: str | None, status: RunStatus | None
+) -> list[RunRecord]:
+    """Those that follow a run, of a workflow and where one stands, if that is asked for. Raises RunNotFoundError."""
+    position = next((number for number, record in enumerate(records) if record.run_id == run_id), None)
+    if position is None:
+        raise RunNotFoundError(run_id)
+    return [
+        record
+        for record in records[position + 1 :]
+        if workflow in {None, record.workflow_name} and status in {None, record.standing}
+    ]
 
 
 def _log_error(serving: asyncio.Task[None]) -> None:

@@ -22,7 +22,8 @@ class RunInfo:
     error: str | None
     """Why it has failed or was parked."""
     owner: str | None
-    """The process that advances it."""
+    """The process that has claimed it to advance it. If that process has died, it stands here until another one has
+    taken the run."""
     attempts: int
     """How many processes have tried to go on from where it stands, without getting on so far."""
     wake_at: datetime | None

@@ -73,6 +73,13 @@ class RunReader:
                     return found
             await self.mark(run_id, seen=mark)
 
+    async def outputs(self, run_id: str) -> list[Any]:
+        """What the present turn of a run has given so far, as its head has it."""
+        while True:
+            head = await self._head(await self.record(run_id))
+            if head is not None:
+                return [event.data for event in head.outputs() if event.type == "output"]
+
     async def _rests(self, record: RunRecord) -> bool:
         """Whether nothing is left to do for anybody: what waits in the inbox is for a later turn."""
         match await self._status(record):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perdure.records import Claim
+
 
 class Absent:
     """Stands for a message that was not given, since None may be one."""
@@ -39,6 +41,8 @@ class Call:
     """Whether what comes with the call is made durable, and nothing is run."""
     token: int | None = None
     """The claim's token, if it is made by whoever decides who advances the run."""
+    claim: Claim | None = None
+    """The claim, if the caller has made it: the run that `run_id` names goes on under it."""
     is_unasked: bool = False
     """Whether nobody wants just this run to go on: one that was halted or cancelled is left as it is."""
     only_cancels: bool = False

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from perdure.graph.exits import no_exit
 from perdure.runtime.parking import finished
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ class Flight:
         assert task is not None, "a step is done in a task"
         token = _inside.set(inside)
         try:
-            outcome = fn(*args) if is_async(fn) else await self._in_thread(fn, args)
-            return await outcome if inspect.isawaitable(outcome) else outcome
+            with no_exit():
+                outcome = fn(*args) if is_async(fn) else await self._in_thread(fn, args)
+                return await outcome if inspect.isawaitable(outcome) else outcome
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

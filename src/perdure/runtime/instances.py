@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint.values import as_kept
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph.executor import Executor
+from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ async def saved_state(executor: Executor, values: Values) -> Kept:
     """Ask an executor for its state and fix it."""
     path = f"state of executor {executor.id!r}"
     try:
-        state: Any = executor.on_checkpoint_save()
-        if inspect.isawaitable(state):
-            state = await state
+        with no_exit():
+            state: Any = executor.on_checkpoint_save()
+            if inspect.isawaitable(state):
+                state = await state
     except Exception as error:  # noqa: BLE001 - the checkpoint can't be written, whatever the reason
         reason = f"its on_checkpoint_save raised {type(error).__name__}: {error}"
         refusal = EncodeError(path=path, reason=reason, remedy="mend the hook")
@@ -45,9 +47,10 @@ async def saved_state(executor: Executor, values: Values) -> Kept:
 async def restore_state(executor: Executor, state: Any) -> None:
     """Hand a state to an executor."""
     try:
-        outcome = executor.on_checkpoint_restore(state)
-        if inspect.isawaitable(outcome):
-            await outcome
+        with no_exit():
+            outcome = executor.on_checkpoint_restore(state)
+            if inspect.isawaitable(outcome):
+                await outcome
     except WorkflowCheckpointException:
         raise
     except Exception as error:

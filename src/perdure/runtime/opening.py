@@ -43,6 +43,13 @@ class Tenure:
     """Nothing has been committed yet, and the executors' first states have to be asked for."""
     is_unborn: bool = False
     """A fork that the store does not know of yet."""
+    is_ahead: bool = False
+    """What the snapshot holds could not be committed so far."""
+    read_from: str | None = field(init=False)
+    """The checkpoint that the snapshot was read from: its values are decoded when they are needed."""
+
+    def __post_init__(self) -> None:
+        self.read_from = self.head_id
 
     @property
     def run_id(self) -> str:
@@ -91,13 +98,14 @@ async def by_run_id(
     *,
     takeover: bool = False,
     token: int | None = None,
+    claim: Claim | None = None,
 ) -> Tenure:
-    """A run at its head, claimed. Raises RunNotFoundError."""
+    """A run at its head, claimed, unless the caller has done that. Raises RunNotFoundError."""
     if await binding.store.run(run_id) is None:
         raise RunNotFoundError(run_id)
     await arrive(run_id)
-    claim = await binding.store.claim(run_id, takeover=takeover, token=token)
-    return await _held(blueprint, binding, claim)
+    taken = claim or await binding.store.claim(run_id, takeover=takeover, token=token)
+    return await _held(blueprint, binding, taken)
 
 
 async def by_checkpoint(

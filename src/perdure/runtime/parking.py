@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from perdure.graph.exits import no_exit
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
@@ -50,9 +52,10 @@ class Parking:
         assert task is not None, "a handler runs in a task"
         self._task, before = task, task.cancelling()
         try:
-            outcome = handler()
-            if inspect.isawaitable(outcome):
-                await outcome
+            with no_exit():
+                outcome = handler()
+                if inspect.isawaitable(outcome):
+                    await outcome
         except asyncio.CancelledError as error:
             if self.parked is not None:
                 task.uncancel()

@@ -23,6 +23,7 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.events import WorkflowEvent, WorkflowRunState
+from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
 from perdure.moments import now
 from perdure.records import digest
@@ -171,7 +172,13 @@ class Session:
             self._attach(same_input=record.input_digest is not None and record.input_digest == self._digest(binding))
         call = self._call
         return await opening.by_run_id(
-            self._blueprint, binding, self._arrive, run_id, takeover=call.takeover, token=call.token
+            self._blueprint,
+            binding,
+            self._arrive,
+            run_id,
+            takeover=call.takeover,
+            token=call.token,
+            claim=call.claim,
         )
 
     async def _fresh(self, binding: Binding, run_id: str) -> Tenure:
@@ -221,9 +228,14 @@ class Session:
         try:
             return input_digest(binding, self._call.message)
         except EncodeError:
-            if self._blueprint.graph.rules.on_checkpoint_error == "stop":
+            if self._requires_checkpoints:
                 raise
             return None
+
+    @property
+    def _requires_checkpoints(self) -> bool:
+        """Whether what could not be written is an error. Where nothing is run, to write it is all there is to do."""
+        return self._call.only_enters or self._blueprint.graph.rules.on_checkpoint_error == "stop"
 
     async def _settle(self, tenure: Tenure) -> None:
         """Let the executors carry the states of this run, and at the entry of a turn the run those of the executors."""
@@ -273,10 +285,11 @@ class Session:
             is_watched=tenure.binding is not None and tenure.binding.has_inbox,
         )
         try:
-            async with Closing(driver.supersteps()) as events:
-                async for event in events:
-                    self._follow(tenure, driver, ledger)
-                    yield event
+            with no_exit():
+                async with Closing(driver.supersteps()) as events:
+                    async for event in events:
+                        self._follow(tenure, driver, ledger)
+                        yield event
         finally:
             self._follow(tenure, driver, ledger)
 
@@ -293,8 +306,11 @@ class Session:
 
     @staticmethod
     def _follow(tenure: Tenure, driver: Driver, ledger: Ledger) -> None:
+        has_moved = tenure.snapshot is not driver.snapshot
         tenure.snapshot = driver.snapshot
         if isinstance(ledger, StoreLedger):
+            if has_moved:
+                tenure.is_ahead = tenure.head is ledger.head
             tenure.head, tenure.position = ledger.head, ledger.position
 
     def _ledger(self, tenure: Tenure) -> Ledger:
@@ -358,15 +374,17 @@ class Session:
         except (StaleHeadError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
-            if self._blueprint.graph.rules.on_checkpoint_error == "stop":
+            if self._requires_checkpoints:
                 raise
             info = None
+            tenure.is_ahead = True
             yield WorkflowEvent("warning", f"no {kind} checkpoint: {error}", origin=FRAMEWORK)
         tenure.snapshot = snapshot
         tenure.is_new = False
         if isinstance(ledger, StoreLedger):
             tenure.head, tenure.position = ledger.head, ledger.position
         if info is not None:
+            tenure.is_ahead = False
             yield WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
 
     def _require_tenure(self) -> Tenure:
@@ -388,7 +406,7 @@ class Session:
         """Why nobody is to go on with the run unasked. Where nothing was run, what held before holds on."""
         lacks_kwargs = self._call.only_goes_on and isinstance(error, MissingRunKwargsError)
         if self._is_driven or lacks_kwargs:
-            return failure_of(error, self._blueprint.clock)
+            return failure_of(error, self._blueprint.clock, read_from=self._require_tenure().read_from)
         return claim.halt if error is not None else None
 
 

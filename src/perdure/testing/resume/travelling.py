@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perdure.storages.shipped import StoreStorage
     from perdure.testing.resume.stage import Place, Stage
 
-_NEEDED = ("tenant", "archive", "restore", "remove")
+_NEEDED = ("tenant", "archive", "close_run", "restore", "remove")
 
 
 def moves_runs(stage: Stage, place: Place) -> bool:
