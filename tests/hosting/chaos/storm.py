@@ -213,14 +213,14 @@ async def _wrongs(storage: StoreStorage, record: RunRecord, served: Served) -> l
     events = [event async for event in storage.events(record.run_id)]
     kinds = [event.type for event in events]
     told = [event.data for event in events if event.type == "output"]
-    # A host that was killed when the run was over, and before it gave it free, has left its name; it has nothing more.
+    # A host that was killed when the run was over, and before it gave it free, has left its name and its attempt.
     owner = (await storage.store.watch(record.run_id, seen=_NOWHERE)).owner
     found = {
         f"has outputs {served.outputs}, not {expected}": served.outputs != expected,
         f"has told {told}, not {expected}": told != expected,
         f"is {record.standing}": record.standing != "idle",
         f"is claimed by {record.owner}": owner is not None,
-        f"has {record.attempts} attempts open": record.attempts != 0,
+        f"has {record.attempts} attempts open": record.attempts > (0 if record.owner is None else 1),
         f"asked {kinds.count('request_info')} times": kinds.count("request_info") != 1,
         f"was answered {kinds.count('answered')} times": kinds.count("answered") != 1,
         "has a gap in its events": [event.seq for event in events] != list(range(1, record.events + 1)),
