@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -64,6 +65,7 @@ class World:
         self.path = path
         self._facts: list[Fact] = []
         self._offset = 0
+        self._lock = threading.Lock()
 
     def note(self, fact: Fact) -> None:
         """Add a line by one write, which a crash of this process does not undo and which other writers don't tear."""
@@ -74,16 +76,20 @@ class World:
             os.close(descriptor)
 
     def facts(self) -> list[Fact]:
-        """All that has happened so far."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                told = file.read()
-            # The last line may be on its way.
-            whole = told[: told.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            self._facts += [Fact(**json.loads(line)) for line in whole.splitlines()]
-        return list(self._facts)
+        """All that has happened so far. Steps ask in threads of their own."""
+        with self._lock:
+            if self.path.exists():
+                self._read_on()
+            return list(self._facts)
+
+    def _read_on(self) -> None:
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            told = file.read()
+        # The last line may be on its way.
+        whole = told[: told.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        self._facts += [Fact(**json.loads(line)) for line in whole.splitlines()]
 
     async def until(self, is_it: Callable[[Fact], bool], *, past: int = 0) -> int:
         """Wait until a fact is there, past that many others; its number, counted from 1."""
