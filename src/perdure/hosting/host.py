@@ -23,7 +23,7 @@ from perdure.records import RunStatus
 from perdure.runtime.presence import PRESENCE
 from perdure.storages.base import StoreStorage
 from perdure.storages.urls import open_storage
-from perdure.stores.port import HostStore
+from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perdure.hosting.scheduler import Scheduler
     from perdure.records import RunRecord
     from perdure.storages.desk import PendingRequest
+    from perdure.stores.port import HostStore
     from perdure.workflow.edit import Edit
 
 logger = logging.getLogger(__name__)
@@ -338,7 +339,7 @@ def _log_error(serving: asyncio.Task[None]) -> None:
 
 def _host_store(storage: object) -> HostStore:
     store = storage.store if isinstance(storage, StoreStorage) else None
-    if isinstance(store, HostStore):
+    if is_host_store(store):
         return store
     raise TypeError(
         f"a host needs a storage that ships with perdure, or the URL of one, not a {type(storage).__name__}: other "

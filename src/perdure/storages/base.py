@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
 from perdure.checkpoint.codec import Codec
@@ -17,6 +17,7 @@ from perdure.storages.desk import Desk, PendingRequest
 from perdure.storages.exports import exported, imported
 from perdure.storages.following import committed_events
 from perdure.storages.saving import carried_manifest, saved_manifest
+from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
     import os
@@ -230,9 +231,8 @@ class StoreStorage:
         return await imported(self._host_store(), path)
 
     def _host_store(self) -> HostStore:
-        # By name: a store that wraps another is not seen to have what it hands on.
-        if all(hasattr(self.store, name) for name in ("tenant", "archive", "close_run", "restore", "remove")):
-            return cast("HostStore", self.store)
+        if is_host_store(self.store):
+            return self.store
         raise WorkflowCheckpointException(
             f"a {type(self.store).__name__} has no tenants, nor whole runs that come and go: for these a store has the "
             "methods of perdure.stores.port.HostStore"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -301,3 +301,9 @@ class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Prot
 @runtime_checkable
 class HostStore(Store, Agenda, Transfers, Tenants, Protocol):
     """What a host needs: the whole port, and beyond it work lists, whole runs and tenants."""
+
+
+def is_host_store(store: object) -> TypeGuard[HostStore]:
+    """Whether a store has what a host needs. By name: one that wraps another has what it hands on."""
+    needed = {name for protocol in (Store, Agenda, Transfers, Tenants) for name in dir(protocol)}
+    return all(hasattr(store, name) for name in needed if not name.startswith("_"))
