@@ -93,6 +93,7 @@ def test_options_go_with_a_workflow_only() -> None:
 
 PROGRAM = """
 import asyncio
+import signal
 from perdure import WorkflowBuilder, WorkflowContext, executor, open_storage, run_sync
 
 @executor(id="waits")
@@ -102,6 +103,9 @@ async def waits(text: str, ctx: WorkflowContext[None, str]) -> None:
         await asyncio.Event().wait()
     finally:
         print("left", flush=True)
+
+# What a shell has started in the background may have been told to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 workflow = WorkflowBuilder(name="waits", start_executor=waits, checkpoint_storage="sqlite:///runs.db").build()
 try:
