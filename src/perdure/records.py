@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ RunStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancel
 """Where a run stands: as its head leaves it, or halted."""
 
 _DIGEST_SIZE = 20
+
+_REF, _BASE, _GONE = "/ref/", "/base", "/gone/"
+"""In a stored table of contents, where no path of a part begins with a slash."""
 
 
 def digest(data: bytes) -> str:
@@ -50,7 +53,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path."""
+    """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path.
+
+    Small things that change with every checkpoint need not be parts: `pieces` holds them. And of a long table of
+    contents a part can hold most: the `base`.
+    """
 
     checkpoint_id: str
     run_id: str
@@ -61,6 +68,36 @@ class Manifest:
     iteration_count: int
     header: bytes = field(repr=False)
     toc: Mapping[str, str] = field(repr=False)
+    pieces: bytes = field(default=b"", repr=False)
+    """What stands in the checkpoint itself, by path, as a JSON object; a store never reads it."""
+    refs: tuple[str, ...] = ()
+    """The parts that `pieces` refers to directly."""
+    base: str | None = None
+    """A part that holds further entries of the table of contents. Those of `toc` and `pieces` go before its own."""
+    gone: tuple[str, ...] = field(default=(), repr=False)
+    """The paths of the base that are not there any more."""
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """Every part that the checkpoint refers to directly."""
+        return (*self.toc.values(), *self.refs) if self.base is None else (*self.toc.values(), *self.refs, self.base)
+
+    def table(self) -> Mapping[str, str]:
+        """The table of contents as stores write it: what is no entry of it stands at paths that begin with a slash."""
+        if not self.refs and self.base is None:
+            return self.toc
+        refs = {f"{_REF}{number}": ref for number, ref in enumerate(self.refs)}
+        base = {} if self.base is None else {_BASE: self.base}
+        return {**self.toc, **refs, **base, **{f"{_GONE}{path}": "" for path in self.gone}}
+
+    def with_table(self, table: Mapping[str, str]) -> Manifest:
+        """The same with the table of contents that a store has written."""
+        if not any(path.startswith("/") for path in table):
+            return replace(self, toc=table)
+        toc = {path: address for path, address in table.items() if not path.startswith("/")}
+        refs = tuple(address for path, address in table.items() if path.startswith(_REF))
+        gone = tuple(path.removeprefix(_GONE) for path in table if path.startswith(_GONE))
+        return replace(self, toc=toc, refs=refs, base=table.get(_BASE), gone=gone)
 
     def checksum(self) -> str:
         """A hash over all of it, kept beside it and compared on reading."""
@@ -72,10 +109,10 @@ class Manifest:
             self.previous_id,
             self.timestamp,
             self.iteration_count,
-            dict(self.toc),
+            dict(self.table()),
         ]
-        text = json.dumps(identity, separators=(",", ":")).encode("utf-8", "surrogatepass")
-        return digest(text + b"\n" + self.header)
+        pieces = b"\n" + self.pieces if self.pieces else b""
+        return digest(_json(identity) + b"\n" + self.header + pieces)
 
 
 @dataclass(frozen=True, slots=True)

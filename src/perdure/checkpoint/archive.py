@@ -135,7 +135,8 @@ def _checkpoint(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
         "status": checkpoint.status,
         "wake_at": checkpoint.wake_at,
         "header": _packed(manifest.header),
-        "toc": dict(manifest.toc),
+        "toc": dict(manifest.table()),
+        **({"pieces": _packed(manifest.pieces)} if manifest.pieces else {}),
         "checksum": manifest.checksum(),
     }
 

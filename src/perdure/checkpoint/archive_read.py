@@ -127,7 +127,10 @@ def _are_addresses(value: Any) -> bool:
 
 
 def _names_addresses(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_address, cast("dict[str, Any]", value).values()))
+    return isinstance(value, dict) and all(
+        address == "" if path.startswith("/gone/") else _is_address(address)
+        for path, address in cast("dict[str, Any]", value).items()
+    )
 
 
 def _is_address(value: Any) -> bool:
@@ -285,8 +288,9 @@ def _checkpoint(line: _Line) -> ArchivedCheckpoint:
         timestamp=line.text("timestamp"),
         iteration_count=line.number("iteration_count"),
         header=line.data("header"),
-        toc=line.toc(),
-    )
+        toc={},
+        pieces=line.data("pieces") if "pieces" in line.fields else b"",
+    ).with_table(line.toc())
     checkpoint = ArchivedCheckpoint(manifest, line.flag("settled"), line.status(), line.text_or_none("wake_at"))
     return line.verified(checkpoint, manifest.checksum())
 
@@ -369,7 +373,7 @@ def _require_parts(archive: Archive) -> None:
     """Refuse a run that lacks what it refers to. What bytes of users seem to refer to need not be there."""
     present = {part.hash for part in archive.parts}
     for checkpoint in archive.checkpoints:
-        _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.toc.values(), present)
+        _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.roots, present)
     for entry in archive.journal:
         _require_present(f"record {entry.key!r} of its journal", entry.refs, present)
     for command in archive.inbox:

@@ -94,7 +94,7 @@ class Source:
     def parts(self) -> Mapping[str, bytes]:
         """The bytes of every part. Raises CheckpointDamagedError."""
         with naming(self.manifest):
-            return self.read(self.manifest.toc.values())
+            return self.read(self.manifest.roots)
 
     def values(self) -> dict[str, Any]:
         """The three kinds of values, decoded. Raises CheckpointDamagedError, UntrustedTypeError."""

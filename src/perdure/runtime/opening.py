@@ -155,7 +155,7 @@ async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Sn
     """The snapshot of a checkpoint, in the terms of the present graph. Raises IncompatibleGraphError."""
     graph = blueprint.graph
     with naming(manifest):
-        parts = await binding.store.parts(manifest.toc.values())
+        parts = await binding.store.parts(manifest.roots)
     if SAVED_FIELDS_PATH in manifest.toc:
         if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
             report = "  it was made by hand, for a graph with another signature"
@@ -208,5 +208,5 @@ async def later(tenure: Tenure) -> Snapshot | None:
         return None
     manifest = await store.manifest(record.head)
     with naming(manifest):
-        parts = await store.parts(manifest.toc.values())
+        parts = await store.parts(manifest.roots)
     return Snapshot(answered=Reader(manifest, parts, tenure.binding.codec).answered())

@@ -104,7 +104,7 @@ class StoreStorage:
             present = await self.store.manifest(manifest.checkpoint_id)
         except CheckpointNotFoundError:
             return False
-        if (present.header, present.toc) == (manifest.header, manifest.toc):
+        if present.checksum() == manifest.checksum():
             return True
         raise WorkflowCheckpointException(
             f"there is another checkpoint {manifest.checkpoint_id!r} in this storage, and checkpoints never change; "

@@ -82,11 +82,11 @@ class ForeignStore:
         """All parts of a checkpoint: those that are new, and those of the one before."""
         new = {part.hash: part.data for part in commit.parts}
         known = {**self._memory.of(commit.manifest.run_id).parts, **new}
-        parts, missing = _closure(commit.manifest.toc.values(), known)
+        parts, missing = _closure(commit.manifest.roots, known)
         if missing and commit.expected_head is not None:
             before = await self.manifest(commit.expected_head)
-            known |= self.read_parts(before.toc.values())
-            parts, missing = _closure(commit.manifest.toc.values(), known)
+            known |= self.read_parts(before.roots)
+            parts, missing = _closure(commit.manifest.roots, known)
         if missing:
             raise WorkflowCheckpointException(
                 f"the storage has lost the metadata of checkpoint {commit.expected_head!r}, and with it what is needed "
@@ -100,7 +100,8 @@ class ForeignStore:
         envelope: dict[str, Any] = {
             "position": manifest.position,
             "header": manifest.header.decode("utf-8", "surrogatepass"),
-            "toc": dict(manifest.toc),
+            "toc": dict(manifest.table()),
+            "pieces": manifest.pieces.decode("utf-8", "surrogatepass"),
             "checksum": manifest.checksum(),
             "parts": {key: base64.b64encode(data).decode() for key, data in parts.items()},
         }
@@ -269,8 +270,9 @@ def _enclosed(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Ma
         timestamp=header["timestamp"],
         iteration_count=header["iteration_count"],
         header=text.encode("utf-8", "surrogatepass"),
-        toc=envelope["toc"],
-    )
+        toc={},
+        pieces=str(envelope.get("pieces", "")).encode("utf-8", "surrogatepass"),
+    ).with_table(envelope["toc"])
     if manifest.checksum() != envelope["checksum"]:
         raise CheckpointDamagedError(checkpoint.checkpoint_id, "its metadata is not what was written")
     return manifest

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def roots(archive: Archive) -> Iterator[str]:
     """What everything in it refers to directly."""
-    of_checkpoints = (checkpoint.manifest.toc.values() for checkpoint in archive.checkpoints)
+    of_checkpoints = (checkpoint.manifest.roots for checkpoint in archive.checkpoints)
     of_others = (each.refs for each in (*archive.journal, *archive.inbox, *archive.events))
     return itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_others))
 
@@ -42,7 +42,7 @@ def whole(archive: Archive, parts: Iterable[Part]) -> Archive:
 def _which_needs(archive: Archive, part_hash: str, there: Mapping[str, Part]) -> str:
     """The checkpoint that a part belongs to; the head if it is something else that does."""
     for checkpoint in archive.checkpoints:
-        waiting = list(checkpoint.manifest.toc.values())
+        waiting = list(checkpoint.manifest.roots)
         seen: set[str] = set()
         while waiting:
             each = waiting.pop()

@@ -90,7 +90,7 @@ def closure(roots: Iterable[str], find: Callable[[str], Part | None]) -> dict[st
 
 
 def placed(
-    toc: Mapping[str, str], *, carried: Mapping[str, Part], new: Mapping[str, Part], told: Iterable[str] = ()
+    roots: Iterable[str], *, carried: Mapping[str, Part], new: Mapping[str, Part], told: Iterable[str] = ()
 ) -> tuple[dict[str, Part], dict[str, Part]]:
     """Which parts of a checkpoint go into its file, and which beside it.
 
@@ -98,7 +98,7 @@ def placed(
     beside already. What its events refer to, the parts `told`, is placed like its own.
     """
     known = {**new, **carried}
-    needed = closure([*toc.values(), *told], known.get)
+    needed = closure([*roots, *told], known.get)
     misfits = [part_hash for part_hash, part in needed.items() if part_hash not in carried and not fits_inline(part)]
     beside = closure(misfits, known.get)
     size = 0

@@ -67,7 +67,7 @@ class Committing:
         previous = self.layout.documents.find(commit.expected_head) if commit.expected_head else None
         told = commit.events
         inline, beside = placed(
-            commit.manifest.toc,
+            commit.manifest.roots,
             carried=previous.parts if previous else {},
             new={part.hash: part for part in (*commit.parts, *(told.parts if told else ()))},
             told=told.refs if told else (),

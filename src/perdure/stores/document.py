@@ -98,7 +98,7 @@ def fits_inline(part: Part) -> bool:
 
 def encode(document: Document) -> bytes:
     """The bytes of the file."""
-    fields: dict[str, Any] = {**_header_fields(document), "toc": dict(document.manifest.toc)}
+    fields: dict[str, Any] = {**_header_fields(document), "toc": dict(document.manifest.table())}
     text = json.dumps(fields, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass")
     told = _events_line(document.batch) if document.batch else b""
     body = text.removesuffix(b"\n}") + told + _PARTS + b",".join(map(_line, document.parts.values())) + b"\n  }"
@@ -135,6 +135,7 @@ def _header_fields(document: Document) -> dict[str, Any]:
         "status": document.status,
         "wake_at": document.wake_at,
         "events": document.events,
+        **({"pieces": manifest.pieces.decode("utf-8", "surrogatepass")} if manifest.pieces else {}),
     }
     header = _json_object(manifest.header)
     if header is not None and not _OWN_FIELDS & header.keys() and _compact(header) == manifest.header:
@@ -167,7 +168,8 @@ def _decode_body(body: bytes) -> Document:
     status, wake_at = own.pop("status", status_of(settled)), own.pop("wake_at", None)
     events = own.pop("events", 0)
     header = _compact(fields) if coded is None else base64.b64decode(coded)
-    manifest = Manifest(**own, header=header, toc=toc)
+    pieces = str(own.pop("pieces", "")).encode("utf-8", "surrogatepass")
+    manifest = Manifest(**own, header=header, toc={}, pieces=pieces).with_table(toc)
     return Document(
         manifest=manifest,
         settled=settled,

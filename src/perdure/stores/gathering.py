@@ -97,7 +97,7 @@ class Gathering:
 
 def _roots(document: Document, run: RunLine | None) -> set[str]:
     """What a checkpoint refers to beside its file, and what it told as long as that is not forgotten."""
-    roots = set(document.manifest.toc.values())
+    roots = set(document.manifest.roots)
     if document.batch and (run is None or document.batch.last > run.forgotten):
         roots.update(document.batch.refs)
     inline = closure(roots, document.parts.get)

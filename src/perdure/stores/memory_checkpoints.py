@@ -112,4 +112,4 @@ class MemoryCheckpoints:
 
     def refs(self) -> Iterator[Iterable[str]]:
         """What checkpoints refer to."""
-        return (kept.manifest.toc.values() for kept in self._all.values())
+        return (kept.manifest.roots for kept in self._all.values())

@@ -58,7 +58,7 @@ class Restoring:
             batch = batches.get(manifest.checkpoint_id)
             events = batch.last if batch else events
             refs = batch.refs if batch else ()
-            inline, beside = placed(manifest.toc, carried={}, new=self._parts, told=refs)
+            inline, beside = placed(manifest.roots, carried={}, new=self._parts, told=refs)
             self._layout.besides.add(beside.values())
             yield Document(
                 manifest=replace(manifest, toc=MappingProxyType(dict(manifest.toc))),

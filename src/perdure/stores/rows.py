@@ -156,7 +156,8 @@ def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake
         "wake_at": wake_at,
         "checksum": manifest.checksum(),
         "header": manifest.header,
-        "toc": json.dumps(dict(manifest.toc), separators=(",", ":")),
+        "toc": json.dumps(dict(manifest.table()), separators=(",", ":")),
+        "pieces": manifest.pieces or None,
     }
 
 
@@ -173,8 +174,9 @@ def manifest(row: Row) -> Manifest:
             timestamp=row["timestamp"],
             iteration_count=row["iteration_count"],
             header=row["header"],
-            toc=json.loads(row["toc"]),
-        )
+            toc={},
+            pieces=row["pieces"] or b"",
+        ).with_table(json.loads(row["toc"]))
         checksum = found.checksum()
     except (ValueError, TypeError) as error:
         raise CheckpointDamagedError(checkpoint_id, f"its record can't be read ({error})") from error

@@ -140,10 +140,10 @@ ON CONFLICT (tenant, hash) DO NOTHING;
 -- name: put_checkpoint
 INSERT INTO checkpoints (
     tenant, checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
-    status, wake_at, checksum, header, toc
+    status, wake_at, checksum, header, toc, pieces
 ) VALUES (
     %(tenant)s, %(checkpoint_id)s, %(run_id)s, %(workflow_name)s, %(position)s, %(previous_id)s, %(timestamp)s, %(moment)s, %(iteration_count)s,
-    %(settled)s, %(status)s, %(wake_at)s, %(checksum)s, %(header)s, %(toc)s
+    %(settled)s, %(status)s, %(wake_at)s, %(checksum)s, %(header)s, %(toc)s, %(pieces)s
 );
 
 -- name: put_record

@@ -146,10 +146,10 @@ ON CONFLICT (tenant, hash) DO NOTHING;
 -- name: put_checkpoint
 INSERT INTO checkpoints (
     tenant, checkpoint_id, run_id, workflow_name, position, previous_id, timestamp, moment, iteration_count, settled,
-    status, wake_at, checksum, header, toc
+    status, wake_at, checksum, header, toc, pieces
 ) VALUES (
     :tenant, :checkpoint_id, :run_id, :workflow_name, :position, :previous_id, :timestamp, :moment, :iteration_count,
-    :settled, :status, :wake_at, :checksum, :header, :toc
+    :settled, :status, :wake_at, :checksum, :header, :toc, :pieces
 );
 
 -- name: put_record

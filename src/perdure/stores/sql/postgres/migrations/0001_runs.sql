@@ -71,6 +71,7 @@ CREATE TABLE checkpoints (
     checksum TEXT COLLATE "C" NOT NULL,
     header BYTEA NOT NULL,
     toc TEXT COLLATE "C" NOT NULL,      -- a JSON object: by path the hash of the part
+    pieces BYTEA,                       -- what stands in the checkpoint itself: a JSON object by path
     UNIQUE (tenant, checkpoint_id),
     FOREIGN KEY (tenant, run_id) REFERENCES runs (tenant, run_id) ON DELETE CASCADE
 );
