@@ -21,7 +21,8 @@ help:
 	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left;"
 	@echo "             then kill and freeze hosts with 200 runs on them, a minute for each store"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
-	@echo "make bench   compare with other libraries, in an environment of its own"
+	@echo "make bench   compare with other libraries, in an environment of its own, and write bench/RESULTS.md;"
+	@echo "             ARGS='--only A,H' measures these lines alone, ARGS=--quick a little of everything"
 	@echo "make clean   remove all that make has made"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter, WORKERS=4 the number of test processes,"

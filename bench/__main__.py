@@ -1,85 +1,170 @@
-"""The command: it measures, and prints a table."""
+"""The command: it measures, prints tables, and writes the page of results."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
+import sys
 import time
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench.catalogue import peers, works
-from bench.harness import entries, measure
+from bench import server
+from bench.aims import aims
+from bench.catalogue import Missing, chosen, peers, works
+from bench.footprint import Footprint, footprints
+from bench.harness import Harness, entries
 from bench.options import options
+from bench.page import Page
+from bench.peer import Store
 from bench.peers.perdure import Perdure
+from bench.sheets import LEGEND, aims_sheet, footprint_sheet, limits_sheet, work_sheets
 from bench.summary import summarize
-from bench.table import tables
+from bench.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.catalogue import Missing
-    from bench.harness import Entry
+    from bench.footprint import Refusal
+    from bench.harness import Entry, Sample
+    from bench.options import Options
     from bench.peer import Peer
-    from bench.summary import Line
+    from bench.summary import Results
 
+_HERE = Path(__file__).parent
 _SPREAD_OF_A_BUSY_MACHINE = 0.5
-
-_LEGEND = """\
-[bold]median[/bold]: the time of one superstep, branch, resume or import.
-[bold]spread[/bold]: from the fastest to the slowest round, as a part of the median.
-[bold]x {baseline}[/bold]: how many times as long as {baseline}, compared within each round.
-[bold]checkpoint[/bold]: what has become of it when the next superstep begins. What is synced
-survives a power cut; what is written survives a killed process; synced late
-means that the next superstep runs while it is being synced.
-[bold]machine[/bold]: the floor. A bare asyncio task for each activation, and a raw and
-synced write of 1 KB for each checkpoint.\
-"""
+_PICTURE = "history.svg"
+_WIDTH_OF_A_LOG = 140
 
 
 def main() -> None:
     """Measure everything, then tell."""
     given = options()
     given.directory.mkdir(parents=True, exist_ok=True)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_LOG)
     baseline = Perdure()
     present, missing = peers(baseline)
-    chosen = [work for work in works() if given.only.casefold() in work.title.casefold()]
-    if not chosen:
-        raise SystemExit(f"no work has {given.only!r} in its title: {'; '.join(work.title for work in works())}")
-    _tell_who(console, present, missing)
-
     began = time.monotonic()
-    with console.status("") as status:
-
-        def tell(number: int, entry: Entry) -> None:
-            stage = f"round {number} of {given.rounds}" if number else "warming up"
-            status.update(f"{stage}: {entry.work.title}, {entry.peer.name}")
-
-        samples = measure(chosen, present, rounds=given.rounds, directory=given.directory, tell=tell)
-
-    _tell_results(console, summarize(entries(chosen, present), samples, baseline=baseline), baseline)
-    console.print(f"Rounds: {given.rounds}, and one before to warm up. It took {time.monotonic() - began:.0f} s.")
+    installed = _installed(given, present)
+    with ExitStack() as stack:
+        samples = _samples(given, present, missing, installed, stack)
+    results = summarize(samples, baseline=baseline.name, floor="machine")
+    page = _page(results, installed, present, missing, how=_how(given, time.monotonic() - began))
+    _tell(console, page, results)
+    _write(given, page, results, console)
 
 
-def _tell_who(console: Console, present: Sequence[Peer], missing: Sequence[Missing]) -> None:
-    console.print(f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs")
-    for peer in present:
-        console.print(f"  {peer.name}: {peer.about}", highlight=False)
-    for library in missing:
-        told = f"  {library.name} is left out: {library.reason}; `make bench` installs it"
+def _how(given: Options, seconds: float) -> str:
+    """What a reader has to know of this run."""
+    rounds = f"Rounds: {given.rounds} after a small one to warm up; what takes long has fewer."
+    if given.is_quick:
+        rounds = f"**Quick: this shows that it works, and no more.** Rounds: {given.rounds}, without warming up."
+    told = f"{rounds} It took {_minutes(seconds)}."
+    if server.HOME.stat().st_dev != given.directory.stat().st_dev:
+        told += f" Postgres writes to {server.HOME}, another disk than the others."
+    return told
+
+
+def _installed(given: Options, present: Sequence[Peer]) -> list[Footprint | Refusal]:
+    is_wanted = not given.only or any(part.upper() == "I" for part in given.only)
+    return footprints(present, given.directory / "environments") if is_wanted else []
+
+
+def _samples(
+    given: Options,
+    present: Sequence[Peer],
+    missing: list[Missing],
+    installed: Sequence[Footprint | Refusal],
+    stack: ExitStack,
+) -> list[Sample]:
+    postgres = server.start()
+    if isinstance(postgres, str):
+        missing.append(Missing("Postgres", postgres))
+        postgres = None
+    else:
+        stack.callback(postgres.remove)
+    pythons = {each.peer: each.python for each in installed if isinstance(each, Footprint)}
+    wanted = chosen(works(pythons), given.only)
+    if given.is_quick:
+        wanted = [work.small() for work in wanted]
+    plan = entries(wanted, present, without=frozenset() if postgres else frozenset({Store.POSTGRES}))
+    stack.callback(shutil.rmtree, given.directory / "kept", ignore_errors=True)
+    harness = Harness(given.directory, postgres, _Progress(given.rounds))
+    return harness.measure(plan, rounds=given.rounds, is_warmed_up=not given.is_quick)
+
+
+class _Progress:
+    """Says what is under way. Nothing is drawn while it is measured, for that would be counted as written."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def __call__(self, number: int, entry: Entry) -> None:
+        stage = f"round {number} of {self._rounds}" if number else "warming up"
+        line = f"{stage}: {entry.work.title}, {entry.peer.name}, {entry.store.value}"
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{line[:110]}")
+            sys.stderr.flush()
+
+
+def _page(
+    results: Results,
+    installed: Sequence[Footprint | Refusal],
+    present: Sequence[Peer],
+    missing: Sequence[Missing],
+    *,
+    how: str,
+) -> Page:
+    sheets = list(work_sheets(results, baseline="perdure"))
+    if installed:
+        sheets.append(footprint_sheet(installed))
+    machine = f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs"
+    picture = _PICTURE if any(line.points for line in results.of("D")) and _can_draw() else None
+    return Page(
+        machine, how, present, missing, aims_sheet(aims(results, installed)), limits_sheet(results), sheets, picture
+    )
+
+
+def _tell(console: Console, page: Page, results: Results) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    console.print(f"{page.machine}. {page.how}", highlight=False)
+    for sheet in (*page.sheets, page.limits, page.aims):
+        console.print("", table(sheet))
+    console.print("")
+    for name, text in LEGEND:
+        console.print(f"[bold]{name}[/bold]: {text}", highlight=False)
+    for each in page.missing:
+        told = f"{each.name} is left out: {each.reason}; `make bench` installs what it needs"
         console.print(told, style="yellow", highlight=False, soft_wrap=True)
-    console.print()
-
-
-def _tell_results(console: Console, lines: Sequence[Line], baseline: Peer) -> None:
-    for drawn in tables(lines, baseline=baseline):
-        console.print(drawn, "")
-    console.print(_LEGEND.format(baseline=baseline.name), highlight=False)
-    if statistics.median(line.spread for line in lines) > _SPREAD_OF_A_BUSY_MACHINE:
+    if statistics.median(line.spread for line in results.lines) > _SPREAD_OF_A_BUSY_MACHINE:
         console.print("The rounds differ widely: try again on an idle machine, or with more rounds.", style="yellow")
+
+
+def _write(given: Options, page: Page, results: Results, console: Console) -> None:
+    """The page that is kept tells of everything; what is measured in parts is written beside the stores."""
+    directory = _HERE if given.is_complete else given.directory
+    target = directory / "RESULTS.md"
+    target.write_text(page.text(), "utf-8")
+    if page.picture is not None:
+        from bench.plot import draw  # noqa: PLC0415 - what it draws with may not be installed
+
+        draw(results.of("D"), directory / page.picture)
+    console.print(f"Written to {os.path.relpath(target)}.", highlight=False)
+
+
+def _can_draw() -> bool:
+    return find_spec("matplotlib") is not None
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 100 else f"{seconds:.0f} seconds"  # noqa: PLR2004
 
 
 if __name__ == "__main__":

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.peer import Place, Store
+from bench.server import OwnMeter
+from bench.work import Room
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from bench.peer import Durability, Peer
-    from bench.work import Work
+    from bench.server import Postgres
+    from bench.work import Reading, Work
+
+_ROUNDS_MAX = ((8.0, 2), (1.5, 3))
+"""What takes longer than so many seconds is measured in so many rounds at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A work as one peer does it."""
+    """A work as one peer does it with one store."""
 
     work: Work
     peer: Peer
+    store: Store
     durability: Durability
 
 
@@ -30,35 +41,73 @@ class Sample:
 
     entry: Entry
     round: int
-    seconds: float
+    reading: Reading
 
 
-def entries(works: Sequence[Work], peers: Sequence[Peer]) -> list[Entry]:
-    """Every work with every peer that can do it."""
+def entries(works: Sequence[Work], peers: Sequence[Peer], *, without: frozenset[Store]) -> list[Entry]:
+    """Every work with every peer that can do it, and every store that it can do it with."""
     return [
-        Entry(work, peer, durability)
+        Entry(work, peer, store, durability)
         for work in works
+        for store in work.stores
+        if store not in without
         for peer in peers
-        if (durability := work.durability(peer)) is not None
+        if (durability := work.durability(peer, store)) is not None
     ]
 
 
-def measure(
-    works: Sequence[Work], peers: Sequence[Peer], *, rounds: int, directory: Path, tell: Callable[[int, Entry], None]
-) -> list[Sample]:
-    """The samples of all rounds. Round 0 warms up caches and byte code and is not kept."""
-    samples: list[Sample] = []
-    for number in range(rounds + 1):
-        # Taking turns lets a drift of the machine meet all alike; every other round goes backwards, so that nobody
-        # always comes right after the same other.
-        for entry in entries(works, peers if number % 2 else peers[::-1]):
-            tell(number, entry)
-            seconds = _once(entry, directory)
-            if number > 0:
-                samples.append(Sample(entry, number, seconds))
-    return samples
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """Where it is measured, and who is told what is under way."""
+
+    directory: Path
+    postgres: Postgres | None
+    tell: Callable[[int, Entry], None]
+
+    def measure(self, plan: Sequence[Entry], *, rounds: int, is_warmed_up: bool) -> list[Sample]:
+        """The samples of all rounds. Before them comes round 0, a small one that warms up and is not kept."""
+        samples: list[Sample] = []
+        rounds_max: dict[Entry, int] = {}
+        for number in range(0 if is_warmed_up else 1, rounds + 1):
+            # Taking turns lets a drift of the machine meet all alike; every other round goes backwards within a work,
+            # so that nobody always comes right after the same other.
+            for entry in _in_turn(plan, number):
+                if number > rounds_max.get(entry, rounds):
+                    continue
+                self.tell(number, entry)
+                began = time.monotonic()
+                reading = self._once(entry, is_warming_up=number == 0)
+                if number > 0:
+                    rounds_max.setdefault(entry, _rounds_max(time.monotonic() - began, rounds))
+                    samples.append(Sample(entry, number, reading))
+        return samples
+
+    def _once(self, entry: Entry, *, is_warming_up: bool) -> Reading:
+        work = entry.work.small() if is_warming_up else entry.work
+        with self._room(entry) as room:
+            try:
+                return asyncio.run(work.reading(entry.peer, room))
+            except Exception as error:
+                error.add_note(f"while {entry.peer.name} did {work.title!r} with store {entry.store.value!r}")
+                raise
+
+    @contextmanager
+    def _room(self, entry: Entry) -> Generator[Room]:
+        kept = self.directory / "kept"
+        with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
+            if entry.store is not Store.POSTGRES:
+                yield Room(Place(entry.store, Path(scratch)), kept, OwnMeter())
+                return
+            assert self.postgres is not None, "without a server its store is left out"
+            with self.postgres.database() as dsn:
+                yield Room(Place(entry.store, Path(scratch), dsn), kept, self.postgres)
 
 
-def _once(entry: Entry, directory: Path) -> float:
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        return asyncio.run(entry.work.seconds(entry.peer, Path(scratch)))
+def _rounds_max(seconds: float, rounds: int) -> int:
+    return next((most for long, most in _ROUNDS_MAX if seconds > long), rounds)
+
+
+def _in_turn(plan: Sequence[Entry], number: int) -> list[Entry]:
+    works = list(dict.fromkeys(entry.work for entry in plan))
+    turned = plan if number % 2 else plan[::-1]
+    return [entry for work in works for entry in turned if entry.work == work]

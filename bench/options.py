@@ -14,8 +14,14 @@ class Options:
     """What to measure, how often, and where to write."""
 
     rounds: int
-    only: str
+    only: tuple[str, ...]
+    is_quick: bool
     directory: Path
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what is measured is what the results tell of."""
+        return not self.only and not self.is_quick
 
 
 def options() -> Options:
@@ -23,8 +29,16 @@ def options() -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="The same small work in perdure and its peers."
     )
-    parser.add_argument("--rounds", type=_positive, default=5, help="how often each measurement is made (default: 5)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only the works that have TEXT in their title")
+    parser.add_argument(
+        "--rounds", type=_positive, default=None, help="how often each measurement is made (default: 5; quick: 1)"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="LINES",
+        help="only these lines of the table, by their letters (A,C,H), or the works that have this text in their title",
+    )
+    parser.add_argument("--quick", action="store_true", help="a little of everything: whether it works, not how fast")
     parser.add_argument(
         "--directory",
         type=Path,
@@ -33,7 +47,8 @@ def options() -> Options:
         f"(default: {_DIRECTORY})",
     )
     given = parser.parse_args()
-    return Options(given.rounds, given.only, given.directory)
+    only = tuple(part.strip() for part in given.only.split(",") if part.strip())
+    return Options(given.rounds or (1 if given.quick else 5), only, given.quick, given.directory.resolve())
 
 
 def _positive(text: str) -> int:

@@ -1,28 +1,37 @@
-"""Samples made into the lines of a table: median, spread, ratio."""
+"""Samples made into lines: median, spread, ratios."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench.work import Point
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from bench.harness import Entry, Sample
-    from bench.peer import Peer
+    from bench.peer import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What an entry took over all rounds, in seconds for one unit."""
+    """What an entry took over all rounds, for one unit."""
 
     entry: Entry
+    rounds: int
     median: float
     fastest: float
     slowest: float
     ratio: float | None
-    """How many times as long as the baseline; None if the baseline did not do this work."""
+    """How many times as long as the baseline with the same store; None if the baseline did not do this work."""
+    floor: float | None
+    """How many times as long as the bare machine; None if there is no such thing."""
+    written: float | None
+    stored: float | None
+    points: tuple[Point, ...]
 
     @property
     def spread(self) -> float:
@@ -30,25 +39,75 @@ class Line:
         return (self.slowest - self.fastest) / self.median
 
 
-def summarize(entries: Sequence[Entry], samples: Sequence[Sample], *, baseline: Peer) -> list[Line]:
-    """A line for each entry."""
-    took = {(s.entry, s.round): s.seconds for s in samples}
-    return [_line(entry, took, baseline=baseline) for entry in entries]
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All lines, in the order of the tables."""
+
+    lines: tuple[Line, ...]
+
+    def find(self, key: str, peer: str, store: Store) -> Line | None:
+        """The one line; None if that was not measured."""
+        return next((line for line in self.of(key) if line.entry.peer.name == peer and line.entry.store is store), None)
+
+    def of(self, key: str) -> list[Line]:
+        """The lines of a work."""
+        return [line for line in self.lines if line.entry.work.key == key]
 
 
-def _line(entry: Entry, took: dict[tuple[Entry, int], float], *, baseline: Peer) -> Line:
-    own = {number: seconds for (other, number), seconds in took.items() if other == entry}
-    base = {
-        number: seconds
-        for (other, number), seconds in took.items()
-        if other.work == entry.work and other.peer == baseline
-    }
-    # Compared within a round, where both met the same machine, and only then is the middle taken.
-    ratios = [seconds / base[number] for number, seconds in own.items() if number in base]
+def summarize(samples: Sequence[Sample], *, baseline: str, floor: str) -> Results:
+    """A line for each entry that was measured."""
+    took: dict[Entry, dict[int, Sample]] = defaultdict(dict)
+    for sample in samples:
+        took[sample.entry][sample.round] = sample
+    return Results(
+        tuple(
+            _line(entry, own, base=_other(took, entry, baseline), ground=_other(took, entry, floor))
+            for entry, own in took.items()
+        )
+    )
+
+
+def _other(took: dict[Entry, dict[int, Sample]], entry: Entry, name: str) -> dict[int, Sample]:
+    """What the peer of that name took for the same work with the same store."""
+    for other, samples in took.items():
+        if other.work == entry.work and other.store is entry.store and other.peer.name == name:
+            return samples
+    return {}
+
+
+def _line(entry: Entry, own: dict[int, Sample], *, base: dict[int, Sample], ground: dict[int, Sample]) -> Line:
+    seconds = [sample.reading.seconds for sample in own.values()]
     return Line(
         entry,
-        median=statistics.median(own.values()),
-        fastest=min(own.values()),
-        slowest=max(own.values()),
-        ratio=statistics.median(ratios) if ratios else None,
+        rounds=len(own),
+        median=statistics.median(seconds),
+        fastest=min(seconds),
+        slowest=max(seconds),
+        ratio=_ratio(own, base),
+        floor=_ratio(own, ground),
+        written=_middle(sample.reading.written for sample in own.values()),
+        stored=_middle(sample.reading.stored for sample in own.values()),
+        points=_points([sample.reading.points for sample in own.values()]),
+    )
+
+
+def _ratio(own: dict[int, Sample], base: dict[int, Sample]) -> float | None:
+    # Compared within a round, where both met the same machine, and only then is the middle taken.
+    ratios = [sample.reading.seconds / base[n].reading.seconds for n, sample in own.items() if n in base]
+    return statistics.median(ratios) if ratios else None
+
+
+def _middle(numbers: Iterable[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return statistics.median(known) if known else None
+
+
+def _points(rounds: Sequence[tuple[Point, ...]]) -> tuple[Point, ...]:
+    return tuple(
+        Point(
+            points[0].superstep,
+            statistics.median(point.seconds for point in points),
+            int(statistics.median(point.written for point in points)),
+        )
+        for points in zip(*rounds, strict=True)
     )

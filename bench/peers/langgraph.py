@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
-import operator
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
 
-from bench.peer import Durability, Interruption, Place, Run, Store
+from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
+from bench.peers import langgraph_graphs as graphs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Sequence
 
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import BaseCheckpointSaver
-    from langgraph.graph.state import CompiledStateGraph
 
-    _Saver = BaseCheckpointSaver[Any] | None
-    _Graph = CompiledStateGraph[Any, Any, Any, Any]
+    from bench.peers.langgraph_graphs import Graph, Saver
 
 _NO_LIMIT = 1_000_000
+_POOL_MAX = 20
 
 
-class _Number(TypedDict):
-    number: int
-
-
-class _Laps(TypedDict):
-    lap: int
-    answers: Annotated[int, operator.add]
-
-
-@dataclass(frozen=True, slots=True)
-class LangGraph:
+class _Setup:
     """Asynchronous nodes and savers, in one of its durability modes.
 
     `"sync"` is the one that it documents for high durability: a superstep begins when the last one is saved. `"async"`
     is what it does if it is not told: the next superstep runs while the last one is being saved.
     """
 
-    mode: Literal["sync", "async"]
-
-    @property
-    def name(self) -> str:
-        """What the table calls it."""
-        return "langgraph" if self.mode == "sync" else "langgraph async"
-
-    @property
-    def imports(self) -> str | None:
-        """The same for both modes, so only one of them is asked."""
-        if self.mode == "async":
-            return None
-        return "from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver; from langgraph.graph import StateGraph"
+    cannot = ""
+    mode: Literal["sync", "async"] = "sync"
 
     @property
     def about(self) -> str:
@@ -64,26 +43,32 @@ class LangGraph:
         return f"{version('langgraph')}, durability={self.mode!r}"
 
     def durability(self, store: Store) -> Durability | None:
-        """Its SQLite saver keeps SQLite's defaults, and those sync every commit. It has no file saver."""
-        match store, self.mode:
-            case Store.SQLITE, "sync":
+        """Its SQLite saver keeps SQLite's defaults, and those sync every commit, as PostgreSQL's do. No file saver."""
+        match store:
+            case Store.SQLITE | Store.POSTGRES:
                 return Durability.SYNCED
-            case Store.SQLITE, "async":
-                return Durability.LATE
-            case (Store.FILE, _) | (_, "async"):
-                # Where nothing is written the modes are the same.
+            case Store.FILE:
                 return None
-            case Store.MEMORY, _:
+            case Store.MEMORY:
                 return Durability.MEMORY
-            case Store.NONE, _:
+            case Store.NONE:
                 return Durability.NONE
+
+    async def _ended(self, graph: Graph, given: dict[str, Any] | None, *, thread: str) -> dict[str, Any]:
+        config: RunnableConfig = {"recursion_limit": _NO_LIMIT, "configurable": {"thread_id": thread}}
+        # Without a saver it warns about a durability.
+        return await graph.ainvoke(given, config, durability=self.mode if graph.checkpointer else None)
+
+
+class _Player(_Setup):
+    """Plays ping and pong."""
 
     @asynccontextmanager
     async def ring(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
         """Ping and pong."""
         async with _saver(place) as saver:
-            await self._ended(_ring(1, saver), {"number": 0}, thread="first")
-            graph = _ring(supersteps, saver)
+            await self._ended(graphs.ring(1, saver), {"number": 0}, thread="first")
+            graph = graphs.ring(supersteps, saver)
 
             async def run() -> int:
                 state = await self._ended(graph, {"number": 0}, thread="ring")
@@ -91,12 +76,49 @@ class LangGraph:
 
             yield run
 
+
+class _Historian(_Setup):
+    """A history is kept in a channel."""
+
+    is_delta = False
+
+    @asynccontextmanager
+    async def history(self, entries: Sequence[str], tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """Ping and pong, who write down what they say."""
+        async with _saver(place) as saver:
+            await self._ended(graphs.ring(1, saver), {"number": 0}, thread="first")
+            graph = graphs.history(entries, tick, saver, is_delta=self.is_delta)
+
+            async def run() -> int:
+                state = await self._ended(graph, {"number": 0, "history": []}, thread="ring")
+                return sum(map(len, state["history"]))
+
+            yield run
+
+
+class LangGraph(_Player, _Historian):
+    """Everything that it has, as it documents it; a history is in a list with a reducer."""
+
+    name = "langgraph"
+    keeps = (
+        "`durability='sync'`, its most durable mode; memory: encoded; SQLite: two synced transactions, one for the "
+        "writes and one for the checkpoint, WAL, SQLite's default synchronous=FULL; Postgres: the same two"
+    )
+    cannot = "file: it has no such saver"
+    imports = "from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver; from langgraph.graph import StateGraph"
+
+    @property
+    def requirement(self) -> str:
+        """With the saver for SQLite, which is a package of its own."""
+        name = "langgraph-checkpoint-sqlite"
+        return f"langgraph=={version('langgraph')} {name}=={version(name)}"
+
     @asynccontextmanager
     async def fan(self, laps: int, branches: int, place: Place) -> AsyncGenerator[Run]:
         """A hub with edges to all branches; the way back waits for all of them."""
         async with _saver(place) as saver:
-            await self._ended(_fan(1, branches, saver), {"lap": 0, "answers": 0}, thread="first")
-            graph = _fan(laps, branches, saver)
+            await self._ended(graphs.fan(1, branches, saver), {"lap": 0, "answers": 0}, thread="first")
+            graph = graphs.fan(laps, branches, saver)
 
             async def run() -> int:
                 state = await self._ended(graph, {"lap": 0, "answers": 0}, thread="fan")
@@ -108,7 +130,7 @@ class LangGraph:
         """A ring that fails in its last superstep."""
         async with _saver(place) as saver:
             with suppress(Interruption):
-                await self._ended(_ring(supersteps, saver, is_interrupted=True), {"number": 0}, thread="ring")
+                await self._ended(graphs.ring(supersteps, saver, is_interrupted=True), {"number": 0}, thread="ring")
 
     @asynccontextmanager
     async def resume(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
@@ -117,63 +139,73 @@ class LangGraph:
 
             async def run() -> int:
                 saver = await stack.enter_async_context(_saver(place))
-                state = await self._ended(_ring(supersteps, saver), None, thread="ring")
+                state = await self._ended(graphs.ring(supersteps, saver), None, thread="ring")
                 return state["number"]
 
             yield run
 
-    async def _ended(self, graph: _Graph, given: dict[str, int] | None, *, thread: str) -> dict[str, int]:
-        config: RunnableConfig = {"recursion_limit": _NO_LIMIT, "configurable": {"thread_id": thread}}
-        # Without a saver it warns about a durability.
-        return await graph.ainvoke(given, config, durability=self.mode if graph.checkpointer else None)
+    def carries(self, ballast: Ballast, store: Store) -> bool:
+        """A node has no state of its own: what is not nested is in a channel that nobody writes."""
+        return ballast is not Ballast.EMPTY and store is not Store.NONE
+
+    @asynccontextmanager
+    async def carry(
+        self, ballast: Ballast, value: object, supersteps: int, tick: Tick, place: Place
+    ) -> AsyncGenerator[Run]:
+        """A node that goes to itself."""
+        async with _saver(place) as saver:
+            await self._ended(graphs.ring(1, saver), {"number": 0}, thread="first")
+            graph = graphs.load(ballast, supersteps, tick, saver)
+            beside = {"number": 0, "ballast": value}
+
+            async def run() -> int:
+                if ballast is Ballast.NESTED:
+                    return (await self._ended(graph, {"porter": beside}, thread="load"))["porter"]["number"]
+                return (await self._ended(graph, beside, thread="load"))["number"]
+
+            yield run
+
+    @asynccontextmanager
+    async def crowd(self, runs: int, supersteps: int, place: Place) -> AsyncGenerator[Run]:
+        """One graph and one saver, a thread for each run."""
+        async with _saver(place, is_pooled=True) as saver:
+            await self._ended(graphs.ring(1, saver), {"number": 0}, thread="first")
+            graph = graphs.ring(supersteps, saver)
+
+            async def run() -> int:
+                ends = [self._ended(graph, {"number": 0}, thread=f"ring {number}") for number in range(runs)]
+                return sum(state["number"] for state in await asyncio.gather(*ends))
+
+            yield run
 
 
-def _ring(supersteps: int, saver: _Saver, *, is_interrupted: bool = False) -> _Graph:
-    async def play(state: _Number) -> _Number:
-        number = state["number"] + 1
-        if number == supersteps and is_interrupted:
-            raise Interruption
-        return {"number": number}
+class LangGraphDelta(_Historian):
+    """Its delta channel, which is beta: a checkpoint holds what was added, and all of it every hundred supersteps."""
 
-    def unless_last(other: str) -> Callable[[_Number], Awaitable[str]]:
-        async def route(state: _Number) -> str:
-            return other if state["number"] < supersteps else END
+    name = "langgraph delta"
+    keeps = ""
+    is_delta = True
 
-        return route
-
-    builder = StateGraph(_Number)
-    builder.add_node("ping", play)
-    builder.add_node("pong", play)
-    builder.add_edge(START, "ping")
-    builder.add_conditional_edges("ping", unless_last("pong"), ["pong", END])
-    builder.add_conditional_edges("pong", unless_last("ping"), ["ping", END])
-    return builder.compile(checkpointer=saver)
+    @property
+    def about(self) -> str:
+        """How it is set up."""
+        return "the same with `DeltaChannel` (beta) for a history"
 
 
-def _fan(laps: int, branches: int, saver: _Saver) -> _Graph:
-    names = [f"branch-{number}" for number in range(branches)]
+class LangGraphAsync(_Player):
+    """What it does if it is not told."""
 
-    async def hub(state: _Laps) -> dict[str, int]:
-        return {"lap": state["lap"] + 1}
+    name = "langgraph async"
+    keeps = "`durability='async'`, its default: the same, but the next superstep runs while it is being saved"
+    mode = "async"
 
-    async def branch(state: _Laps) -> dict[str, int]:  # noqa: ARG001 - the name is the one that it asks for
-        return {"answers": 1}
-
-    async def route(state: _Laps) -> list[str] | str:
-        return names if state["lap"] <= laps else END
-
-    builder = StateGraph(_Laps)
-    builder.add_node("hub", hub)
-    for name in names:
-        builder.add_node(name, branch)
-    builder.add_edge(START, "hub")
-    builder.add_conditional_edges("hub", route, [*names, END])
-    builder.add_edge(names, "hub")
-    return builder.compile(checkpointer=saver)
+    def durability(self, store: Store) -> Durability | None:
+        """Where nothing is written the modes are the same."""
+        return Durability.LATE if store in {Store.SQLITE, Store.POSTGRES} else None
 
 
 @asynccontextmanager
-async def _saver(place: Place) -> AsyncGenerator[_Saver]:
+async def _saver(place: Place, *, is_pooled: bool = False) -> AsyncGenerator[Saver]:
     match place.store:
         case Store.NONE:
             yield None
@@ -184,3 +216,19 @@ async def _saver(place: Place) -> AsyncGenerator[_Saver]:
         case Store.SQLITE:
             async with AsyncSqliteSaver.from_conn_string(str(place.directory / "langgraph.db")) as saver:
                 yield saver
+        case Store.POSTGRES:
+            async with _postgres(place, is_pooled=is_pooled) as saver:
+                await saver.setup()
+                yield saver
+
+
+@asynccontextmanager
+async def _postgres(place: Place, *, is_pooled: bool) -> AsyncGenerator[AsyncPostgresSaver]:
+    """One connection for one run, a pool for many, with the options that its documentation asks for."""
+    if not is_pooled:
+        async with AsyncPostgresSaver.from_conn_string(place.dsn) as saver:
+            yield saver
+        return
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    async with AsyncConnectionPool(place.dsn, max_size=_POOL_MAX, kwargs=options) as pool:
+        yield AsyncPostgresSaver(pool)

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bench.peer import Durability, Interruption, Place, Run, Store
+from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
+from bench.peers import perdure_graphs as graphs
 from perdure import (
-    Executor,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
+    Log,
+    PostgresCheckpointStorage,
     SqliteCheckpointStorage,
     Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from perdure.storages.shipped import StoreStorage
 
-_NAME = "ring"
+_CHECKOUT = Path(__file__).parents[2]
 
 
-class Perdure:
+class _Setup:
     """Every store with its defaults: full history, a synced commit after each superstep."""
 
-    name = "perdure"
-    imports = "from perdure import Executor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
+    cannot = ""
 
     @property
     def about(self) -> str:
@@ -44,30 +44,60 @@ class Perdure:
                 return Durability.NONE
             case Store.MEMORY:
                 return Durability.MEMORY
-            case Store.FILE | Store.SQLITE:
+            case Store.FILE | Store.SQLITE | Store.POSTGRES:
                 return Durability.SYNCED
+
+
+class _Historian(_Setup):
+    """A history is kept under a key of the shared state."""
+
+    def __init__(self, new: Callable[[], Any]) -> None:
+        self._new = new
+
+    @asynccontextmanager
+    async def history(self, entries: Sequence[str], tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """Ping and pong, who write down what they say."""
+        async with _storage(place) as storage:
+            await _number(graphs.ring(1, storage))
+            workflow = graphs.history(entries, tick, self._new, storage)
+            yield lambda: _number(workflow)
+
+
+class Perdure(_Historian):
+    """A plain list, where a history is kept."""
+
+    name = "perdure"
+    keeps = (
+        "file: synced (the checkpoint, its directory, the log of the run); SQLite: one transaction, WAL, "
+        "synchronous=FULL; Postgres: one transaction"
+    )
+    requirement = str(_CHECKOUT)
+    imports = "from perdure import Executor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
+
+    def __init__(self) -> None:
+        super().__init__(list[str])
 
     @asynccontextmanager
     async def ring(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
         """Ping and pong."""
         async with _storage(place) as storage:
-            await _number(_ring(1, storage))
-            workflow = _ring(supersteps, storage)
+            await _number(graphs.ring(1, storage))
+            workflow = graphs.ring(supersteps, storage)
             yield lambda: _number(workflow)
 
     @asynccontextmanager
     async def fan(self, laps: int, branches: int, place: Place) -> AsyncGenerator[Run]:
         """A hub with a fan-out and a fan-in."""
         async with _storage(place) as storage:
-            await _number(_fan(1, branches, storage))
-            workflow = _fan(laps, branches, storage)
+            await _number(graphs.fan(1, branches, storage))
+            workflow = graphs.fan(laps, branches, storage)
             yield lambda: _number(workflow)
 
     async def interrupt(self, supersteps: int, place: Place) -> None:
         """A ring that fails in its last superstep."""
         async with _storage(place) as storage:
             with suppress(Interruption):
-                await _ring(supersteps, storage, is_interrupted=True).run(1)
+                await graphs.ring(supersteps, storage, is_interrupted=True).run(1)
 
     @asynccontextmanager
     async def resume(self, supersteps: int, place: Place) -> AsyncGenerator[Run]:
@@ -77,75 +107,49 @@ class Perdure:
             async def run() -> int:
                 storage = await stack.enter_async_context(_storage(place))
                 assert storage is not None, "there is nothing to resume without a store"
-                workflow = _ring(supersteps, storage)
-                latest = await storage.get_latest(workflow_name=_NAME)
+                workflow = graphs.ring(supersteps, storage)
+                latest = await storage.get_latest(workflow_name=graphs.NAME)
                 assert latest is not None, "the interrupted run has left checkpoints"
                 result = await workflow.run(checkpoint_id=latest.checkpoint_id)
                 return sum(result.get_outputs())
 
             yield run
 
+    def carries(self, ballast: Ballast, store: Store) -> bool:
+        """Any value, anywhere."""
+        return ballast in Ballast and store is not Store.NONE
 
-class _Player(Executor):
-    def __init__(self, id: str, *, last: int, is_interrupted: bool) -> None:  # noqa: A002 - the name it has in the API
-        super().__init__(id=id)
-        self._last = last
-        self._is_interrupted = is_interrupted
+    @asynccontextmanager
+    async def carry(
+        self, ballast: Ballast, value: object, supersteps: int, tick: Tick, place: Place
+    ) -> AsyncGenerator[Run]:
+        """An executor that hands a number to itself."""
+        async with _storage(place) as storage:
+            await _number(graphs.ring(1, storage))
+            workflow = graphs.load(ballast, value, supersteps, tick, storage)
+            yield lambda: _number(workflow)
 
-    @handler
-    async def play(self, number: int, ctx: WorkflowContext[int, int]) -> None:
-        if number < self._last:
-            await ctx.send_message(number + 1)
-        elif self._is_interrupted:
-            raise Interruption
-        else:
-            await ctx.yield_output(number)
+    @asynccontextmanager
+    async def crowd(self, runs: int, supersteps: int, place: Place) -> AsyncGenerator[Run]:
+        """A workflow for each run, and one storage for all."""
+        async with _storage(place) as storage:
+            await _number(graphs.ring(1, storage))
+            workflows = [graphs.ring(supersteps, storage) for _ in range(runs)]
 
+            async def run() -> int:
+                return sum(await asyncio.gather(*map(_number, workflows)))
 
-class _Hub(Executor):
-    def __init__(self, *, laps: int) -> None:
-        super().__init__(id="hub")
-        self._laps = laps
-
-    @handler
-    async def begin(self, lap: int, ctx: WorkflowContext[int]) -> None:
-        await ctx.send_message(lap)
-
-    @handler
-    async def collect(self, laps: list[int], ctx: WorkflowContext[int, int]) -> None:
-        lap = laps[0]
-        if lap < self._laps:
-            await ctx.send_message(lap + 1)
-        else:
-            await ctx.yield_output(lap * len(laps))
+            yield run
 
 
-class _Branch(Executor):
-    @handler
-    async def answer(self, lap: int, ctx: WorkflowContext[int]) -> None:
-        await ctx.send_message(lap)
+class PerdureLog(_Historian):
+    """A `perdure.Log`, where a history is kept."""
 
+    name = "perdure Log"
+    keeps = ""
 
-def _ring(supersteps: int, storage: StoreStorage | None, *, is_interrupted: bool = False) -> Workflow:
-    ping = _Player("ping", last=supersteps, is_interrupted=is_interrupted)
-    pong = _Player("pong", last=supersteps, is_interrupted=is_interrupted)
-    builder = WorkflowBuilder(
-        name=_NAME,
-        start_executor=ping,
-        checkpoint_storage=storage,
-        max_iterations=supersteps + 1,
-        output_from=[ping, pong],
-    )
-    return builder.add_edge(ping, pong).add_edge(pong, ping).build()
-
-
-def _fan(laps: int, branches: int, storage: StoreStorage | None) -> Workflow:
-    hub = _Hub(laps=laps)
-    spokes = [_Branch(id=f"branch-{number}") for number in range(branches)]
-    builder = WorkflowBuilder(
-        name="fan", start_executor=hub, checkpoint_storage=storage, max_iterations=2 * laps + 2, output_from=[hub]
-    )
-    return builder.add_fan_out_edges(hub, spokes).add_fan_in_edges(spokes, hub).build()
+    def __init__(self) -> None:
+        super().__init__(Log[str])
 
 
 async def _number(workflow: Workflow) -> int:
@@ -165,4 +169,7 @@ async def _storage(place: Place) -> AsyncGenerator[StoreStorage | None]:
                 yield storage
         case Store.SQLITE:
             async with SqliteCheckpointStorage(place.directory / "perdure.db") as storage:
+                yield storage
+        case Store.POSTGRES:
+            async with PostgresCheckpointStorage(place.dsn) as storage:
                 yield storage

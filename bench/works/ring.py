@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
-from bench.peer import Place, Store
-from bench.work import timed
+from bench.peer import Rings, Store
+from bench.work import Reading, timed
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from bench.peer import Durability, Peer
+    from bench.work import Room
+
+_FEW = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
     """Two executors hand a number to and fro."""
 
-    store: Store
+    key: str
+    title: str
+    stores: Sequence[Store]
     supersteps: int
     unit: str = "superstep"
 
-    @property
-    def title(self) -> str:
-        """What is measured, in a few words."""
-        return f"superstep, {self.store.value}"
-
-    def durability(self, peer: Peer) -> Durability | None:
+    def durability(self, peer: Peer, store: Store) -> Durability | None:
         """That of the peer's store."""
-        return peer.durability(self.store)
+        return peer.durability(store) if isinstance(peer, Rings) else None
 
-    async def seconds(self, peer: Peer, directory: Path) -> float:
-        """The seconds of one superstep."""
-        async with peer.ring(self.supersteps, Place(self.store, directory)) as run:
-            return await timed(run, expected=self.supersteps) / self.supersteps
+    def small(self) -> Self:
+        """A few supersteps."""
+        return replace(self, supersteps=_FEW)
+
+    async def reading(self, peer: Peer, room: Room) -> Reading:
+        """What one superstep took."""
+        assert isinstance(peer, Rings), "who can't do it has no durability"
+        async with peer.ring(self.supersteps, room.place) as run:
+            return Reading(await timed(run, expected=self.supersteps) / self.supersteps)

@@ -1,0 +1,205 @@
+"""What perdure aims at, and whether this run shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bench.footprint import Footprint
+from bench.peer import Durability, Store
+from bench.peers.limits import ENCODE_LARGE
+from bench.units import duration, number, size
+from bench.works.history import ENTRY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.footprint import Refusal
+    from bench.summary import Line, Results
+
+_OURS: Final = {"perdure", "perdure Log"}
+_KB: Final = 1000
+_FLAT: Final = 1.5
+"""What counts as flat: the end takes at most so many times what the beginning takes. It is our reading of the word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """One wish, and what has become of it."""
+
+    line: str
+    what: str
+    wanted: str
+    measured: str
+    is_met: bool | None
+    """None if it is told and not judged."""
+    peer: str = ""
+    """What the best of the others has shown."""
+
+
+def aims(results: Results, footprints: Sequence[Footprint | Refusal]) -> list[Aim]:
+    """All aims of which this run can say something."""
+    return [
+        *_superstep(results),
+        *_history(results),
+        *_resume(results),
+        *_fan(results),
+        *_ballast(results),
+        *_crowd(results),
+        *_install(results, footprints),
+    ]
+
+
+def _superstep(results: Results) -> Iterator[Aim]:
+    for key, store, limit, floor in (
+        ("A", Store.NONE, 5, "create_task"),
+        ("C", Store.SQLITE, 2, "a raw SQLite commit"),
+    ):
+        line = results.find(key, "perdure", store)
+        if line is None or line.floor is None:
+            continue
+        measured = f"{number(line.floor)} x ({duration(line.median)})"
+        peer = _best(results, key, store)
+        told = "" if peer is None or peer.floor is None else f"{_named(peer)} {number(peer.floor)} x"
+        yield Aim(key, line.entry.work.title, f"at most {limit} x {floor}", measured, line.floor <= limit, told)
+
+
+def _history(results: Results) -> Iterator[Aim]:
+    peer = min((line for line in results.of("D") if _is_peer(line)), key=lambda line: line.median, default=None)
+    for name, share in (("perdure Log", 3), ("perdure", 1)):
+        lines = [line for line in results.of("D") if line.entry.peer.name == name]
+        what = f"history grows, {'Log' if share > 1 else 'plain list'}"
+        for line in lines:
+            if peer is not None and line.entry.store is Store.SQLITE:
+                wanted = "at most " + ("1/3 of " if share > 1 else "") + "the best peer's time"
+                told = f"{_named(peer)} {duration(peer.median)}"
+                yield Aim(
+                    "D", f"{what}, SQLite", wanted, duration(line.median), line.median * share <= peer.median, told
+                )
+            yield from _bytes_of_history(results, line, f"{what}, {line.entry.store.value}")
+
+
+def _bytes_of_history(results: Results, line: Line, what: str) -> Iterator[Aim]:
+    assert line.written is not None, "a history counts bytes"
+    payload = line.points[-1].superstep * ENTRY_BYTES
+    share = line.written / payload
+    others = [each for each in results.of("D") if each.entry.store is line.entry.store and each.written is not None]
+    told = [f"{o.entry.peer.name} {number((o.written or 0) / payload)} x" for o in others if not _is_ours(o)]
+    yield Aim("D", what, "writes at most 5 x the payload", f"{number(share)} x", share <= 5, ", ".join(told))  # noqa: PLR2004
+    growth = _growth(line)
+    measured = f"the last quarter {number(growth)} x the first"
+    yield Aim("D", what, f"writes the same in each superstep ({_FLAT} x)", measured, growth <= _FLAT)
+
+
+def _growth(line: Line) -> float:
+    """What the last quarter of the supersteps has written, measured by the first."""
+    quarter = max(1, len(line.points) // 4)
+    first = line.points[quarter - 1].written
+    last = line.points[-1].written - line.points[-1 - quarter].written
+    return last / max(1, first)
+
+
+def _resume(results: Results) -> Iterator[Aim]:
+    keys = ("E 100", "E 1000", "E 5000")
+    lines = [line for key in keys if (line := results.find(key, "perdure", Store.SQLITE)) is not None]
+    for line in lines:
+        peer = results.find(line.entry.work.key, "langgraph", Store.SQLITE)
+        if peer is not None:
+            what, told = line.entry.work.title, duration(peer.median)
+            yield Aim("E", what, "at most langgraph's", duration(line.median), line.median <= peer.median, told)
+    if len(lines) == len(keys):
+        growth = lines[-1].median / lines[0].median
+        yield Aim(
+            "E", "resume, from the fewest to the most", f"flat ({_FLAT} x)", f"{number(growth)} x", growth <= _FLAT
+        )
+
+
+def _fan(results: Results) -> Iterator[Aim]:
+    for kept, store, limit in (("", Store.NONE, 60e-6), (" durable", Store.SQLITE, 150e-6)):
+        lines = [line for n in (100, 1000) if (line := results.find(f"F {n}{kept}", "perdure", store)) is not None]
+        for line in lines:
+            peer = _best(results, line.entry.work.key, None)
+            told = "" if peer is None else f"{_named(peer)} {duration(peer.median)}"
+            wanted = f"at most {duration(limit)} a branch"
+            yield Aim("F", line.entry.work.title, wanted, duration(line.median), line.median <= limit, told)
+        if len(lines) > 1:
+            growth = lines[1].median / lines[0].median
+            yield Aim(
+                "F",
+                f"one to many and back{kept}",
+                f"linear ({_FLAT} x)",
+                f"a branch {number(growth)} x",
+                growth <= _FLAT,
+            )
+
+
+def _ballast(results: Results) -> Iterator[Aim]:
+    for kind, bare in (("key", "none"), ("bytes", "empty"), ("str", "empty")):
+        line = results.find(f"G {kind}", "perdure", Store.SQLITE)
+        if line is None or line.written is None:
+            continue
+        title = line.entry.work.title
+        yield Aim("G", title, "at most 2 ms", duration(line.median), line.median <= 2e-3, _told(results, kind))  # noqa: PLR2004
+        yield Aim("G", title, "writes at most 1 KB", size(line.written), line.written <= _KB)
+        base = results.find(f"G {bare}", "perdure", Store.SQLITE)
+        if base is not None and base.written is not None:
+            # Any commit of SQLite writes whole pages, so this says what the ballast adds. It is not judged: if the run
+            # without it was the one that wrote more, that one was disturbed.
+            yield Aim(
+                "G", title, "", f"{line.written - base.written:+,.0f} B against nothing in its place", is_met=None
+            )
+    nested = results.find("G nested", "perdure", Store.SQLITE)
+    encode = results.find("limits", ENCODE_LARGE, Store.NONE)
+    if nested is not None and encode is not None:
+        ratio, told = nested.median / encode.median, _told(results, "nested")
+        wanted = "at most twice one encode"
+        yield Aim("G", nested.entry.work.title, wanted, f"{number(ratio)} x", ratio <= 2, told)  # noqa: PLR2004
+
+
+def _told(results: Results, kind: str) -> str:
+    peer = _best(results, f"G {kind}", None)
+    return "" if peer is None else f"{_named(peer)} {duration(peer.median)}"
+
+
+def _crowd(results: Results) -> Iterator[Aim]:
+    line = results.find("H", "perdure", Store.SQLITE)
+    if line is not None:
+        peer, rate = _best(results, "H", None), 1 / line.median
+        told = "" if peer is None else f"{_named(peer)} {number(1 / peer.median)}"
+        yield Aim("H", line.entry.work.title, "at least 5,000 a second", number(rate), rate >= 5000, told)  # noqa: PLR2004
+
+
+def _install(results: Results, footprints: Sequence[Footprint | Refusal]) -> Iterator[Aim]:
+    line = results.find("I", "perdure", Store.NONE)
+    if line is not None:
+        peer = _best(results, "I", Store.NONE)
+        told = "" if peer is None else f"{_named(peer)} {duration(peer.median)}"
+        yield Aim("I", "import", "at most 150 ms", duration(line.median), line.median <= 0.150, told)  # noqa: PLR2004
+    known = {each.peer: each for each in footprints if isinstance(each, Footprint)}
+    ours, theirs = known.get("perdure"), known.get("agent-framework")
+    if ours is not None and theirs is not None:
+        told = f"{theirs.packages}"
+        yield Aim("I", "packages", "below agent-framework's", f"{ours.packages}", ours.packages < theirs.packages, told)
+        told = size(theirs.bytes)
+        yield Aim("I", "size", "below agent-framework's", size(ours.bytes), ours.bytes < theirs.bytes, told)
+
+
+def _best(results: Results, key: str, store: Store | None) -> Line | None:
+    """The fastest of the others, with that store or with any."""
+    lines = [line for line in results.of(key) if _is_peer(line) and store in {None, line.entry.store}]
+    return min(lines, key=lambda line: line.median, default=None)
+
+
+def _named(line: Line) -> str:
+    """Who it is, and what has to be known to compare."""
+    store = "" if line.entry.store is Store.NONE else f", {line.entry.store.value}"
+    is_safe = line.entry.durability in {Durability.NONE, Durability.SYNCED}
+    return f"{line.entry.peer.name}{store}{'' if is_safe else f' ({line.entry.durability.value})'}"
+
+
+def _is_ours(line: Line) -> bool:
+    return line.entry.peer.name in _OURS
+
+
+def _is_peer(line: Line) -> bool:
+    return not _is_ours(line) and line.entry.peer.name != "machine"

@@ -1,0 +1,137 @@
+"""What the bench makes of its samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bench.aims import aims
+from bench.catalogue import chosen, works
+from bench.harness import Entry, Sample
+from bench.peer import Durability, Place, Store
+from bench.peers.limits import limits
+from bench.peers.machine import Machine
+from bench.peers.perdure import Perdure
+from bench.probe import Probe, handed_over
+from bench.sheets import aims_sheet
+from bench.summary import summarize
+from bench.work import Reading, require_done
+from bench.works.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.peer import Peer
+    from bench.summary import Results
+
+_PLACE = Place(Store.FILE, Path())
+
+
+class _Counter:
+    """A meter that has seen a kilobyte more each time it is asked."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def written(self) -> int:
+        self._looks += 1
+        return self._looks * 1000
+
+    def stored(self, place: Place) -> int:
+        assert place is _PLACE
+        return 0
+
+    def settle(self, place: Place) -> None:
+        assert place is _PLACE
+
+
+def _results(key: str, took: dict[Peer, Sequence[float]], store: Store = Store.NONE) -> Results:
+    work = Ring(key, "superstep", (store,), supersteps=1)
+    samples = [
+        Sample(Entry(work, peer, store, Durability.NONE), number, Reading(seconds))
+        for peer, all_seconds in took.items()
+        for number, seconds in enumerate(all_seconds, 1)
+    ]
+    return summarize(samples, baseline="perdure", floor="machine")
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    results = _results("A", {Machine(): [1.0, 10.0, 2.0], Perdure(): [3.0, 30.0, 6.0]})
+    line = results.find("A", "perdure", Store.NONE)
+    assert line is not None
+    assert (line.median, line.fastest, line.slowest, line.floor) == (6.0, 3.0, 30.0, 3.0)
+
+
+def test_a_peer_is_compared_in_the_rounds_that_it_took_part_in() -> None:
+    results = _results("A", {Machine(): [1.0], Perdure(): [4.0, 400.0]})
+    line = results.find("A", "machine", Store.NONE)
+    assert line is not None
+    assert (line.rounds, line.ratio) == (1, 0.25)
+
+
+@pytest.mark.parametrize(("seconds", "is_met"), [(5.0, True), (5.1, False)])
+def test_an_aim_is_met_up_to_its_limit(seconds: float, is_met: bool) -> None:  # noqa: FBT001 - a table of cases
+    found = aims(_results("A", {Machine(): [1.0], Perdure(): [seconds]}), [])
+    assert [(aim.line, aim.is_met) for aim in found] == [("A", is_met)]
+
+
+def test_an_aim_that_was_missed_stands_out() -> None:
+    sheet = aims_sheet(aims(_results("A", {Machine(): [1.0], Perdure(): [9.0]}), []))
+    assert "**no**" in sheet.rows[0]
+
+
+def test_what_ballast_adds_is_told_with_its_sign_and_not_judged() -> None:
+    works_of_g = [Ring(f"G {kind}", kind, (Store.SQLITE,), supersteps=1) for kind in ("key", "none")]
+    samples = [
+        Sample(Entry(work, Perdure(), Store.SQLITE, Durability.SYNCED), 1, Reading(0.001, written))
+        for work, written in zip(works_of_g, (500.0, 2500.0), strict=True)
+    ]
+    found = aims(summarize(samples, baseline="perdure", floor="machine"), [])
+    assert [aim.is_met for aim in found] == [True, True, None]
+    assert found[-1].measured.startswith("-2,000 B")
+
+
+def test_an_aim_is_not_told_of_what_was_not_measured() -> None:
+    assert aims(_results("B", {Perdure(): [1.0]}), []) == []
+
+
+def test_the_supersteps_that_warm_up_are_not_counted() -> None:
+    probe = Probe(_Counter(), _PLACE, warm=3, every=2, settles=True)
+    for _ in range(3 + 5):
+        probe.tick()
+    probe.stop()
+    assert [(point.superstep, point.written) for point in probe.points] == [(2, 1000), (4, 2000), (5, 3000)]
+    assert probe.finish() == 4000
+
+
+def test_what_a_process_writes_is_counted_by_the_byte(tmp_path: Path) -> None:
+    before = handed_over()
+    (tmp_path / "file").write_bytes(b"." * 5000)
+    assert handed_over() - before >= 5000
+
+
+def test_a_peer_that_did_less_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="it gave 9, not 10"):
+        require_done(9, expected=10)
+
+
+def test_a_line_is_chosen_by_its_letter_and_the_limits_come_along() -> None:
+    assert [work.key for work in chosen(works({}), ["e"])] == ["limits", "E 100", "E 1000", "E 5000"]
+
+
+def test_a_line_that_is_not_there_ends_the_command() -> None:
+    with pytest.raises(SystemExit, match="nothing is called Z"):
+        chosen(works({}), ["Z"])
+
+
+def test_each_limit_is_about_one_store() -> None:
+    for limit in limits():
+        assert sum(limit.durability(store) is not None for store in Store) == 1
+
+
+def test_a_small_work_stays_small() -> None:
+    for work in works({}):
+        small = work.small()
+        assert small.key == work.key
+        assert small.small().small() == small.small()
