@@ -26,6 +26,8 @@ from perdure import (
 
 RUN_ID = "fan"
 BRANCHES = 10
+RECORDS_OF_THREE_STEPS = 4
+"""What each has told, and the sub-workflow as it is."""
 
 
 class Place:
@@ -111,7 +113,7 @@ class Stair(Executor):
     @handler
     async def climb(self, step: int, ctx: WorkflowContext[int, str]) -> None:
         if step == 3:
-            await self._place.die_once(records=1)
+            await self._place.die_once(records=RECORDS_OF_THREE_STEPS)
         self._place.note(f"step {step}")
         self._climbed.append(step)
         await ctx.yield_output(f"climbed {self._climbed}")

@@ -34,6 +34,7 @@ UNCHECKED: dict[Column, str] = {
     ("events", "batch"): "a row's own number, without a meaning",
     ("events", "moment"): "for the retention alone",
     ("journal", "ordinal"): "the order of first recording; records are found by their keys",
+    ("parts", "epoch"): "for the collection alone",
     ("parts", "kind"): "a hint for stores that people can read",
     ("runs", "attempts"): "of claims, which end with their processes",
     ("runs", "began"): "the order in which runs are listed",

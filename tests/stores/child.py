@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 class Program:
     def __init__(self, kind: str, path: str) -> None:
-        self.store: Store = SqliteStore(path) if kind == "sqlite" else FileStore(path)
+        store, _, durability = kind.partition(" ")
+        word = "os" if durability == "os" else "commit"
+        self.store: Store = (SqliteStore if store == "sqlite" else FileStore)(path, durability=word)
         self.runs: dict[str, RunDriver] = {}
 
     async def do(self, order: dict[str, Any]) -> object:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore, Backend
+from perdure.stores.backed import BackedStore
+from perdure.stores.backend import Backend
 from perdure.stores.carrying import done_here
 from perdure.stores.directory import FileBackend
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 class Directly(Generic[B]):
     """Does the work of a backend where it is asked for."""
+
+    is_here = True
 
     def __init__(self, backend: B) -> None:
         self._backend = backend

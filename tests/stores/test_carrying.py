@@ -16,7 +16,7 @@ from typing_extensions import override
 from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore
+from perdure.stores.backed import BackedStore
 from perdure.stores.memory_backend import MemoryBackend
 from perdure.stores.sqlite import SqliteStore
 from perdure.stores.sqlite_database import SqliteDatabase

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -253,10 +254,125 @@ async def test_a_damaged_log_of_a_run_is_an_error(tmp_path: Path) -> None:
     run = await start(store)
     await run.commit()
     await run.commit()
+    await run.release()
     log = tmp_path / ".perdure" / "runs" / "r.log"
     log.write_bytes(log.read_bytes().replace(b'"head":"r@1"', b'"head":"r@0"'))
     with pytest.raises(WorkflowCheckpointException, match=r"r\.log"):
         await store.run("r")
+    await store.close()
+
+
+def log_path(directory: Path) -> Path:
+    return directory / ".perdure" / "runs" / "r.log"
+
+
+async def test_commits_that_the_log_does_not_tell_of_are_found_by_anyone(quick_path: Path) -> None:
+    store = FileStore(quick_path)
+    run = await start(store)
+    for number in range(40):
+        await run.commit({"a": text_part(f"{number}")}, events=events(f"{number}"))
+        stranger = FileStore(quick_path)
+        record, latest = await stranger.run("r"), await stranger.latest(workflow_name="flow")
+        assert record is not None
+        assert latest is not None
+        assert (record.head, record.position, record.events) == (f"r@{number}", number, number + 1)
+        assert latest.checkpoint_id == f"r@{number}"
+        assert [batch.first for batch in await stranger.events("r")] == list(range(1, number + 2))
+        await stranger.close()
+    assert log_path(quick_path).read_bytes().count(b"\n") < 6
+    await store.close()
+
+
+async def test_a_log_that_has_lost_more_than_commits_is_an_error_that_names_the_next_checkpoint(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    for _ in range(3):
+        await run.commit()
+    before = log_path(tmp_path).read_bytes()
+    await run.rewind("r@0")
+    await run.commit()
+    log_path(tmp_path).write_bytes(before)
+    for read in (store.run("r"), store.claim("r"), store.inbox("r"), store.events("r"), store.manifests(run_id="r")):
+        with pytest.raises(CheckpointDamagedError, match=r"'r@3'.*lost its end"):
+            await read
+    await store.close()
+
+
+async def test_a_file_that_is_gone_from_among_the_newest_is_no_step_back(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    for _ in range(5):
+        await run.commit()
+    (tmp_path / "r@2.json").unlink()
+    stranger = FileStore(tmp_path)
+    for read in (stranger.run("r"), stranger.claim("r")):
+        with pytest.raises(CheckpointDamagedError, match=r"'r@2'.*gone"):
+            await read
+    await store.close()
+    await stranger.close()
+
+
+@pytest.mark.parametrize("damaged", [2, 4])
+async def test_a_damaged_checkpoint_that_the_log_does_not_tell_of_can_be_deleted(tmp_path: Path, damaged: int) -> None:
+    store = FileStore(tmp_path)
+    run = await start(store)
+    for number in range(5):
+        await run.commit(events=events(f"{number}"))
+    path = tmp_path / f"r@{damaged}.json"
+    path.write_bytes(path.read_bytes().replace(b'"count": 1', b'"count": 2'))
+    stranger = FileStore(tmp_path)
+    with pytest.raises(CheckpointDamagedError, match=f"'r@{damaged}'"):
+        await stranger.events("r")
+    assert await stranger.delete(f"r@{damaged}")
+    record = await stranger.run("r")
+    assert record is not None
+    assert record.head == ("r@4" if damaged == 2 else "r@3")
+    run.store, run.head, run.position = stranger, record.head, record.position
+    await run.reclaim()
+    await run.commit()
+    assert [manifest.position for manifest in await stranger.manifests(run_id="r")][-1] == record.position + 1
+    await store.close()
+    await stranger.close()
+
+
+async def test_what_does_not_change_is_written_once(quick_path: Path) -> None:
+    disk = CountingDisk()
+    store = FileStore(quick_path, disk=disk)
+    state = {f"key {number}": text_part(f"{number} " * 20) for number in range(200)}
+    run = await start(store)
+    await run.commit(state)
+    changed = text_part("not yet")
+    for step in range(3):
+        disk.reset()
+        changed = text_part(f"{step}")
+        commit = run.next_commit({**state, "changes": changed})
+        await run.write(replace(commit, parts=(changed,)))
+    toc_size = sum(len(path) + len(part.hash) + 10 for path, part in state.items())
+    assert disk.written < toc_size + 5000
+    assert len(list((quick_path / ".perdure" / "parts").iterdir())) == 200, "each by its own name"
+    await store.close()
+    stranger = FileStore(quick_path)
+    found = await stranger.parts((await stranger.manifest("r@3")).roots)
+    assert found == {part.hash: part.data for part in (*state.values(), changed)}
+    await stranger.close()
+
+
+async def test_small_parts_that_share_a_file_are_removed_one_by_one(quick_path: Path) -> None:
+    store = FileStore(quick_path, retention=Retention(checkpoints=LatestOnly()))
+    run = await start(store)
+    state = {f"key {number}": text_part(f"{number} " * 50) for number in range(100)}
+    await run.commit(state)
+    await run.commit(state)
+    files = {path.stat().st_ino for path in (quick_path / ".perdure" / "parts").iterdir()}
+    assert len(files) < 5
+    left = dict(list(state.items())[::10])
+    await run.commit(left)
+    await store.collect()
+    assert await store.parts([part.hash for part in state.values()]) == {part.hash: part.data for part in left.values()}
+    await run.commit(state)
+    assert await store.parts([part.hash for part in state.values()]) == {
+        part.hash: part.data for part in state.values()
+    }
     await store.close()
 
 

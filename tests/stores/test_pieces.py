@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, Owner, Part
 from perdure.stores import lines
-from perdure.stores.besides import placed
 from perdure.stores.counter import Counter
 from perdure.stores.disk import Disk
 from perdure.stores.document import Document, decode, encode, fits_inline
 from perdure.stores.ids import file_name
 from perdure.stores.owners import Owners, this_process
+from perdure.stores.placing import placed
 from perdure.stores.worker import Worker
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 
@@ -243,6 +243,6 @@ def test_parts_beside_have_all_that_they_refer_to_beside() -> None:
     alone = Part.of(b'"alone"')
     toc = {"large": large.hash, "twig": twig.hash, "alone": alone.hash, "elsewhere": "0" * 40}
     known = {part.hash: part for part in (leaf, twig, large, alone)}
-    inline, beside = placed(toc, carried={}, new=known)
+    inline, beside = placed(toc.values(), carried={}, new=known)
     assert inline == {alone.hash: alone}
     assert beside.keys() == {large.hash, twig.hash, leaf.hash}

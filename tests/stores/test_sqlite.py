@@ -309,11 +309,12 @@ def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
     [
         ("latest_of_workflow", "checkpoints_of_workflow"),
         ("newest_of_run", "checkpoints_of_run"),
-        ("prune_older", "checkpoints_by_age"),
+        ("prune_older", "checkpoints_of_run"),
+        ("prune_but_newest", "checkpoints_of_run"),
         ("finished_runs", "runs_finished"),
         ("drop_journal", "journal_of_run"),
         ("count_records_with_parts", "journal_of_run"),
-        ("has_record_with_parts", "journal_of_run"),
+        ("count_replaced_with_parts", "journal_of_run"),
         ("drop_journals_of_forks", "runs_that_rest"),
         ("runs", "runs_in_order"),
         ("runs_of_workflow", "runs_of_workflow"),
@@ -332,14 +333,22 @@ def test_every_statement_fits_the_schema(tmp_path: Path, name: str) -> None:
         ("runs_halted", "runs_halted"),
         ("owners", "runs_owned"),
         ("next_wake", "runs_to_wake"),
-        ("forks_that_rest", "runs_that_rest"),
-        ("ids", "checkpoints_in_order"),
     ],
 )
 def test_what_must_be_fast_goes_by_an_index(tmp_path: Path, name: str, index: str) -> None:
     plan = plan_of(tmp_path / "runs.db", name)
     assert any(f"INDEX {index} (tenant=?" in step for step in plan)
     assert "TEMP B-TREE" not in str(plan)
+
+
+BY_PLACE = "SEARCH checkpoints USING INDEX checkpoints_of_run (tenant=? AND run_id=? AND position=?)"
+BY_NAME = "SEARCH checkpoints USING INDEX checkpoints_by_name (tenant=? AND checkpoint_id=?)"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "advance_run", "commit_run", "forks_that_rest", "finished_runs"])
+def test_a_checkpoint_is_found_by_its_place_or_by_its_name(tmp_path: Path, name: str) -> None:
+    searched = [step for step in plan_of(tmp_path / "runs.db", name) if step.startswith("SEARCH checkpoints")]
+    assert searched == [BY_PLACE, BY_NAME]
 
 
 def plan_of(path: Path, name: str) -> list[str]:

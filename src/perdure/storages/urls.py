@@ -1,7 +1,8 @@
-"""Storages by their URLs. In one process the same place is the same storage, whoever names it."""
+"""Storages by their URLs. In one process the same place, equally durable, is the same storage, whoever names it."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from pathlib import Path
@@ -15,20 +16,24 @@ from perdure.storages.shipped import (
     PostgresCheckpointStorage,
     SqliteCheckpointStorage,
 )
+from perdure.stores.durability import require_durability
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.storages.base import StoreStorage
     from perdure.storages.protocol import CheckpointStorage
+    from perdure.stores.durability import Durability
 
 _POSSIBLE = (
     "'sqlite:///runs.db', 'sqlite:////var/lib/runs.db', 'file:runs', 'file:///var/lib/runs', 'memory:', 'memory:name' "
     "or 'postgresql://user@host/database'"
 )
 
-Key: TypeAlias = tuple[str, str]
-"""A kind of storage, and its place."""
+Key: TypeAlias = tuple[str, str, str]
+"""A kind of storage, its place, and how durable it is."""
+
+_DURABILITY = "durability"
 
 
 class _Opened:
@@ -57,16 +62,20 @@ def open_storage(url: str) -> StoreStorage:
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else "":
         case "sqlite":
+            rest, durability = _with_durability("sqlite", rest)
             path = _sqlite_path(rest)
-            return _opened.get(("sqlite", str(path.resolve())), lambda: SqliteCheckpointStorage(path))
+            make = functools.partial(SqliteCheckpointStorage, path, durability=durability)
+            return _opened.get(("sqlite", str(path.resolve()), durability), make)
         case "file":
+            rest, durability = _with_durability("file", rest)
             path = _directory(rest)
-            return _opened.get(("file", str(path.resolve())), lambda: FileCheckpointStorage(path))
+            make = functools.partial(FileCheckpointStorage, path, durability=durability)
+            return _opened.get(("file", str(path.resolve()), durability), make)
         case "memory":
-            return _opened.get(("memory", _memory_name(rest)), InMemoryCheckpointStorage)
+            return _opened.get(("memory", _memory_name(rest), ""), InMemoryCheckpointStorage)
         case "postgresql" | "postgres":
-            dsn = _dsn(rest)
-            return _opened.get(("postgresql", dsn), lambda: _postgres(dsn))
+            dsn, durability = _without_durability(_dsn(rest))
+            return _opened.get(("postgresql", dsn, durability), lambda: _postgres(dsn, durability))
         case _:
             named = f"the scheme {scheme!r} is none of a storage" if _is_scheme(scheme, colon) else "it has no scheme"
             raise ValueError(f"this is no URL of a storage, {named}; give {_POSSIBLE}")
@@ -79,6 +88,30 @@ def given_storage(given: CheckpointStorage | str | None) -> CheckpointStorage | 
 
 def _is_scheme(scheme: str, colon: str) -> bool:
     return bool(colon) and scheme.isalpha() and scheme.isascii()
+
+
+def _with_durability(scheme: str, rest: str) -> tuple[str, Durability]:
+    """What is before the parameters, and the durability: they can say nothing else."""
+    before, mark, parameters = rest.partition("?")
+    if not mark:
+        return rest, "commit"
+    name, _, word = parameters.partition("=")
+    if name != _DURABILITY:
+        raise ValueError(
+            f"a {scheme} URL has no parameters but durability, as in '?durability=os': give other options to the "
+            "storage's class, and write '?' in a path as '%3F'"
+        )
+    return before, require_durability(unquote(word))
+
+
+def _without_durability(dsn: str) -> tuple[str, Durability]:
+    """The DSN without our own parameter among the driver's, and what that says."""
+    before, mark, parameters = dsn.partition("?")
+    given = parameters.split("&") if mark else []
+    words = [each.removeprefix(f"{_DURABILITY}=") for each in given if each.startswith(f"{_DURABILITY}=")]
+    others = "&".join(each for each in given if not each.startswith(f"{_DURABILITY}="))
+    # The last one counts, as with the driver.
+    return f"{before}?{others}" if others else before, require_durability(unquote(words[-1]) if words else "commit")
 
 
 def _sqlite_path(rest: str) -> Path:
@@ -132,9 +165,9 @@ def _dsn(rest: str) -> str:
     return f"postgresql:{rest}"
 
 
-def _postgres(dsn: str) -> StoreStorage:
+def _postgres(dsn: str, durability: Durability) -> StoreStorage:
     try:
-        return PostgresCheckpointStorage(dsn)
+        return PostgresCheckpointStorage(dsn, durability=durability)
     except WorkflowCheckpointException as error:
         if error.__cause__ is not None:
             # Not the URL is at fault: the driver is missing.

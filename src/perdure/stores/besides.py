@@ -1,36 +1,45 @@
-"""Parts in files of their own, by their hashes; and which parts of a checkpoint go there.
+"""Parts beside the files that need them, by their hashes.
 
-A part of a checkpoint that is kept here has all that it refers to here, too.
+A part that is kept here has all that it refers to here, too. A large part has a file of its own. Small ones that come
+together share one, which has as many names as it has parts: so they cost one sync, and each is found, and removed, by
+its own name. What a shared file takes up is free when its last name is gone.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PartDamagedError
 from perdure.records import Part
-from perdure.stores.document import fits_inline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.stores.disk import Disk
+    from perdure.stores.disk import Disk, Stamp
+    from perdure.stores.protecting import Protection
 
-_INLINE_TOTAL_SIZE_MAX = 64 * 1024
-"""Of the parts within one checkpoint's file. What does not change is written anew with each file up to here."""
-
+_SHARED_PART_SIZE_MAX = 4 * 1024
+_SHARED_FILE_SIZE_MAX = 32 * 1024
+_SHARED_FILE_PARTS_MAX = 256
 _HEAD_SIZE = 4096
+_REMEMBERED_MAX = 100_000
 
 
 class Besides:
     """The directory of parts that are too large, or too many, for the files of checkpoints."""
 
-    def __init__(self, disk: Disk, directory: Path, *, aside: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, *, aside: Path, protection: Protection) -> None:
         self._disk = disk
         self._directory = directory
         self._aside = aside
+        self._protection = protection
+        self._lasting: dict[str, int] = {}
+        """The names that this process knows to outlast the machine, each with its file's inode."""
+        self._shared: tuple[Stamp, Mapping[str, Part]] | None = None
+        """The shared file that was read last: its parts are looked for one after the other."""
 
     def find(self, part_hash: str) -> Part | None:
         """The part of that hash, if it is here."""
@@ -38,89 +47,122 @@ class Besides:
 
     def add(self, parts: Iterable[Part]) -> None:
         """Keep these parts; they last when this returns."""
-        added = False
-        for part in parts:
-            assert _is_hash(part.hash), f"{part.hash!r} is no hash"
-            path = self._directory / part.hash
-            if self._disk.stamp(path) is None:
-                self._disk.write_new(self._aside, _encoded(part))
-                self._disk.rename(self._aside, path)
-                added = True
-        if added:
+        wanted = {part.hash: part for part in parts}
+        if not wanted:
+            return
+        there = self._inodes(wanted)
+        self._protection.note(there.keys())
+        new = [part for part_hash, part in wanted.items() if part_hash not in there]
+        for together in _groups(new):
+            self._write(together)
+        # A name that is there may be one that a process was killed over before it lasted.
+        if new or any(self._lasting.get(part_hash) != inode for part_hash, inode in there.items()):
             self._disk.sync_directory(self._directory)
+            self._remember(self._inodes(wanted))
 
-    def sweep(self, roots: Iterable[str]) -> int:
-        """Remove all but these parts and what they refer to; the number of those removed."""
-        needed = closure(roots, self._find_head).keys()
-        unneeded = [name for name in self._disk.names(self._directory) if name not in needed]
-        for name in unneeded:
-            self._disk.remove(self._directory / name)
-        return len(unneeded)
+    def _inodes(self, hashes: Iterable[str]) -> dict[str, int]:
+        """Of these parts those that are here, each with its file's inode."""
+        stamps = ((part_hash, self._disk.stamp(self._path(part_hash))) for part_hash in hashes)
+        return {part_hash: stamp.inode for part_hash, stamp in stamps if stamp}
 
-    def _find_head(self, part_hash: str) -> Part | None:
-        """The part without most of its data, for what it refers to."""
-        return self._read(part_hash, _HEAD_SIZE)
+    def _write(self, together: Sequence[Part]) -> None:
+        self._disk.write_new(self._aside, _encoded(together))
+        for part in together:
+            self._disk.link(self._aside, self._path(part.hash))
+        self._disk.remove(self._aside)
+
+    def _remember(self, lasting: Mapping[str, int]) -> None:
+        if len(self._lasting) > _REMEMBERED_MAX:
+            self._lasting.clear()
+        self._lasting.update(lasting)
+
+    def _path(self, part_hash: str) -> Path:
+        assert _is_hash(part_hash), f"{part_hash!r} is no hash"
+        return self._directory / part_hash
+
+    def names(self) -> list[str]:
+        """The hashes of all parts that are here."""
+        return self._disk.names(self._directory)
+
+    def refs_of(self, part_hash: str) -> Sequence[str]:
+        """What a part refers to, nothing if it is not here; without most of its data being read."""
+        part = self._read(part_hash, _HEAD_SIZE)
+        return part.refs if part else ()
+
+    def remove(self, part_hash: str) -> None:
+        """Remove a part that nothing needs."""
+        self._disk.remove(self._directory / part_hash)
 
     def _read(self, part_hash: str, size: int | None) -> Part | None:
         if not _is_hash(part_hash):
             return None
         path = self._directory / part_hash
+        stamp = self._disk.stamp(path)
+        if stamp is None:
+            return None
+        if self._shared and self._shared[0] == stamp:
+            return self._shared[1].get(part_hash)
         try:
             data = self._disk.read(path, end=size)
-            if size is not None and b"\n" not in data:
+            if size is not None and (b"\n" not in data or _is_shared(data)):
                 data = self._disk.read(path)
         except FileNotFoundError:
             return None
-        return _decoded(path, part_hash, data)
+        return self._decoded(path, part_hash, data, stamp)
+
+    def _decoded(self, path: Path, part_hash: str, data: bytes, stamp: Stamp) -> Part:
+        try:
+            if not _is_shared(data):
+                return _single(part_hash, data)
+            parts = {part.hash: part for part in _several(data)}
+            self._shared = stamp, parts
+            return parts[part_hash]
+        except (ValueError, KeyError, TypeError) as error:
+            raise PartDamagedError(f"the part in {str(path)!r} has another first line than was written") from error
 
 
-def closure(roots: Iterable[str], find: Callable[[str], Part | None]) -> dict[str, Part]:
-    """These parts and all that they refer to, as far as they are found."""
-    found: dict[str, Part] = {}
-    waiting = list(dict.fromkeys(roots))
-    seen = set(waiting)
-    for part_hash in waiting:
-        part = find(part_hash)
-        if part is not None:
-            found[part_hash] = part
-            # The list grows while it is walked; every hash comes once.
-            waiting.extend(ref for ref in dict.fromkeys(part.refs) if ref not in seen)
-            seen.update(part.refs)
-    return found
-
-
-def placed(
-    roots: Iterable[str], *, carried: Mapping[str, Part], new: Mapping[str, Part], told: Iterable[str] = ()
-) -> tuple[dict[str, Part], dict[str, Part]]:
-    """Which parts of a checkpoint go into its file, and which beside it.
-
-    `carried` are those in the predecessor's file. All that the checkpoint needs besides these and the new ones is
-    beside already. What its events refer to, the parts `told`, is placed like its own.
-    """
-    known = {**new, **carried}
-    needed = closure([*roots, *told], known.get)
-    misfits = [part_hash for part_hash, part in needed.items() if part_hash not in carried and not fits_inline(part)]
-    beside = closure(misfits, known.get)
+def _groups(parts: Iterable[Part]) -> Iterator[Sequence[Part]]:
+    """Which of them are written together."""
+    group: list[Part] = []
     size = 0
-    for part_hash, part in needed.items():
-        if part_hash not in beside:
-            size += len(part.data)
-            if size > _INLINE_TOTAL_SIZE_MAX:
-                beside |= closure([part_hash], known.get)
-    return {part_hash: part for part_hash, part in needed.items() if part_hash not in beside}, beside
+    for part in parts:
+        if len(part.data) > _SHARED_PART_SIZE_MAX:
+            yield (part,)
+            continue
+        if group and (size + len(part.data) > _SHARED_FILE_SIZE_MAX or len(group) == _SHARED_FILE_PARTS_MAX):
+            yield group
+            group, size = [], 0
+        group.append(part)
+        size += len(part.data)
+    if group:
+        yield group
 
 
-def _encoded(part: Part) -> bytes:
-    return json.dumps({"kind": part.kind, "refs": part.refs}).encode("ascii") + b"\n" + part.data
+def _encoded(parts: Sequence[Part]) -> bytes:
+    """A line that says what follows, and the data."""
+    if len(parts) == 1:
+        head: dict[str, Any] = {"kind": parts[0].kind, "refs": parts[0].refs}
+    else:
+        head = {"parts": [[part.hash, part.kind, part.refs, len(part.data)] for part in parts]}
+    return b"".join(chain((json.dumps(head).encode("ascii"), b"\n"), (part.data for part in parts)))
 
 
-def _decoded(path: Path, part_hash: str, data: bytes) -> Part:
-    try:
-        head, _, body = data.partition(b"\n")
-        fields = json.loads(head)
-        return Part(part_hash, body, tuple(fields["refs"]), fields["kind"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise PartDamagedError(f"the part in {str(path)!r} has another first line than was written") from error
+def _is_shared(data: bytes) -> bool:
+    return data.startswith(b'{"parts"')
+
+
+def _single(part_hash: str, data: bytes) -> Part:
+    head, _, body = data.partition(b"\n")
+    fields = json.loads(head)
+    return Part(part_hash, body, tuple(fields["refs"]), fields["kind"])
+
+
+def _several(data: bytes) -> Iterator[Part]:
+    head, _, body = data.partition(b"\n")
+    start = 0
+    for part_hash, kind, refs, size in json.loads(head)["parts"]:
+        yield Part(part_hash, body[start : start + size], tuple(refs), kind)
+        start += size
 
 
 def _is_hash(value: str) -> bool:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.stores import rules
-from perdure.stores.besides import placed
-from perdure.stores.document import Document
+from perdure.stores.collecting import needs
+from perdure.stores.document import Document, RunAfter
+from perdure.stores.documents import usual_id
+from perdure.stores.placing import placed
 from perdure.stores.runinbox import CONSUMED_MAX
 from perdure.stores.runjournal import Stay
-from perdure.stores.runlog import RunLine
+from perdure.stores.runline import RunLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,13 +50,15 @@ class Committing:
         document, beside = self._prepared(before, commit)
         # One of a deleted checkpoint, whose id could be the one that is committed now.
         files.journals.of(claim.run_id).drop_if_void(Stay.of(before.state.record))
+        files.protection.note(needs(document))
         files.besides.add(beside.values())
         if len(before.consumed) > CONSUMED_MAX:
             inbox.shorten(before)
             before = replace(before, consumed=())
         consumed = [command for command in waiting if command.id in commit.consumed]
         after = self._after(log, before, commit, document=document, consumed=consumed)
-        self._put(log, before, after, document)
+        told_of = RunAfter(commit.expected_head, after.consumed, after.forgotten)
+        self._put(log, before, after, replace(document, run=told_of))
         pending.waiting = max((command.number for command in waiting if command not in consumed), default=0)
         # The commit has happened; what can't be forgotten now is forgotten after the next one.
         with contextlib.suppress(OSError, WorkflowCheckpointException):
@@ -102,11 +106,18 @@ class Committing:
     def _put(self, log: RunLog, before: RunLine, after: RunLine, document: Document) -> None:
         """Let the commit happen: when its file appears, all else is there already."""
         manifest = document.manifest
-        log.append(after, sync=True)
-        if before.state.record.position == rules.BEFORE_THE_FIRST:
+        is_first = before.state.record.position == rules.BEFORE_THE_FIRST
+        due = usual_id(manifest.run_id, before.state.record.position + 1)
+        # Whoever comes to the end of the log looks for it under that name.
+        is_found = not is_first and manifest.checkpoint_id == due and log.has_room
+        if not is_found:
+            log.append(after, sync=True)
+        if is_first:
             self.layout.logs.sync()
         self.layout.workflows.note(manifest.workflow_name, manifest.run_id, manifest.position)
         self.layout.documents.put(document)
+        if is_found:
+            log.note(after)
 
     def _drop_void(self, log: RunLog, before: RunLine, after: RunLine, consumed: Sequence[Command]) -> None:
         """Remove what the commit has made void."""

@@ -27,6 +27,8 @@ class Counter:
         self._path = path
         self._highest_in_use = highest_in_use
         self._boot = disk.boot_id()
+        self._known: tuple[bytes, dict[str, Any]] = b"", {}
+        """The file when it was looked at last, and what it says."""
 
     def take(self) -> int:
         """A number larger than all before it."""
@@ -56,6 +58,11 @@ class Counter:
         """How many checkpoints were forgotten since the last collection."""
         return int(self._fields()["pruned"])
 
+    @property
+    def last_pruned(self) -> int:
+        """The same, when this process wrote the file last."""
+        return int(self._known[1].get("pruned", 0))
+
     def add_pruned(self, number: int) -> None:
         """Count forgotten checkpoints."""
         self._write({**self._fields(), "pruned": self.pruned + number}, sync=False)
@@ -65,7 +72,9 @@ class Counter:
         self._write({**self._fields(), "pruned": 0}, sync=False)
 
     def _fields(self) -> dict[str, Any]:
-        fields = lines.only(self._disk, self._path)
+        data, fields = self.contents(), None
+        if data:
+            fields = self._known[1] if data == self._known[0] else lines.only(self._path, data)
         if fields is None:
             number = self._highest_in_use() + 1
             return {"boot": self._boot, "next": number, "reserved": number, "pruned": 0}
@@ -74,4 +83,6 @@ class Counter:
         return fields
 
     def _write(self, fields: dict[str, Any], *, sync: bool) -> None:
-        self._disk.write_at(self._path, 0, lines.encoded(fields), sync=sync)
+        data = lines.encoded(fields)
+        self._disk.write_at(self._path, 0, data, sync=sync)
+        self._known = data, fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ from perdure.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
     from perdure.stores.layout import Layout
-    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.runline import RunLine
+    from perdure.stores.runlog import RunLog
     from perdure.stores.telling import Telling
 
 
@@ -72,6 +74,17 @@ class Deleting:
         try:
             document = self.layout.documents.find(checkpoint_id)
         except CheckpointDamagedError:
-            every = map(logs.named, logs.names())
-            return next((log for log in every if any(e.checkpoint_id == checkpoint_id for e in log.entries())), None)
+            return self._log_with_damaged(checkpoint_id)
         return logs.of(document.manifest.run_id) if document else None
+
+    def _log_with_damaged(self, checkpoint_id: str) -> RunLog | None:
+        logs = self.layout.logs
+        run_id, _, _ = checkpoint_id.rpartition("@")
+        if run_id:
+            # If it is the newest, its run can't be read, and removing the file undoes the commit.
+            with contextlib.suppress(CheckpointDamagedError):
+                logs.of(run_id).current()
+        found = next((log for log in map(logs.named, logs.names()) if log.knows(checkpoint_id)), None)
+        if found:
+            found.give_up(checkpoint_id)
+        return found

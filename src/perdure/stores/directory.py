@@ -17,6 +17,7 @@ from perdure.records import Claim, Mark
 from perdure.stores import lineparts, rules
 from perdure.stores import retention as keep
 from perdure.stores.backend import PendingCommit, PendingRecords
+from perdure.stores.collecting import Collecting
 from perdure.stores.committing import Committing, require
 from perdure.stores.deleting import Deleting
 from perdure.stores.disk import EmptyDisk
@@ -27,7 +28,7 @@ from perdure.stores.layout import Layout, is_laid_out
 from perdure.stores.listing import Listing
 from perdure.stores.owners import LEASE_SECONDS, Owners
 from perdure.stores.runjournal import Stay, split
-from perdure.stores.runlog import RunLine
+from perdure.stores.runline import RunLine
 from perdure.stores.telling import Telling
 from perdure.stores.transferring import Transferring
 
@@ -80,8 +81,15 @@ class FileBackend:
         with self._errors():
             files = self._files = Layout.open(disk, directory)
         self._owners = owners or Owners(files.owners, lease_seconds=lease_seconds)
-        self._telling = Telling(retention=retention, clock=clock, documents=files.documents, files=files.events)
+        self._telling = Telling(
+            retention=retention,
+            clock=clock,
+            documents=files.documents,
+            files=files.events,
+            protection=files.protection,
+        )
         self._gathering = Gathering(files)
+        self._collecting = Collecting(layout=files, lock=self._lock)
         self._deleting = Deleting(layout=files, telling=self._telling)
         forgetting = Forgetting(
             retention=retention, clock=clock, layout=files, telling=self._telling, owners=self._owners
@@ -174,7 +182,8 @@ class FileBackend:
                 case PendingRecords():
                     records.setdefault(each.claim.run_id, []).append(each)
                 case PendingCommit():
-                    self._record(records.pop(each.claim.run_id, []))
+                    if each.claim.run_id in records:
+                        self._record(records.pop(each.claim.run_id))
                     with _noted(each), self._lock():
                         self._committing.commit(each)
         for waiting in records.values():
@@ -200,6 +209,7 @@ class FileBackend:
     def _journal_line(self, run: RunLine, records: Sequence[JournalRecord]) -> JournalLine:
         """The line to be written. Its large parts are, when this returns."""
         journal_line, beside = split(Stay.of(run.state.record), records)
+        self._files.protection.note({ref for record in records for ref in record.refs})
         self._files.besides.add(beside)
         return journal_line
 
@@ -282,6 +292,7 @@ class FileBackend:
             rules.require_postable(line.state if line else None, run_id, command, toc)
             assert line is not None, "a run that is known has a line"
             inline, beside = lineparts.split(command.parts)
+            self._files.protection.note(command.refs)
             self._files.besides.add(beside)
             posted = rules.posted(command, number=self._files.counter.take())
             inbox.append(line, posted, inline)
@@ -364,17 +375,15 @@ class FileBackend:
         return True
 
     def collect(self) -> int:
-        with self._errors(), self._lock():
-            self._files.counter.reset_pruned()
-            self._files.logs.finish_removals()
-            self._files.remove_asides()
-            return self._gathering.sweep()
+        with self._errors():
+            return self._collecting.collect()
 
     def is_collection_due(self) -> bool:
-        with self._errors(), self._lock():
-            pruned = self._files.counter.pruned
-            if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
-                return False
+        # As of the last commit of this process, and so without a look at the disk.
+        pruned = self._files.counter.last_pruned
+        if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
+            return False
+        with self._errors():
             return keep.is_collection_due(pruned=pruned, remaining=len(self._files.documents.names()))
 
     def close(self) -> None:

@@ -4,6 +4,7 @@
       ... the fields of the header ...,
       "manifest": {"checkpoint_id": ..., "run_id": ..., "position": ..., ...},
       "toc": {"path": "hash of the part", ...},
+      "pieces": {"path": ..., ...},
       "events": {"first": ..., "count": ..., "refs": [...], "value": ...},
       "parts": {
         "hash": {"refs": [...], "value": ...}
@@ -11,8 +12,8 @@
       "checksum": "over every byte before"
     }
 
-Each small part is a line of its own and stands there byte by byte as it was given, and so do the events that the
-commit told, if it told any.
+Each small part is a line of its own and stands there byte by byte as it was given, and so do the pieces of the
+checkpoint and the events that the commit told, if there are any.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ FORMAT = 1
 """The number of this layout, in every file."""
 
 _INLINE_SIZE_MAX = 4096
-_OWN_FIELDS = frozenset({"manifest", "toc", "events", "parts", "checksum"})
+_OWN_FIELDS = frozenset({"manifest", "toc", "pieces", "events", "parts", "checksum"})
 
+_PIECES = b',\n  "pieces": '
 _EVENTS = b',\n  "events": '
 _PARTS = b',\n  "parts": {'
 _REFS = b'": {"refs": '
@@ -44,6 +46,9 @@ _VALUE = b', "value": '
 _BASE64 = b', "base64": "'
 _CHECKSUM = b',\n  "checksum": "'
 _END = b'"\n}\n'
+
+_TEXT = json.JSONEncoder(ensure_ascii=False)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,16 @@ class LogEntry(Entry):
     """The number of the run's newest event as of this commit."""
     told: int = 0
     """How many of them the commit told."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAfter:
+    """What the log of a run would say after a commit, besides what is known from the checkpoint itself."""
+
+    after: str | None
+    """The head on which the commit was made."""
+    consumed: tuple[int, ...] = ()
+    forgotten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,8 @@ class Document:
     events: int = 0
     """The number of the run's newest event as of this commit."""
     batch: EventBatch | None = None
+    run: RunAfter | None = None
+    """None in files that were written when every commit had a line in the log."""
 
     @property
     def entry(self) -> LogEntry:
@@ -98,10 +115,14 @@ def fits_inline(part: Part) -> bool:
 
 def encode(document: Document) -> bytes:
     """The bytes of the file."""
-    fields: dict[str, Any] = {**_header_fields(document), "toc": dict(document.manifest.table())}
-    text = json.dumps(fields, indent=2, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    manifest = document.manifest
+    fields: dict[str, Any] = {**_header_fields(document), "toc": dict(manifest.table())}
+    # A line for each field: with an indent, json would do it in Python and take five times as long.
+    top = ",\n  ".join(f"{_TEXT.encode(name)}: {_TEXT.encode(value)}" for name, value in fields.items())
+    pieces = _pieces_line(manifest.pieces) if manifest.pieces else b""
     told = _events_line(document.batch) if document.batch else b""
-    body = text.removesuffix(b"\n}") + told + _PARTS + b",".join(map(_line, document.parts.values())) + b"\n  }"
+    parts = b",".join(map(_line, document.parts.values()))
+    body = b"".join((b"{\n  ", top.encode("utf-8", "surrogatepass"), pieces, told, _PARTS, parts, b"\n  }"))
     return body + _CHECKSUM + digest(body).encode("ascii") + _END
 
 
@@ -135,7 +156,7 @@ def _header_fields(document: Document) -> dict[str, Any]:
         "status": document.status,
         "wake_at": document.wake_at,
         "events": document.events,
-        **({"pieces": manifest.pieces.decode("utf-8", "surrogatepass")} if manifest.pieces else {}),
+        **({"run": _run_fields(document.run)} if document.run else {}),
     }
     header = _json_object(manifest.header)
     if header is not None and not _OWN_FIELDS & header.keys() and _compact(header) == manifest.header:
@@ -155,6 +176,7 @@ def _decode_body(body: bytes) -> Document:
     # The layout's own newlines are the only ones, so what looks like the mark is the mark.
     top, _, part_lines = body.partition(_PARTS)
     top, _, told = top.partition(_EVENTS)
+    top, _, pieces = top.partition(_PIECES)
     fields = json.loads((top + b"\n}").decode("utf-8", "surrogatepass"))
     toc, own = fields.pop("toc"), fields.pop("manifest")
     written = own.pop("format")
@@ -168,8 +190,8 @@ def _decode_body(body: bytes) -> Document:
     status, wake_at = own.pop("status", status_of(settled)), own.pop("wake_at", None)
     events = own.pop("events", 0)
     header = _compact(fields) if coded is None else base64.b64decode(coded)
-    pieces = str(own.pop("pieces", "")).encode("utf-8", "surrogatepass")
-    manifest = Manifest(**own, header=header, toc={}, pieces=pieces).with_table(toc)
+    run = own.pop("run", None)
+    manifest = Manifest(**own, header=header, toc={}, pieces=_pieces(pieces)).with_table(toc)
     return Document(
         manifest=manifest,
         settled=settled,
@@ -179,7 +201,23 @@ def _decode_body(body: bytes) -> Document:
         events=events,
         batch=_batch(manifest, told) if told else None,
         parts={part.hash: part for part in _parts(part_lines)},
+        run=RunAfter(run["after"], tuple(run["consumed"]), run["forgotten"]) if run else None,
     )
+
+
+def _run_fields(run: RunAfter) -> dict[str, Any]:
+    return {"after": run.after, "consumed": run.consumed, "forgotten": run.forgotten}
+
+
+def _pieces_line(pieces: bytes) -> bytes:
+    """The object as it was given; anything else as text."""
+    if pieces.startswith(b"{") and _fits_line(pieces):
+        return _PIECES + pieces
+    return _PIECES + b'"' + base64.b64encode(pieces) + b'"'
+
+
+def _pieces(line: bytes) -> bytes:
+    return base64.b64decode(line.strip(b'"')) if line.startswith(b'"') else line
 
 
 def _events_line(batch: EventBatch) -> bytes:
@@ -230,7 +268,7 @@ def _parts(lines: bytes) -> Iterator[Part]:
 
 
 def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return _COMPACT.encode(value).encode("utf-8", "surrogatepass")
 
 
 def _refuse(constant: str) -> NoReturn:

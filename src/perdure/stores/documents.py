@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _SUFFIX = ".json"
 _REMEMBERED_DOCUMENTS_MAX = 64
 _REMEMBERED_PARTS_MAX = 200_000
+_REMEMBERED_PATHS_MAX = 512
+
+
+def usual_id(run_id: str, position: int) -> str:
+    """The id that a checkpoint of a run has unless its author has chosen another one."""
+    return f"{run_id}@{position}"
 
 
 class Documents:
@@ -33,6 +39,7 @@ class Documents:
         self._aside = aside
         self._remembered: OrderedDict[str, tuple[Stamp, Document]] = OrderedDict()
         self._homes: dict[str, str] = {}
+        self._paths: dict[str, Path] = {}
 
     def exists(self, checkpoint_id: str) -> bool:
         """Whether there is such a checkpoint, whole or damaged."""
@@ -54,7 +61,7 @@ class Documents:
 
     def at(self, run_id: str, position: int) -> Document | None:
         """The checkpoint of a run at that position, if its id is the usual one. Raises CheckpointDamagedError."""
-        document = self.find(f"{run_id}@{position}")
+        document = self.find(usual_id(run_id, position))
         is_it = document is not None and (document.manifest.run_id, document.manifest.position) == (run_id, position)
         return document if is_it else None
 
@@ -71,10 +78,7 @@ class Documents:
 
     def all(self) -> Iterator[Document]:
         """Every checkpoint, in no order. Raises CheckpointDamagedError."""
-        for name in self.names():
-            document = self._read(name)
-            if document:
-                yield document
+        return (document for document in map(self._read, self.names()) if document)
 
     def names(self) -> list[str]:
         """The names of their files."""
@@ -131,9 +135,22 @@ class Documents:
         return file_name(checkpoint_id) + _SUFFIX
 
     def _path(self, checkpoint_id: str) -> Path:
-        return self._directory / self.name_of(checkpoint_id)
+        # A commit asks five times for the same one, and making one costs as much as a look at the disk.
+        path = self._paths.get(checkpoint_id)
+        if path is None:
+            if len(self._paths) > _REMEMBERED_PATHS_MAX:
+                self._paths.clear()
+            path = self._paths[checkpoint_id] = self._directory / self.name_of(checkpoint_id)
+        return path
 
     def _read(self, name: str) -> Document | None:
+        document = self.named(name)
+        if document:
+            self._homes.update(dict.fromkeys(document.parts, document.manifest.checkpoint_id))
+        return document
+
+    def named(self, name: str) -> Document | None:
+        """The checkpoint in the file of that name, of which nothing is remembered. Raises CheckpointDamagedError."""
         label = unquote(name.removesuffix(_SUFFIX))
         try:
             data = self._disk.read(self._directory / name)
@@ -145,7 +162,6 @@ class Documents:
         checkpoint_id = document.manifest.checkpoint_id
         if self._path(checkpoint_id).name != name:
             raise CheckpointDamagedError(label, f"its file is that of {checkpoint_id!r}")
-        self._homes.update(dict.fromkeys(document.parts, checkpoint_id))
         return document
 
     def _remember(self, stamp: Stamp, document: Document) -> None:

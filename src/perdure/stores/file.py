@@ -1,7 +1,7 @@
 """A store in a directory of readable files, for all processes of a machine.
 
 <checkpoint id>.json     a checkpoint with its small parts, and what its commit told
-.perdure/parts/          parts that are too large for that
+.perdure/parts/          parts that are too large for that, or do not change
 .perdure/runs/           a log for each run
 .perdure/journal/        for a run what it has finished since its newest checkpoint
 .perdure/inbox/          for a run the commands that wait for it
@@ -11,7 +11,14 @@
 .perdure/owners/         a lock file for each process that claims runs
 .perdure/undertaking/    what a change of many files has aside, and its plan
 .perdure/tenants/        for each tenant the same again
+.perdure/collecting      what was referred to since a collection of parts began
 .perdure/lock, counter   whoever writes holds the one and takes numbers from the other
+
+A commit waits for the disk twice: its file is synced before it gets its name, so that no name ever stands for half a
+file; and the directory is, so that the name lasts. That is the least for a file of its own. Further syncs are for what
+comes first or seldom: the log of a run at its first commit and at every sixteenth, or before checkpoints are forgotten;
+the list of a workflow's runs, when another run is committed to than before; new parts beside, a sync for each file and
+one for all names.
 """
 
 from __future__ import annotations
@@ -22,9 +29,10 @@ from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore
+from perdure.stores.backed import BackedStore
 from perdure.stores.directory import FileBackend
 from perdure.stores.disk import Disk
+from perdure.stores.durability import require_durability
 from perdure.stores.owners import LEASE_SECONDS, require_lease
 from perdure.stores.worker import Worker
 
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     import os
 
     from perdure.clock import Clock
+    from perdure.stores.durability import Durability
 
 
 class FileStore(BackedStore[FileBackend]):
@@ -45,6 +54,7 @@ class FileStore(BackedStore[FileBackend]):
         clock: Clock | None = None,
         disk: Disk | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        durability: Durability = "commit",
     ) -> None:
         self.directory = Path(directory).absolute()
         open_backend = functools.partial(
@@ -52,7 +62,9 @@ class FileStore(BackedStore[FileBackend]):
             self.directory,
             retention=retention or Retention(),
             clock=clock or SystemClock(),
-            disk=disk or Disk(),
+            disk=disk or Disk(durability=require_durability(durability)),
             lease_seconds=require_lease(lease_seconds),
         )
-        super().__init__(f"file:{self.directory.resolve()}", Worker(f"perdure {self.directory.name}", open_backend))
+        worker = Worker(f"perdure {self.directory.name}", open_backend)
+        collector = Worker(f"perdure {self.directory.name} collector", open_backend)
+        super().__init__(f"file:{self.directory.resolve()}", worker, collector=collector)

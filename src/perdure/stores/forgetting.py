@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from perdure.stores.document import Document, LogEntry
     from perdure.stores.layout import Layout
     from perdure.stores.owners import Owners
-    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.runline import RunLine
+    from perdure.stores.runlog import RunLog
     from perdure.stores.telling import Telling
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 20
@@ -41,9 +42,13 @@ class Forgetting:
         """Remove checkpoints of a run; never its head, nor what a fork rests on. What they told stays."""
         if isinstance(self.retention.checkpoints, FullHistory):
             return
+        doomed = list(itertools.islice(self._doomed(log, run), keep.PRUNED_PER_COMMIT_MAX))
+        if not doomed:
+            return
+        # Nobody could find his way over a checkpoint that is gone.
+        log.flush()
         # Before anything is removed: what was removed earlier lasts by now, and its lines are not needed.
         log.shorten()
-        doomed = list(itertools.islice(self._doomed(log, run), keep.PRUNED_PER_COMMIT_MAX))
         self.telling.outlive(log, run, [document for _, document in doomed if document])
         pruned = 0
         for entry, _ in doomed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import posixpath
 import unicodedata
@@ -55,6 +56,7 @@ def _leads_out(value: str) -> bool:
     return path != "/inside" and not path.startswith("/inside/")
 
 
+@functools.lru_cache(maxsize=1024)
 def file_name(value: str) -> str:
     """A name for a file, another one for every value, the value itself where that is possible."""
     name = quote(value, safe=_SAFE_IN_FILE_NAMES, errors="surrogatepass").replace("~", "%7E")

@@ -9,6 +9,7 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.stores.besides import Besides
 from perdure.stores.counter import Counter
 from perdure.stores.documents import Documents
+from perdure.stores.protecting import Protection
 from perdure.stores.runevents import RunEvents
 from perdure.stores.runfiles import RunFiles
 from perdure.stores.runinbox import RunInbox
@@ -45,6 +46,7 @@ class Layout:
     forks: ForkIndex
     counter: Counter
     undertakings: Undertakings
+    protection: Protection
     _disk: Disk
     _aside: Path
 
@@ -57,6 +59,7 @@ class Layout:
             disk.make_directory(own / name)
         _require_format(disk, own / "format", lock=own / "lock")
         documents = Documents(disk, directory, aside=aside / "checkpoint")
+        protection = Protection(disk, own / "collecting")
         logs = RunLogs(disk, own / "runs", documents)
         inboxes = RunFiles(disk, own / "inbox", RunInbox)
         places = {CHECKPOINTS: directory, **{each: own / each for each in (RUNS, JOURNAL, INBOX, EVENTS)}}
@@ -65,7 +68,7 @@ class Layout:
             owners=own / "owners",
             tenants=own / "tenants",
             documents=documents,
-            besides=Besides(disk, own / "parts", aside=aside / "part"),
+            besides=Besides(disk, own / "parts", aside=aside / "part", protection=protection),
             logs=logs,
             journals=RunFiles(disk, own / "journal", RunJournal),
             inboxes=inboxes,
@@ -74,6 +77,7 @@ class Layout:
             forks=ForkIndex(disk, own / "forks", logs),
             counter=Counter(disk, own / "counter", lambda: _highest_number(documents, logs, inboxes)),
             undertakings=Undertakings(disk, own / "undertaking", places),
+            protection=protection,
             _disk=disk,
             _aside=aside,
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CHECKSUM_LENGTH = 16
 _BLOCK_SIZE = 4096
+_TAIL_SIZE = 2048
 _SECTOR_SIZE = 512
 _ZERO = b"\0"
 """No line has one: JSON writes it otherwise."""
@@ -36,6 +37,33 @@ class Place:
 
     start: int
     end: int
+
+
+class Tail:
+    """The end of a file, remembered: what was read of it need not be read again as long as it is the same."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._known: tuple[int, bytes] | None = None
+        self._seen: tuple[int, bytes] | None = None
+
+    def is_known(self) -> bool:
+        """Whether it is the one that was remembered."""
+        self._seen = self._look()
+        return self._seen == self._known
+
+    def remember(self) -> None:
+        """Take note that the file was read as it was seen last, and is sound."""
+        self._known = self._seen
+
+    def _look(self) -> tuple[int, bytes]:
+        stamp = self._disk.stamp(self._path)
+        if stamp is None:
+            return 0, b""
+        # The last line is in it with its checksum, or at least the end of a line that is longer.
+        start = max(0, stamp.size - _TAIL_SIZE)
+        return stamp.size, self._disk.read(self._path, start=start, end=stamp.size)
 
 
 def append(disk: Disk, path: Path, value: object, *, sync: bool, settle: bool = False) -> tuple[int, int]:
@@ -120,11 +148,20 @@ def at(disk: Disk, path: Path, place: Place) -> Any:
 
 def backward(disk: Disk, path: Path) -> Iterator[Any]:
     """The values, newest first, without reading more of the file than is asked for."""
-    start = _sound_end(disk, path)
+    stamp = disk.stamp(path)
+    start = stamp.size if stamp else 0
     cut = b""
+    is_torn = True
     while start > 0:
         end, start = start, max(0, start - _BLOCK_SIZE)
         data = disk.read(path, start=start, end=end) + cut
+        if is_torn:
+            whole, newline, piece = data.rpartition(b"\n")
+            if not newline and start > 0:
+                cut = data
+                continue
+            _require_torn(path, piece)
+            data, is_torn = whole + newline, False
         if start > 0:
             # The first line may have its beginning in the block before.
             first, newline, data = data.partition(b"\n")
@@ -133,11 +170,11 @@ def backward(disk: Disk, path: Path) -> Iterator[Any]:
             yield _decoded(path, line)
 
 
-def only(disk: Disk, path: Path) -> Any | None:
-    """The value of a file of one line; None if there is none, or if it did not survive."""
+def only(path: Path, data: bytes) -> Any | None:
+    """The value of a file of one line that has these bytes; None if it did not survive."""
     try:
-        return _decoded(path, disk.read(path).partition(b"\n")[0])
-    except (FileNotFoundError, WorkflowCheckpointException):
+        return _decoded(path, data.partition(b"\n")[0])
+    except WorkflowCheckpointException:
         return None
 
 

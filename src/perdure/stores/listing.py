@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.records import RunRecord, RunStatus
     from perdure.stores.layout import Layout
     from perdure.stores.owners import Owners
-    from perdure.stores.runlog import RunLine
+    from perdure.stores.runline import RunLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perdure.clock import SystemClock
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore
+from perdure.stores.backed import BackedStore
 from perdure.stores.carrying import done_here
 from perdure.stores.memory_backend import MemoryBackend
 
@@ -33,6 +33,8 @@ class MemoryStore(BackedStore[MemoryBackend]):
 
 class _Caller:
     """Does the work where it is asked for; one thread at a time."""
+
+    is_here = True
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend

@@ -235,11 +235,11 @@ class MemoryBackend:
         kept = self._checkpoints.get(checkpoint_id)
         if kept is None:
             raise CheckpointNotFoundError(checkpoint_id)
-        return kept.intact()
+        return kept.manifest
 
     def manifests(self, *, workflow_name: str | None, run_id: str | None) -> Sequence[Manifest]:
         found = self._checkpoints.all() if run_id is None else self._checkpoints.of_run(run_id)
-        return [kept.intact() for kept in found.values() if workflow_name in {None, kept.manifest.workflow_name}]
+        return [kept.manifest for kept in found.values() if workflow_name in {None, kept.manifest.workflow_name}]
 
     def ids(self, *, workflow_name: str | None) -> Sequence[str]:
         named = self._checkpoints.all() if workflow_name is None else self._checkpoints.of_workflow(workflow_name)
@@ -247,7 +247,7 @@ class MemoryBackend:
 
     def latest(self, *, workflow_name: str) -> Manifest | None:
         newest = self._checkpoints.newest_of(workflow_name)
-        return newest.intact() if newest else None
+        return newest.manifest if newest else None
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         return {part.hash: part.data for part in self._parts.closure(roots)}
@@ -281,7 +281,8 @@ class MemoryBackend:
         """There is nothing to let go of."""
 
     def _prune(self, run_id: str) -> None:
-        self._pruned += self._events.prune(run_id, self._retention, self._clock.now())
+        if not isinstance(self._retention.events, FullHistory):
+            self._pruned += self._events.prune(run_id, self._retention, self._clock.now())
         if isinstance(self._retention.checkpoints, FullHistory):
             return
         entries = [kept.entry for kept in self._checkpoints.of_run(run_id).values()]

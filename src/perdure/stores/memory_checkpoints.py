@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from perdure.errors import CheckpointDamagedError
 from perdure.records import ArchivedCheckpoint
 from perdure.stores import retention as keep
 from perdure.stores import rules
@@ -20,17 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint, with its checksum and what its commit said of the run."""
+    """A checkpoint, with what its commit said of the run. Nobody can change it, so it has no checksum."""
 
     manifest: Manifest
-    checksum: str
     entry: keep.Entry
-
-    def intact(self) -> Manifest:
-        """The manifest, as it was written."""
-        if self.manifest.checksum() != self.checksum:
-            raise CheckpointDamagedError(self.manifest.checkpoint_id, "its checksum does not match")
-        return self.manifest
 
 
 class MemoryCheckpoints:
@@ -83,7 +75,7 @@ class MemoryCheckpoints:
             status=checkpoint.status,
             wake_at=checkpoint.wake_at,
         )
-        kept = Kept(manifest, manifest.checksum(), entry)
+        kept = Kept(manifest, entry)
         self._all[manifest.checkpoint_id] = kept
         self._of_run.setdefault(manifest.run_id, {})[manifest.checkpoint_id] = kept
         self._of_workflow.setdefault(manifest.workflow_name, {})[manifest.checkpoint_id] = kept
@@ -91,7 +83,7 @@ class MemoryCheckpoints:
     def archived(self, run_id: str) -> Sequence[ArchivedCheckpoint]:
         """Those of a run, with what their commits said of it."""
         return [
-            ArchivedCheckpoint(kept.intact(), kept.entry.settled, kept.entry.status, kept.entry.wake_at)
+            ArchivedCheckpoint(kept.manifest, kept.entry.settled, kept.entry.status, kept.entry.wake_at)
             for kept in self.of_run(run_id).values()
         ]
 

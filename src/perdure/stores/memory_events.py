@@ -7,7 +7,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perdure.records import FullHistory
 from perdure.stores import retention as keep
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ class MemoryEvents:
 
     def prune(self, run_id: str, retention: Retention, now: datetime) -> int:
         """Remove some of what the retention lets go."""
-        if isinstance(retention.events, FullHistory):
-            return 0
         of_run = self._of_run.get(run_id, [])
         prunable = keep.prunable_batches(retention, [told.moment for told in of_run], now)
         return self._remove_oldest(run_id, min(prunable, keep.PRUNED_PER_COMMIT_MAX))

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore
+from perdure.stores.backed import BackedStore
+from perdure.stores.durability import require_durability
 from perdure.stores.owners import LEASE_SECONDS
 from perdure.stores.sql_backend import SqlBackend
 from perdure.stores.watching import real_pause
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
+    from perdure.stores.durability import Durability
     from perdure.stores.postgres_database import PostgresDatabase
     from perdure.stores.watching import Pause
 
@@ -34,6 +36,7 @@ class PostgresStore(BackedStore[SqlBackend]):
         pool_size: How many connections there are at most, beside the one that keeps the lease.
         patience_seconds: How long a server that is gone is waited for before a call fails.
         pause: Lets time pass between two looks for what other processes have changed.
+        durability: With "os" what was written outlasts the process; a crash of the server may lose the last moments.
         database: What makes the database that statements are run on, if it is another than usual.
     """
 
@@ -48,6 +51,7 @@ class PostgresStore(BackedStore[SqlBackend]):
         pool_size: int = 4,
         patience_seconds: float = PATIENCE_SECONDS,
         pause: Pause = real_pause,
+        durability: Durability = "commit",
         database: type[PostgresDatabase] | None = None,
     ) -> None:
         try:
@@ -60,7 +64,7 @@ class PostgresStore(BackedStore[SqlBackend]):
             target,
             retention=retention or Retention(),
             clock=clock or SystemClock(),
-            options=opening.Options(pool_size, patience_seconds),
+            options=opening.Options(pool_size, patience_seconds, require_durability(durability)),
             database=database or opening.PostgresDatabase,
         )
         crew = opening.Crew(f"perdure {schema}", open_backend, hands=pool_size)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
+from perdure.errors import WorkflowCheckpointException
 from perdure.records import Claim
 from perdure.stores.backend import PendingCommit
 from perdure.stores.postgres_database import ConflictError, ConnectionLostError
 from perdure.stores.sql_backend import SqlBackend
+from perdure.stores.sql_writing import write_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,23 +95,33 @@ class PostgresBackend(SqlBackend):
         try:
             self._steadily(lambda: self._write(ordered), again=lambda: self._write(ordered, again=True))
         except (ConnectionLostError, ConflictError) as error:
-            _fail(pending, error)
+            for each in pending:
+                each.error = write_error(each, error)
         except WorkflowCheckpointException as error:
             if len(ordered) == 1:
-                _fail(ordered, error)
+                ordered[0].error = write_error(ordered[0], error)
                 return
             # The server refuses one of them, and does not say which; the others must not suffer for it.
             for each in ordered:
                 self.write([each])
 
     def _write(self, pending: Sequence[Pending], *, again: bool = False) -> None:
-        is_lazy = not any(each.is_durable for each in pending)
-        with self._database.errors(), self._postgres.transaction(lazy=is_lazy):
-            done = self._settled(pending) if again else ()
+        if again:
+            self._write_again(pending)
+            return
+        with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(pending), pipelined=True):
+            states = self._write_together(pending)
+        self._known.note(states)
+
+    def _write_again(self, pending: Sequence[Pending]) -> None:
+        """Write what was not written, if anything was."""
+        for each in pending:
+            self._known.forget(each.claim.run_id)
+        with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(pending)):
+            done = self._settled(pending)
             for each in pending:
                 # What was done has ended as it has ended then.
                 if each not in done:
-                    each.error = None
                     self._try(each)
 
     def _settled(self, pending: Sequence[Pending]) -> list[Pending]:
@@ -127,7 +138,7 @@ class PostgresBackend(SqlBackend):
     def _is_written(self, pending: PendingCommit, state: RunState | None) -> bool:
         """Whether the checkpoint is there, and the claim under which it was written still stands."""
         manifest = pending.commit.manifest
-        row = self._sql.execute("checkpoint", checkpoint_id=manifest.checkpoint_id).fetchone()
+        row = self._tables.checkpoints.find(manifest.checkpoint_id)
         is_ours = row is not None and row["run_id"] == manifest.run_id and row["checksum"] == manifest.checksum()
         return is_ours and state is not None and state.token == pending.claim.token
 
@@ -186,7 +197,7 @@ class PostgresBackend(SqlBackend):
     @override
     def delete(self, checkpoint_id: str) -> bool:
         with self._database.errors():
-            was_there = self._sql.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone() is not None
+            was_there = self._tables.checkpoints.find(checkpoint_id) is not None
         delete = super().delete
         return self._steadily(lambda: delete(checkpoint_id), again=lambda: delete(checkpoint_id) or was_there)
 
@@ -200,8 +211,5 @@ class PostgresBackend(SqlBackend):
         self._session.leave()
 
 
-def _fail(pending: Sequence[Pending], error: WorkflowCheckpointException) -> None:
-    for each in pending:
-        failure = CheckpointWriteError(run_id=each.claim.run_id, reason=str(error))
-        failure.__cause__ = error
-        each.error = failure
+def _is_lazy(pending: Sequence[Pending]) -> bool:
+    return not any(each.is_durable for each in pending)

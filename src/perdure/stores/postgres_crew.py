@@ -13,26 +13,22 @@ import queue
 import threading
 import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from perdure.stores.jobs import Awaited, Posted
 from perdure.stores.postgres_forks import keep_unused
 from perdure.stores.worker import Closable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.stores.jobs import Job
+
 R = TypeVar("R", bound=Closable)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job(Generic[R, T]):
-    work: Callable[[R], T]
-    future: Future[T]
-
-
-_Jobs: TypeAlias = "queue.SimpleQueue[_Job[R, Any] | None]"
+_Jobs: TypeAlias = "queue.SimpleQueue[Job[R] | None]"
 
 
 class _Shift(Generic[R]):
@@ -61,19 +57,19 @@ class _Shift(Generic[R]):
 
     def _work(self, jobs: _Jobs[R]) -> None:
         while (job := jobs.get()) is not None:
-            if job.future.set_running_or_notify_cancel():
+            if job.begin():
                 self._do(job)
             # What the job holds must not live on until the next one comes.
             del job
         self._leave()
 
-    def _do(self, job: _Job[R, Any]) -> None:
+    def _do(self, job: Job[R]) -> None:
         try:
-            result = job.work(self._opened())
+            resource = self._opened()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for the job
-            job.future.set_exception(error)
+            job.fail(error)
         else:
-            job.future.set_result(result)
+            job.do(resource)
 
     def _opened(self) -> R:
         with self._lock:
@@ -97,6 +93,8 @@ class _Shift(Generic[R]):
 class Crew(Generic[R]):
     """Runs jobs on a resource that `open_resource` opens. `orderly` runs its own one after the other."""
 
+    is_here = False
+
     def __init__(self, name: str, open_resource: Callable[[], R], *, hands: int) -> None:
         self._name = name
         self._open_resource = open_resource
@@ -107,7 +105,7 @@ class Crew(Generic[R]):
 
     async def do(self, work: Callable[[R], T]) -> T:
         """The result of the job, awaited."""
-        return await asyncio.wrap_future(self.post(work))
+        return await self.handed_in(work, is_orderly=False)
 
     def do_blocking(self, work: Callable[[R], T]) -> T:
         """The result of the job, waited for by the calling thread."""
@@ -119,14 +117,23 @@ class Crew(Generic[R]):
 
     def hand_in(self, work: Callable[[R], T], *, is_orderly: bool) -> Future[T]:
         """Hand in a job for any of the threads, or for the one that keeps the order."""
-        future: Future[T] = Future()
+        job = Posted(work)
+        self._put(job, is_orderly=is_orderly)
+        return job.future
+
+    async def handed_in(self, work: Callable[[R], T], *, is_orderly: bool) -> T:
+        """The same, awaited."""
+        job = Awaited(work)
+        self._put(job, is_orderly=is_orderly)
+        return await job.future
+
+    def _put(self, job: Job[R], *, is_orderly: bool) -> None:
         with _lock:
             if self._shift is None:
                 self._shift = _Shift(self._name, self._open_resource, self._hands)
                 # A crew that nobody refers to any more gets no further jobs.
                 weakref.finalize(self, self._shift.end).atexit = False
-            (self._shift.orderly if is_orderly else self._shift.others).put(_Job(work, future))
-        return future
+            (self._shift.orderly if is_orderly else self._shift.others).put(job)
 
     async def close(self) -> None:
         """Finish the jobs handed in so far and close the resource. A further job opens it again."""
@@ -145,22 +152,28 @@ class Crew(Generic[R]):
 class _Orderly(Generic[R]):
     """The jobs of a crew that are done in the order in which they were handed in."""
 
+    is_here = False
+
     def __init__(self, crew: Crew[R]) -> None:
-        self._crew = weakref.ref(crew)
+        self._reference = weakref.ref(crew)
 
     async def do(self, work: Callable[[R], T]) -> T:
-        return await asyncio.wrap_future(self.post(work))
+        return await self._crew.handed_in(work, is_orderly=True)
 
     def do_blocking(self, work: Callable[[R], T]) -> T:
         return self.post(work).result()
 
     def post(self, work: Callable[[R], T]) -> Future[T]:
-        crew = self._crew()
+        return self._crew.hand_in(work, is_orderly=True)
+
+    @property
+    def _crew(self) -> Crew[R]:
+        crew = self._reference()
         assert crew is not None, "the crew of a store that is gone"
-        return crew.hand_in(work, is_orderly=True)
+        return crew
 
     async def close(self) -> None:
-        crew = self._crew()
+        crew = self._reference()
         if crew is not None:
             await crew.close()
 

@@ -23,10 +23,12 @@ from perdure.stores.postgres_text import kept_text
 from perdure.stores.statements import named_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from perdure.stores.durability import Durability
     from perdure.stores.postgres_target import Columns, Connection, Target
+    from perdure.stores.sql_database import Sync
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ _LOCKED = "55P03"
 _PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many", "slots", "terminating")
 """What a server says that will take connections later. There is no code to tell by."""
 
-_LISTS = frozenset({"roots", "workflow_names", "owners"})
+_LISTS = frozenset({"roots", "workflow_names", "owners", "keys", "hashes"})
 """What comes as a JSON list, for all databases alike. Here it becomes an array: JSON in SQL can't hold every text."""
 
 
@@ -59,9 +61,10 @@ class ConflictError(WorkflowCheckpointException):
 
 
 class _Held(threading.local):
-    """The connection whose transaction the thread is in, and whether it does what it does until that is done."""
+    """The connection whose transaction the thread is in, its pipeline, and whether it does all until that is done."""
 
     connection: Connection | None = None
+    pipeline: psycopg.Pipeline | None = None
     is_steady: bool = False
 
 
@@ -70,6 +73,7 @@ class PostgresDatabase:
 
     def __init__(self, target: Target, *, pool_size: int, patience_seconds: float) -> None:
         self.target = target
+        self.durability: Durability = "commit"
         self._patience = timedelta(seconds=patience_seconds)
         self._statements = {name: text.encode() for name, text in named_statements("postgres").items()}
         self._held = _Held()
@@ -90,13 +94,35 @@ class PostgresDatabase:
         """None is known to be about one value: whoever writes many tries them one by one."""
         return ()
 
-    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
+    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns] | Pipelined:
         """Run the statement of that name. Outside of transactions it only reads, and is tried until it succeeds."""
-        statement, arguments = self._statements[name], {key: _as_argument(key, value) for key, value in values.items()}
-        held = self._held.connection
-        if held is not None:
-            return held.execute(statement, arguments, binary=True)
-        return self.steadily(lambda: self._read(statement, arguments))
+        statement, arguments = self._statements[name], _as_arguments(values)
+        held, pipeline = self._held.connection, self._held.pipeline
+        if held is None:
+            return self.steadily(lambda: self._read(statement, arguments))
+        cursor = held.execute(statement, arguments, binary=True)
+        return cursor if pipeline is None else Pipelined(cursor, pipeline)
+
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        """Run it once for each of them, in a transaction."""
+        cursor = self._connection.cursor(binary=True)
+        cursor.executemany(self._statements[name], [_as_arguments(row) for row in rows])
+
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Columns | None]:
+        """Run for each row its statement, in a transaction; of each the only row that it gives, if it gives one."""
+        execute = self._connection.execute
+        cursors = [
+            execute(self._statements[name], _as_arguments(row), binary=True)
+            for name, row in zip(names, rows, strict=True)
+        ]
+        # Only now is anything waited for.
+        return [cursor.fetchone() for cursor in cursors]
+
+    @property
+    def _connection(self) -> Connection:
+        connection = self._held.connection
+        assert connection is not None, "what is written is written in a transaction"
+        return connection
 
     def _read(self, statement: bytes, arguments: dict[str, object]) -> psycopg.Cursor[Columns]:
         with self.errors(), self._borrowed() as connection:
@@ -104,8 +130,7 @@ class PostgresDatabase:
 
     def number(self, name: str, /, **values: object) -> int:
         """The single number that a statement gives."""
-        row = self.execute(name, **values).fetchone()
-        assert row is not None, f"{name!r} gives no number"
+        (row,) = self.execute(name, **values).fetchall()
         (number,) = row.values()
         return int(number)
 
@@ -118,31 +143,44 @@ class PostgresDatabase:
         return row and row["snapshot"]
 
     @contextlib.contextmanager
-    def transaction(self, *, durable: bool = True, alone: bool = False, lazy: bool = False) -> Generator[None]:
-        """All or nothing. The server may crash while we live on, so only what is `lazy` may be lost with it."""
-        del durable
+    def transaction(
+        self, sync: Sync = "as chosen", *, alone: bool = False, lazy: bool = False, pipelined: bool = False
+    ) -> Generator[None]:
+        """All or nothing. The server may crash while we live on, so of itself only what is `lazy` may be lost with it.
+
+        If it is pipelined, nothing is waited for before something is fetched, or the end: what fails may be told late.
+        """
+        is_lazy = lazy or (self.durability == "os" and sync != "always")
         with self._borrowed() as connection:
-            connection.execute(self._beginning(alone=alone, lazy=lazy), prepare=False)
-            self._held.connection = connection
             try:
-                yield
-                connection.execute("COMMIT", prepare=False)
+                with _pipeline(connection) if pipelined else contextlib.nullcontext() as pipeline:
+                    self._begin(connection, alone=alone, lazy=is_lazy, one_by_one=pipelined)
+                    self._held.connection, self._held.pipeline = connection, pipeline
+                    yield
+                    connection.execute("COMMIT", prepare=False)
             except BaseException:
                 with contextlib.suppress(psycopg.Error):
                     connection.execute("ROLLBACK", prepare=False)
                 raise
             finally:
-                self._held.connection = None
+                self._held.connection = self._held.pipeline = None
 
-    def _beginning(self, *, alone: bool, lazy: bool) -> sql.Composed:
-        """Those who write share a lock; who sweeps what nobody refers to has it alone."""
-        return sql.SQL("BEGIN; {} {} SELECT {}({})").format(
-            sql.SQL("SET LOCAL synchronous_commit = off;" if lazy else ""),
+    def _begin(self, connection: Connection, *, alone: bool, lazy: bool, one_by_one: bool) -> None:
+        statements = list(self._beginning(alone=alone, lazy=lazy))
+        # In a pipeline a statement is one, and costs nothing; elsewhere all of them are one message.
+        for statement in statements if one_by_one else [sql.SQL("; ").join(statements)]:
+            connection.execute(statement, prepare=False)
+
+    def _beginning(self, *, alone: bool, lazy: bool) -> Iterator[sql.SQL | sql.Composed]:
+        """Those who write share a lock; who begins a collection has it alone."""
+        yield sql.SQL("BEGIN")
+        if lazy:
+            yield sql.SQL("SET LOCAL synchronous_commit = off")
+        if alone:
             # While somebody waits to be alone, nobody else begins.
-            sql.SQL("SET LOCAL lock_timeout = '1s';" if alone else ""),
-            sql.SQL("pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"),
-            sql.Literal(self.target.key("writers")),
-        )
+            yield sql.SQL("SET LOCAL lock_timeout = '1s'")
+        lock = sql.SQL("pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared")
+        yield sql.SQL("SELECT {}({})").format(lock, sql.Literal(self.target.key("writers")))
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:
@@ -214,6 +252,25 @@ class PostgresDatabase:
         self._pool.close()
 
 
+class Pipelined:
+    """What a statement gives, when somebody asks for it."""
+
+    def __init__(self, cursor: psycopg.Cursor[Columns], pipeline: psycopg.Pipeline) -> None:
+        self._cursor = cursor
+        self._pipeline = pipeline
+
+    @property
+    def rowcount(self) -> int:
+        self._pipeline.sync()
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Columns | None:
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> Sequence[Columns]:
+        return self._cursor.fetchall()
+
+
 def _pool(target: Target, size: int) -> ConnectionPool[Connection]:
     """Connections that are made when they are needed. Whoever needs one tries again, so the pool itself does not."""
     return ConnectionPool(
@@ -226,6 +283,15 @@ def _pool(target: Target, size: int) -> ConnectionPool[Connection]:
         name="perdure",
         open=True,
     )
+
+
+def _pipeline(connection: Connection) -> AbstractContextManager[psycopg.Pipeline | None]:
+    """What lets statements follow each other without waiting, where the client library can do that."""
+    return connection.pipeline() if psycopg.Pipeline.is_supported() else contextlib.nullcontext()
+
+
+def _as_arguments(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: _as_argument(key, value) for key, value in values.items()}
 
 
 def _as_argument(key: str, value: object) -> object:

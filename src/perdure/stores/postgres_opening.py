@@ -14,6 +14,7 @@ from perdure.stores.postgres_target import Target as Target  # noqa: TC001 - han
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Retention
+    from perdure.stores.durability import Durability
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Options:
 
     pool_size: int
     patience_seconds: float
+    durability: Durability = "commit"
 
     def __post_init__(self) -> None:
         if self.pool_size < 1:
@@ -33,4 +35,5 @@ def open_backend(
 ) -> PostgresBackend:
     """What the threads of a store work on."""
     made = database(target, pool_size=options.pool_size, patience_seconds=options.patience_seconds)
+    made.durability = options.durability
     return PostgresBackend(made, PostgresOwners(made), retention=retention, clock=clock)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from perdure.stores import archiving, lineparts, rules, runevents, runinbox, runjournal, runlog
-from perdure.stores.besides import closure, placed
+from perdure.stores import archiving, lineparts, rules, runevents, runinbox, runjournal, runline
 from perdure.stores.document import Document, encode
 from perdure.stores.layout import CHECKPOINTS, EVENTS, INBOX, JOURNAL, RUNS
+from perdure.stores.placing import closure, placed
 from perdure.stores.undertaking import Target
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ class Restoring:
 
     def _log(self, documents: Iterable[Document]) -> bytes:
         entries = [document.entry for document in documents]
-        line = runlog.RunLine(
+        line = runline.RunLine(
             change="restore",
             state=archiving.state_of(self._archive, token=self._life),
             newest=entries[-1],
             life=self._life,
             forgotten=archiving.forgotten(self._archive),
         )
-        return runlog.encoded(line, entries)
+        return runline.encoded(line, entries)
 
     def _journal(self) -> bytes:
         records = self._archive.journal

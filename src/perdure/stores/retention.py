@@ -38,6 +38,13 @@ class Entry:
     wake_at: str | None = None
 
 
+def forgets(retention: Retention) -> bool:
+    """Whether it lets anything go."""
+    return not all(
+        isinstance(each, FullHistory) for each in (retention.checkpoints, retention.finished_runs, retention.events)
+    )
+
+
 def moment(timestamp: str) -> float | None:
     """A timestamp as seconds since the epoch; None if it can't be read, and so never grows old."""
     try:

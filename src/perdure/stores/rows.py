@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from perdure.stores.sql_database import Row
 
 
+_POSITION_DIGITS_MAX = 18
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+# A damaged cell may hold anything, bytes too.
+_covered = json.JSONEncoder(separators=(",", ":"), default=repr).encode
+
+
 def those_of_run(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> list[Row]:
     """The rows that a run has, if they are as many as it counts; those without a key are none. `kind` is of what.
 
@@ -107,8 +114,7 @@ def _checksum(run: RunRecord) -> str:
         run.wake_at,
         run.events,
     ]
-    # A damaged cell may hold anything, bytes too.
-    return digest(json.dumps(covered, separators=(",", ":"), default=repr).encode("ascii"))
+    return digest(_covered(covered).encode("ascii"))
 
 
 def of_run_state(state: RunState) -> dict[str, object]:
@@ -140,6 +146,34 @@ def of_run_state(state: RunState) -> dict[str, object]:
     }
 
 
+def of_commit(state: RunState, *, before: str | None) -> dict[str, object]:
+    """The columns of a run that a commit changes, and those by which it is known to be as it was before."""
+    record = state.record
+    return {
+        "run_id": record.run_id,
+        "token": state.token,
+        "owner_id": record.owner.id if record.owner else None,
+        "before": before,
+        "head": record.head,
+        **named_after(str(record.head)),
+        "position": record.position,
+        "settled": record.settled,
+        "status": record.status,
+        "wake_at": record.wake_at,
+        "events": record.events,
+        "checksum": _checksum(record),
+        "moment": state.moment,
+    }
+
+
+def named_after(checkpoint_id: str) -> dict[str, object]:
+    """The run and the position that a checkpoint of this id is named after, if it is."""
+    run_id, _, digits = checkpoint_id.rpartition("@")
+    if digits.isascii() and digits.isdigit() and len(digits) <= _POSITION_DIGITS_MAX:
+        return {"of_run": run_id, "at": int(digits)}
+    return {"of_run": None, "at": None}
+
+
 def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None) -> dict[str, object]:
     """The columns of a checkpoint, with what its commit says of the run."""
     return {
@@ -156,7 +190,7 @@ def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake
         "wake_at": wake_at,
         "checksum": manifest.checksum(),
         "header": manifest.header,
-        "toc": json.dumps(dict(manifest.table()), separators=(",", ":")),
+        "toc": _compact(dict(manifest.table())),
         "pieces": manifest.pieces or None,
     }
 
@@ -175,13 +209,21 @@ def manifest(row: Row) -> Manifest:
             iteration_count=row["iteration_count"],
             header=row["header"],
             toc={},
-            pieces=row["pieces"] or b"",
+            pieces=_pieces(row["pieces"]),
         ).with_table(json.loads(row["toc"]))
         checksum = found.checksum()
     except (ValueError, TypeError) as error:
         raise CheckpointDamagedError(checkpoint_id, f"its record can't be read ({error})") from error
     if checksum != row["checksum"]:
         raise CheckpointDamagedError(checkpoint_id, "its checksum does not match")
+    return found
+
+
+def _pieces(found: bytes | None) -> bytes:
+    if found is None:
+        return b""
+    if not found:
+        raise ValueError("what stands in it is empty")
     return found
 
 
@@ -225,6 +267,25 @@ def _pair(text: str | None) -> tuple[str, str] | None:
         return None
     path, part_hash = json.loads(text)
     return path, part_hash
+
+
+def of_refs(refs: tuple[str, ...]) -> str:
+    """The hashes that something refers to, of which there mostly are none."""
+    return json.dumps(refs) if refs else "[]"
+
+
+def of_batch(batch: EventBatch, moment: float | None) -> dict[str, object]:
+    """The columns of a batch of events, of a commit at that moment."""
+    return {
+        "run_id": batch.run_id,
+        "first": batch.first,
+        "count": batch.count,
+        "checkpoint_id": batch.checkpoint_id,
+        "moment": moment,
+        "checksum": batch.checksum(),
+        "refs": of_refs(batch.refs),
+        "data": batch.data,
+    }
 
 
 def batch(row: Row) -> EventBatch:

@@ -299,7 +299,7 @@ def committed(state: RunState, commit: Commit) -> RunState:
         events=state.record.events + (commit.events.count if commit.events else 0),
         attempts=0,
     )
-    return replace(state, record=record, moment=moment(manifest.timestamp))
+    return RunState(record, token=state.token, moment=moment(manifest.timestamp))
 
 
 def moved(

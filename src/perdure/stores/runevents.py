@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.records import Part
     from perdure.stores.disk import Disk
-    from perdure.stores.runlog import RunLine
+    from perdure.stores.runline import RunLine
 
 _SIZE_BEFORE_SHORTENING = 64 * 1024
 
@@ -40,6 +40,11 @@ class Forgotten:
     batch: EventBatch
     moment: float | None
     parts: tuple[Part, ...]
+
+    @property
+    def refs(self) -> set[str]:
+        """What it refers to beside, and within itself."""
+        return {*self.batch.refs, *chain.from_iterable(part.refs for part in self.parts)}
 
 
 @dataclass(frozen=True, slots=True)

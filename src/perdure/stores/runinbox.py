@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.records import Part
     from perdure.stores.disk import Disk, Stamp
-    from perdure.stores.runlog import RunLine
+    from perdure.stores.runline import RunLine
 
 CONSUMED_MAX = 32
 """So many commands a run's log names as consumed before their lines are left out here for good."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import JournalRecord, Part
 from perdure.stores import lineparts, lines
-from perdure.stores.besides import closure
+from perdure.stores.placing import closure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,54 +1,38 @@
 """A run as a log: each line is the whole run after a change, and the last one that holds is the run.
 
-A commit's line is written before its checkpoint appears, and holds once it is there. A deletion is announced
-by a line before the checkpoint disappears, and has happened once it is gone. So a crash at any instant leaves
-the run as it was before or as it is after, never between. And a checkpoint that the log does not know of, though it
-would be the run's next, tells that the log has lost its end.
+Most commits have no line: the next few checkpoints of a run are found by their numbers, and say what their lines would
+have said. So a commit need not wait for the log. The next line, whatever it is about, names the commits since the one
+before.
+
+The line of a commit that could not be found so is written before its checkpoint appears, and holds once it is there. A
+deletion is announced by a line before the checkpoint disappears, and has happened once it is gone. So a crash at any
+instant leaves the run as it was before or as it is after, never between. And a checkpoint that comes after the log's
+last line, but does not follow from it, tells that the log has lost its end.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
-from perdure.records import Halt, Owner, RunRecord
-from perdure.stores import lineparts, lines, rules
-from perdure.stores.document import LogEntry, status_of
+from perdure.stores import lines, rules
+from perdure.stores.documents import usual_id
+from perdure.stores.runline import RunLine, after_commit, encoded, from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from perdure.stores.disk import Disk
+    from perdure.stores.document import Document, LogEntry
     from perdure.stores.documents import Documents
 
-Change: TypeAlias = Literal[
-    "claim", "release", "commit", "rewind", "deletion announced", "deletion", "progress", "restore"
-]
-
-_RECORD_FIELDS = tuple(each.name for each in fields(RunRecord))
 _SPARE_LINES = 64
 """A log is rewritten when it has so many lines more than it needs, and as many again as it needs."""
 
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """A run after a change. `subject` is the checkpoint that the change is about."""
-
-    change: Change
-    state: rules.RunState
-    newest: LogEntry | None
-    """The newest commit; it is the head unless the run was rewound."""
-    subject: str | None = None
-    life: int = 0
-    """The token of the claim with which the run began. What was written for an earlier run of its id has another."""
-    consumed: tuple[int, ...] = ()
-    """The numbers of commands that have left the inbox, although they may still stand in its file."""
-    dropped: tuple[int, ...] = ()
-    """The numbers of those that go with the deletion which is announced."""
-    forgotten: int = 0
-    """The number of the last event that the retention has removed."""
+_UNLOGGED_MAX = 16
+"""So many commits have no line at most, and so many a reader looks for behind the last line."""
 
 
 class RunLog:
@@ -64,17 +48,59 @@ class RunLog:
         self._entries: dict[str, LogEntry] = {}
         self._settled_size = -1
         """The size of the file when this process synced it last, if it wrote nothing since."""
+        self._tail = lines.Tail(disk, path)
+        self._line: RunLine | None = None
+        """The run as it was when it was looked at last."""
+        self._unlogged: dict[str, LogEntry | None] = {}
+        """The commits after the log's last line, in order; None for what was not read yet."""
 
     def current(self) -> RunLine | None:
         """The run as it is now; None if it does not exist. Raises CheckpointDamagedError."""
-        line = self._last_that_holds()
-        if line:
-            self._require_newest(line)
-        return line
+        if not self._tail.is_known() or not self._is_still_there():
+            self._unlogged.clear()
+            line = self._last_that_holds()
+            self._line = self._with_unlogged(line) if line else None
+            self._tail.remember()
+        elif self._line and self._documents.exists(_next_id(self._line)):
+            self._line = self._with_unlogged(self._line)
+        return self._line
+
+    def _is_still_there(self) -> bool:
+        """Whether what was seen last holds, as far as that does not depend on the log."""
+        line = self._line
+        return line is not None and (
+            line.change != "commit" or bool(line.newest and self._documents.holds(line.newest))
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more commit would be found without a line."""
+        return len(self._unlogged) < _UNLOGGED_MAX
+
+    def note(self, line: RunLine) -> None:
+        """Take note of a commit that has happened and has no line."""
+        assert line.newest is not None, "a commit has a checkpoint"
+        self._line = line
+        self._unlogged[line.newest.checkpoint_id] = line.newest
+
+    def flush(self) -> None:
+        """Let the log tell of every commit by itself, as it must before checkpoints are removed."""
+        if self._unlogged and self._line:
+            self.append(self._line, sync=True)
+
+    def knows(self, checkpoint_id: str) -> bool:
+        """Whether the checkpoint is one of the run's, as far as was looked."""
+        self._refresh()
+        return checkpoint_id in self._entries or checkpoint_id in self._unlogged
+
+    def give_up(self, checkpoint_id: str) -> None:
+        """Leave out a checkpoint that can't be read and that the log does not tell of."""
+        if self._unlogged.get(checkpoint_id, self) is None:
+            del self._unlogged[checkpoint_id]
 
     def _last_that_holds(self) -> RunLine | None:
         for value in lines.backward(self._disk, self.path):
-            line = _from_json(value)
+            line = from_json(value)
             if line.change == "commit" and not (line.newest and self._documents.holds(line.newest)):
                 continue
             if line.change == "deletion announced":
@@ -82,19 +108,47 @@ class RunLog:
             return line
         return None
 
-    def _require_newest(self, line: RunLine) -> None:
+    def _with_unlogged(self, line: RunLine) -> RunLine:
+        """The run after the commits that follow, if there are any. Only the last of them is read."""
         record = line.state.record
-        following = self._documents.at(record.run_id, record.position + 1)
-        # One of an earlier run of this id is older than this run.
-        if following and following.sequence > line.life:
-            raise CheckpointDamagedError(following.manifest.checkpoint_id, "the log of its run has lost its end")
+        ids = [usual_id(record.run_id, record.position + 1 + number) for number in range(_UNLOGGED_MAX)]
+        # The second one tells that the first is lost. Most runs have neither.
+        if not any(map(self._documents.exists, ids[:2])):
+            return line
+        document = self._newest_of(line, ids)
+        if document is None or document.run is None:
+            return line
+        following = ids[: document.manifest.position - record.position]
+        missing = next((each for each in following if not self._documents.exists(each)), None)
+        if missing is not None:
+            raise CheckpointDamagedError(missing, "its file is gone")
+        if document.run.after != (record.head if len(following) == 1 else following[-2]):
+            raise _without_end(document)
+        self._unlogged |= dict.fromkeys(following)
+        self._unlogged[following[-1]] = document.entry
+        return after_commit(line, document, document.run)
+
+    def _newest_of(self, line: RunLine, ids: Sequence[str]) -> Document | None:
+        """The last of these checkpoints that is one of the run's and has no line in the log."""
+        for number in range(len(ids), 0, -1):
+            if self._documents.exists(ids[number - 1]):
+                document = self._documents.at(line.state.record.run_id, line.state.record.position + number)
+                # One of an earlier run of this id is older than this run.
+                if document and document.sequence > line.life:
+                    if document.run is None:
+                        raise _without_end(document)
+                    return document
+        return None
 
     def append(self, line: RunLine, *, sync: bool) -> None:
         """Write what the run is from now on."""
         stamp = self._disk.stamp(self.path)
         is_settled = stamp is None or stamp.size == self._settled_size
-        _, size = lines.append(self._disk, self.path, _to_json(line), sync=sync, settle=not is_settled)
+        own = line.newest if line.change == "commit" else None
+        written = replace(line, since=tuple(entry for entry in self._unlogged_entries() if entry != own))
+        _, size = lines.append(self._disk, self.path, to_json(written), sync=sync, settle=not is_settled)
         self._settled_size = size if sync else -1
+        self._unlogged.clear()
 
     def without(self, line: RunLine, checkpoint_id: str) -> RunLine | None:
         """The run after one of its checkpoints is deleted; None if it was the only one."""
@@ -118,7 +172,16 @@ class RunLog:
     def entries(self) -> list[LogEntry]:
         """The commits of the run in their order, those that are gone by now left out as far as is known."""
         self._refresh()
-        return list(self._entries.values())
+        unlogged = (entry for entry in self._unlogged_entries() if entry.checkpoint_id not in self._entries)
+        return [*self._entries.values(), *unlogged]
+
+    def _unlogged_entries(self) -> list[LogEntry]:
+        """The commits that have no line, in order. Raises CheckpointDamagedError."""
+        for checkpoint_id, entry in list(self._unlogged.items()):
+            document = self._documents.find(checkpoint_id) if entry is None else None
+            if document:
+                self._unlogged[checkpoint_id] = document.entry
+        return [entry for entry in self._unlogged.values() if entry]
 
     def forget(self, checkpoint_id: str) -> None:
         """Take note that a checkpoint is gone."""
@@ -142,8 +205,7 @@ class RunLog:
         return self.without(line, line.subject or "")
 
     def _find(self, checkpoint_id: str | None) -> LogEntry | None:
-        self._refresh()
-        return self._entries.get(checkpoint_id or "")
+        return next((entry for entry in self.entries() if entry.checkpoint_id == checkpoint_id), None)
 
     def _newest_besides(self, checkpoint_id: str) -> LogEntry | None:
         remaining = (entry for entry in reversed(self.entries()) if entry.checkpoint_id != checkpoint_id)
@@ -162,7 +224,7 @@ class RunLog:
         if stamp and stamp.size > self._end:
             values, self._end = lines.forward(self._disk, self.path, start=self._end)
             self._line_count += len(values)
-            for line in map(_from_json, values):
+            for line in map(from_json, values):
                 self._take(line)
         if is_another:
             # Old lines tell of checkpoints that were forgotten by others.
@@ -171,70 +233,20 @@ class RunLog:
                 del self._entries[checkpoint_id]
 
     def _take(self, line: RunLine) -> None:
-        if line.change == "commit" and line.newest:
+        own = (line.newest,) if line.change == "commit" and line.newest else ()
+        for entry in (*line.since, *own):
             # What has this position already, or a later one, was tried and did not come about.
-            while self._entries and next(reversed(self._entries.values())).position >= line.newest.position:
+            while self._entries and next(reversed(self._entries.values())).position >= entry.position:
                 self._entries.popitem()
-            self._entries.pop(line.newest.checkpoint_id, None)
-            self._entries[line.newest.checkpoint_id] = line.newest
-        elif line.change == "deletion":
+            self._entries.pop(entry.checkpoint_id, None)
+            self._entries[entry.checkpoint_id] = entry
+        if line.change == "deletion":
             self._entries.pop(line.subject or "", None)
 
 
-def encoded(line: RunLine, kept: Iterable[LogEntry]) -> bytes:
-    """A whole log that says of the run what the line does, and which checkpoints it has."""
-    commits = (replace(line, change="commit", newest=entry, subject=entry.checkpoint_id) for entry in kept)
-    return b"".join(lines.encoded(_to_json(each)) for each in (*commits, line))
+def _next_id(line: RunLine) -> str:
+    return usual_id(line.state.record.run_id, line.state.record.position + 1)
 
 
-def _to_json(line: RunLine) -> dict[str, Any]:
-    record = line.state.record
-    return {
-        "change": line.change,
-        "subject": line.subject,
-        # Field by field, since asdict would copy each value.
-        **{name: getattr(record, name) for name in _RECORD_FIELDS},
-        "owner": asdict(record.owner) if record.owner else None,
-        "halt": _halt_to_json(record.halt) if record.halt else None,
-        "token": line.state.token,
-        "moment": line.state.moment,
-        "newest": asdict(line.newest) if line.newest else None,
-        "life": line.life,
-        "consumed": line.consumed,
-        "dropped": line.dropped,
-        "forgotten": line.forgotten,
-    }
-
-
-def _from_json(value: dict[str, Any]) -> RunLine:
-    known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
-    change, subject, newest = known.pop("change"), known.pop("subject"), known.pop("newest")
-    token, moment, owner = known.pop("token"), known.pop("moment"), known.pop("owner")
-    # Lines that were written before there were inboxes, events and halts have nothing to say of them.
-    life, forgotten = known.pop("life", 0), known.pop("forgotten", 0)
-    consumed, dropped = known.pop("consumed", ()), known.pop("dropped", ())
-    halt = known.pop("halt", None)
-    record = RunRecord(**known, owner=Owner(**owner) if owner else None, halt=_halt_from_json(halt) if halt else None)
-    return RunLine(
-        change=change,
-        state=rules.RunState(record, token=token, moment=moment),
-        newest=_entry(newest) if newest else None,
-        subject=subject,
-        life=life,
-        consumed=tuple(consumed),
-        dropped=tuple(dropped),
-        forgotten=forgotten,
-    )
-
-
-def _halt_to_json(halt: Halt) -> dict[str, str]:
-    return {"kind": halt.kind, "at": halt.at, "reason": halt.reason, **lineparts.coded(halt.data)}
-
-
-def _halt_from_json(value: dict[str, Any]) -> Halt:
-    return Halt(kind=value["kind"], at=value["at"], reason=value["reason"], data=lineparts.decoded(value))
-
-
-def _entry(value: dict[str, Any]) -> LogEntry:
-    known: dict[str, Any] = {"status": status_of(value["settled"]), **value}
-    return LogEntry(**known)
+def _without_end(document: Document) -> CheckpointDamagedError:
+    return CheckpointDamagedError(document.manifest.checkpoint_id, "the log of its run has lost its end")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.stores import lines
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.stores.disk import Disk
     from perdure.stores.documents import Documents
     from perdure.stores.retention import Entry
-    from perdure.stores.runlog import RunLine
+    from perdure.stores.runline import RunLine
 
 _SUFFIX = ".log"
 _REMOVED_SUFFIX = ".removed"
@@ -53,6 +54,10 @@ class RunLogs:
         """Let new logs last."""
         self._disk.sync_directory(self._directory)
 
+    def secure(self, log: RunLog) -> None:
+        """Let a log last, also where nothing is synced otherwise."""
+        self._disk.secure(log.path)
+
     def erase(self, log: RunLog) -> None:
         """Remove a log that says nothing worth keeping."""
         self._disk.remove(log.path)
@@ -62,6 +67,7 @@ class RunLogs:
 
         The log gets another name first. From then on the run is gone, whatever happens before the rest is.
         """
+        log.flush()
         removed = log.path.with_suffix(_REMOVED_SUFFIX)
         self._disk.rename(log.path, removed)
         self.sync()
@@ -88,6 +94,14 @@ class RunLogs:
         return len(doomed)
 
 
+@dataclass(slots=True)
+class _LastNote:
+    """The end of a list of runs, and what it says."""
+
+    tail: lines.Tail
+    run_id: str | None = None
+
+
 class WorkflowIndex:
     """For each workflow a list of runs, each noted when it was committed to after another one."""
 
@@ -95,12 +109,13 @@ class WorkflowIndex:
         self._disk = disk
         self._directory = directory
         self._logs = logs
+        self._last: OrderedDict[Path, _LastNote] = OrderedDict()
 
     def note(self, workflow_name: str, run_id: str, position: int) -> None:
         """Tell, before a commit, that the run is the workflow's latest from this position on."""
         path = self._path(workflow_name)
-        last = next(lines.backward(self._disk, path), None)
-        if last is not None and last["run_id"] == run_id:
+        last = self._last_run(path)
+        if last == run_id:
             return
         before, after = lines.append(self._disk, path, {"run_id": run_id, "position": position}, sync=True)
         if last is None:
@@ -108,6 +123,18 @@ class WorkflowIndex:
         elif after >= _INDEX_SIZE_BEFORE_COMPACTION and before.bit_length() < after.bit_length():
             # At each doubling, so that a list that can't be shortened costs little to try.
             self._compact(path)
+
+    def _last_run(self, path: Path) -> str | None:
+        """The run that was noted last."""
+        last = self._last.pop(path, None) or _LastNote(lines.Tail(self._disk, path))
+        self._last[path] = last
+        if len(self._last) > _REMEMBERED_MAX:
+            self._last.popitem(last=False)
+        if not last.tail.is_known():
+            note = next(lines.backward(self._disk, path), None)
+            last.run_id = note and note["run_id"]
+            last.tail.remember()
+        return last.run_id
 
     def latest(self, workflow_name: str) -> Entry | None:
         """The newest commit of the workflow.

@@ -7,28 +7,18 @@ from typing import TYPE_CHECKING
 from perdure.errors import CheckpointDamagedError, PartDamagedError
 from perdure.records import Archive, ArchivedCheckpoint
 from perdure.stores import archiving, rows, rules
-from perdure.stores.sql_events import EventTable
-from perdure.stores.sql_inboxes import InboxTable
-from perdure.stores.sql_journals import JournalTable
-from perdure.stores.sql_parts import PartTable
-from perdure.stores.sql_runs import RunTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-    from perdure.stores.sql_database import OfTenant
+    from perdure.stores.sql_tables import Tables
 
 
 class Archives:
     """Runs as a whole, from all tables at once."""
 
-    def __init__(self, database: OfTenant) -> None:
-        self._database = database
-        self._runs = RunTable(database)
-        self._parts = PartTable(database)
-        self._journal = JournalTable(database)
-        self._inbox = InboxTable(database)
-        self._events = EventTable(database)
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
 
     def of(self, state: rules.RunState) -> Archive:
         """All that there is of a run. Raises CheckpointDamagedError."""
@@ -37,18 +27,17 @@ class Archives:
             record=record,
             checkpoints=tuple(self._checkpoints(record.run_id)),
             parts=(),
-            journal=tuple(self._journal.of(record.run_id)),
-            inbox=tuple(self._inbox.of(record.run_id)),
-            events=tuple(self._events.every(record.run_id)),
+            journal=tuple(self._tables.journal.of(record.run_id)),
+            inbox=tuple(self._tables.inbox.of(record.run_id)),
+            events=tuple(self._tables.events.every(record.run_id)),
         )
         try:
-            return archiving.whole(archive, self._parts.whole(archiving.roots(archive)))
+            return archiving.whole(archive, self._tables.parts.whole(archiving.roots(archive)))
         except PartDamagedError as error:
             raise CheckpointDamagedError(str(record.head), error.reason) from error
 
     def _checkpoints(self, run_id: str) -> Iterator[ArchivedCheckpoint]:
-        every = self._database.execute("checkpoints_of_run", run_id=run_id).fetchall()
-        for row in rows.those_of_run(every, run_id, key="sequence", kind="checkpoints"):
+        for row in self._tables.checkpoints.of_run(run_id):
             yield ArchivedCheckpoint(
                 rows.manifest(row), settled=bool(row["settled"]), status=row["status"], wake_at=row["wake_at"]
             )
@@ -56,22 +45,25 @@ class Archives:
     def put(self, archive: Archive, *, token: int) -> None:
         """Keep a run of which nothing is here."""
         record = archive.record
-        self._runs.put(archiving.state_of(archive, token=token))
-        self._parts.put(archive.parts)
-        self._put_checkpoints(archive.checkpoints)
-        for each in archive.journal:
-            self._journal.put(record.run_id, each, head=record.head)
+        self._tables.runs.put(archiving.state_of(archive, token=token))
+        self._tables.parts.put(archive.parts)
+        self._put_checkpoints(record.run_id, archive.checkpoints)
+        self._tables.journal.put(record.run_id, archive.journal, head=record.head, is_empty=True)
         for command in archive.inbox:
-            self._inbox.put(record.run_id, command)
-        for batch, moment in zip(archive.events, archiving.moments_told(archive), strict=True):
-            self._events.add(batch, moment)
+            self._tables.inbox.put(record.run_id, command)
+        told = zip(archive.events, archiving.moments_told(archive), strict=True)
+        self._tables.events.put([rows.of_batch(batch, moment) for batch, moment in told])
         first = archive.events[0].first if archive.events else record.events + 1
-        self._events.forget(record.run_id, first - 1)
+        self._tables.events.forget(record.run_id, first - 1)
 
-    def _put_checkpoints(self, checkpoints: Iterable[ArchivedCheckpoint]) -> None:
+    def _put_checkpoints(self, run_id: str, checkpoints: Sequence[ArchivedCheckpoint]) -> None:
         for each in checkpoints:
-            checkpoint_id = each.manifest.checkpoint_id
-            if self._database.execute("is_checkpoint", checkpoint_id=checkpoint_id).fetchone():
-                raise rules.exists_already(checkpoint_id)
-            row = rows.of_checkpoint(each.manifest, settled=each.settled, status=each.status, wake_at=each.wake_at)
-            self._database.execute("put_checkpoint", **row)
+            if self._tables.checkpoints.find(each.manifest.checkpoint_id) is not None:
+                raise rules.exists_already(each.manifest.checkpoint_id)
+        self._tables.checkpoints.put(
+            [
+                rows.of_checkpoint(each.manifest, settled=each.settled, status=each.status, wake_at=each.wake_at)
+                for each in checkpoints
+            ]
+        )
+        self._tables.runs.count_checkpoints(run_id, len(checkpoints))

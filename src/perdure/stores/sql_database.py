@@ -5,13 +5,17 @@ The statements have names; what differs between databases is their text.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from perdure.records import Owner
+
+
+Sync: TypeAlias = Literal["always", "as chosen", "later"]
+"""Whether a transaction is synced: so that it outlasts the machine, or only the process, or as the user chose."""
 
 
 class Row(Protocol):
@@ -50,15 +54,20 @@ class SqlDatabase(Protocol):
         """Run the statement of that name. Values that it has no use for are left aside."""
         ...
 
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        """Run the statement of that name once for each."""
+        ...
+
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
+        """Run for each row its statement; of each the only row that it gives, if it gives one."""
+        ...
+
     def number(self, name: str, /, **values: object) -> int:
         """The single number that a statement gives."""
         ...
 
-    def transaction(self, *, durable: bool = True, alone: bool = False) -> AbstractContextManager[None]:
-        """All or nothing. One that is not durable may be lost with the machine, not with the process.
-
-        Nothing is written by others while one lasts that is `alone`.
-        """
+    def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> AbstractContextManager[None]:
+        """All or nothing. No other one that writes overlaps with one that is `alone`."""
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:
@@ -106,6 +115,14 @@ class OfTenant:
     def execute(self, name: str, /, **values: object) -> Rows:
         """Run the statement of that name."""
         return self._database.execute(name, tenant=self._tenant, **values)
+
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        """Run it once for each of them."""
+        self._database.execute_many(name, [{**row, "tenant": self._tenant} for row in rows])
+
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
+        """Run for each row its statement."""
+        return self._database.execute_each(names, [{**row, "tenant": self._tenant} for row in rows])
 
     def number(self, name: str, /, **values: object) -> int:
         """The single number that a statement gives."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
@@ -11,7 +10,7 @@ from perdure.stores import retention as keep
 from perdure.stores import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from perdure.records import EventBatch, Retention
@@ -26,19 +25,10 @@ class EventTable:
     def __init__(self, database: OfTenant) -> None:
         self._database = database
 
-    def add(self, batch: EventBatch, moment: float | None) -> None:
-        """Add the newest batch of a run, of a commit at that moment."""
-        self._database.execute(
-            "put_batch",
-            run_id=batch.run_id,
-            first=batch.first,
-            count=batch.count,
-            checkpoint_id=batch.checkpoint_id,
-            moment=moment,
-            checksum=batch.checksum(),
-            refs=json.dumps(batch.refs),
-            data=batch.data,
-        )
+    def put(self, batches: Sequence[Mapping[str, object]]) -> None:
+        """Add the newest batches of runs."""
+        if batches:
+            self._database.execute_many("put_batch", batches)
 
     def after(self, run_id: str, number: int, *, limit: int) -> Sequence[EventBatch]:
         """The batches with events beyond a number, at most so many. Raises CheckpointDamagedError."""

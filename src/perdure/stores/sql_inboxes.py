@@ -50,7 +50,7 @@ class InboxTable:
             kind=json.dumps(waiting.kind),
             expects=None if waiting.expects is None else json.dumps(waiting.expects),
             checksum=waiting.checksum(run_id=run_id),
-            refs=json.dumps(waiting.refs),
+            refs=rows.of_refs(waiting.refs),
             data=waiting.data,
         )
         return waiting

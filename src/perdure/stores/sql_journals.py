@@ -28,17 +28,34 @@ class JournalTable:
         records = [(row["head"] == row["run_head"], rows.journal_record(row)) for row in found]
         return [record for is_of_head, record in records if is_of_head]
 
-    def put(self, run_id: str, record: JournalRecord, *, head: str | None) -> int:
-        """Add a record, or replace the one that has its key."""
-        row: dict[str, object] = {"run_id": run_id, "key": json.dumps(record.key)}
-        replaced = self._database.execute("has_record_with_parts", **row).fetchone() is not None
-        checksum = record.checksum(run_id=run_id, head=head)
-        refs = json.dumps(record.refs)
-        self._database.execute("put_record", **row, head=head, checksum=checksum, refs=refs, data=record.data)
-        return int(replaced)
+    def put(self, run_id: str, records: Sequence[JournalRecord], *, head: str | None, is_empty: bool) -> int:
+        """Add records, or replace those that have their keys. If it `is_empty`, there are none to be replaced."""
+        new = [
+            {
+                "run_id": run_id,
+                "key": json.dumps(record.key),
+                "head": head,
+                "checksum": record.checksum(run_id=run_id, head=head),
+                "refs": rows.of_refs(record.refs),
+                "data": record.data,
+            }
+            for record in records
+        ]
+        replaced = 0
+        if not is_empty:
+            keys = json.dumps([row["key"] for row in new])
+            replaced = self._database.number("count_replaced_with_parts", run_id=run_id, keys=keys)
+        self._database.execute_many("put_record", new)
+        return replaced
 
     def drop(self, run_id: str) -> int:
         """Remove all of a run."""
         removed = self._database.number("count_records_with_parts", run_id=run_id)
         self._database.execute("drop_journal", run_id=run_id)
+        self._database.execute("count_no_records", run_id=run_id)
         return removed
+
+    def drop_of_forks(self, checkpoint_id: str) -> None:
+        """Remove those of the forks that have nothing but this checkpoint."""
+        self._database.execute("drop_journals_of_forks", checkpoint_id=checkpoint_id)
+        self._database.execute("count_no_records_of_forks", checkpoint_id=checkpoint_id)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import PartDamagedError
 from perdure.records import Part
+from perdure.stores import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.stores.sql_database import OfTenant, Row
-
-SWEPT_AT_ONCE_MAX = 10_000
 
 
 class PartTable:
@@ -23,10 +22,14 @@ class PartTable:
         self._database = database
 
     def put(self, parts: Iterable[Part]) -> None:
-        """Add those that are not there yet."""
-        for part in parts:
-            refs = json.dumps(part.refs)
-            self._database.execute("put_part", hash=part.hash, kind=part.kind, refs=refs, data=part.data)
+        """Add those that are not there yet, and note that the others are needed again."""
+        # All who write take them in the same order, so that none waits for another in a circle.
+        new = [
+            {"hash": part.hash, "kind": part.kind, "refs": rows.of_refs(part.refs), "data": part.data}
+            for part in sorted(parts, key=_hash)
+        ]
+        if new:
+            self._database.execute_many("put_part", new)
 
     def closure(self, roots: Iterable[str]) -> dict[str, bytes]:
         """The bytes of these parts and of all that they refer to. Raises PartDamagedError."""
@@ -47,6 +50,15 @@ class PartTable:
             raise PartDamagedError(f"what the part {damaged!r} refers to is not what was written")
         return found
 
-    def sweep(self) -> int:
-        """Remove some of those that nothing refers to; their number."""
-        return self._database.execute("sweep", limit=SWEPT_AT_ONCE_MAX).rowcount
+    def unreachable(self, *, epoch: int, limit: int) -> Sequence[str]:
+        """Some of those that nothing refers to, and that were not put since the collection of that number began."""
+        found = self._database.execute("unreachable", epoch=epoch, limit=limit).fetchall()
+        return [row["hash"] for row in found]
+
+    def drop(self, hashes: Sequence[str], *, epoch: int) -> int:
+        """Remove these, but for those that were put since the collection began; how many were removed."""
+        return self._database.execute("drop_parts", hashes=json.dumps(hashes), epoch=epoch).rowcount
+
+
+def _hash(part: Part) -> str:
+    return part.hash

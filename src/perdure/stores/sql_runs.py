@@ -42,6 +42,36 @@ class RunTable:
         """Keep a run as it is now."""
         self._database.execute("put_run", **rows.of_run_state(state))
 
+    def commit(self, changes: Sequence[tuple[RunState, RunState]]) -> Sequence[Row | None]:
+        """Keep runs as commits leave them, if they are as they were before and have no such checkpoint yet.
+
+        Of each how many records and commands it has; None if it was left as it is.
+        """
+        names = ["advance_run" if _is_as_it_was(before, after) else "commit_run" for before, after in changes]
+        new = [rows.of_commit(after, before=before.record.head) for before, after in changes]
+        return self._database.execute_each(names, new)
+
+    def hold_at(self, state: RunState, *, is_progress: bool) -> Row | None:
+        """Hold a run for its journal, if it is as it is known: then how many records it has."""
+        record = state.record
+        return self._database.execute(
+            "hold_run_at",
+            run_id=record.run_id,
+            token=state.token,
+            owner_id=record.owner.id if record.owner else None,
+            before=record.head,
+            attempts=0 if is_progress else record.attempts,
+        ).fetchone()
+
+    def count_checkpoints(self, run_id: str, number: int) -> None:
+        """Note that a run has so many more."""
+        self._database.execute("count_checkpoints_in", run_id=run_id, by=number)
+
+    def finished(self, cutoff: float, *, besides: str, limit: int) -> Sequence[RunRecord]:
+        """Runs that have settled before that moment, and that nothing waits for or rests on."""
+        found = self._database.execute("finished_runs", besides=besides, cutoff=cutoff, limit=limit).fetchall()
+        return [record for record, _ in rows.sound_runs(found)]
+
     def next_token(self, *, above: int) -> int:
         """A token that was never given, and that is larger than that one."""
         return self._database.number("next_token", above=above)
@@ -99,3 +129,8 @@ class RunTable:
         """The forks that have nothing but a checkpoint of this run, each with that checkpoint."""
         found = self._database.execute("forks_that_rest", run_id=run_id).fetchall()
         return {row["run_id"]: row["parent_checkpoint_id"] for row in found}
+
+
+def _is_as_it_was(before: RunState, after: RunState) -> bool:
+    old, new = before.record, after.record
+    return (old.settled, old.status, old.wake_at) == (new.settled, new.status, new.wake_at)

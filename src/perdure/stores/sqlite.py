@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.backend import BackedStore
+from perdure.stores.backed import BackedStore
+from perdure.stores.durability import require_durability
 from perdure.stores.owners import LEASE_SECONDS, Owners
 from perdure.stores.sql_backend import SqlBackend
 from perdure.stores.sqlite_database import SqliteDatabase
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.clock import Clock
+    from perdure.stores.durability import Durability
     from perdure.stores.watching import Pause
 
 
 class SqliteStore(BackedStore[SqlBackend]):
-    """Runs in a SQLite file. The file is opened when it is first needed."""
+    """Runs in a SQLite file. The file is opened when it is first needed.
+
+    With a `durability` of "os" what is written outlasts the process, but perhaps not a power cut.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class SqliteStore(BackedStore[SqlBackend]):
         pause: Pause = real_pause,
         database: Callable[[Path], SqliteDatabase] = SqliteDatabase,
         lease_seconds: float = LEASE_SECONDS,
+        durability: Durability = "commit",
     ) -> None:
         if os.fspath(path) in {"", ":memory:"}:
             raise WorkflowCheckpointException("runs are kept in a file; give its path, or use the in-memory storage")
@@ -47,9 +53,12 @@ class SqliteStore(BackedStore[SqlBackend]):
             clock=clock or SystemClock(),
             database=database,
             lease_seconds=lease_seconds,
+            durability=require_durability(durability),
         )
         worker = Worker(f"perdure {self.path.name}", open_backend)
-        super().__init__(f"sqlite:{self.path.resolve()}", worker, pause=pause)
+        # With a connection of its own it reads while others are written to.
+        collector = Worker(f"perdure {self.path.name} collector", open_backend)
+        super().__init__(f"sqlite:{self.path.resolve()}", worker, collector=collector, pause=pause)
 
 
 def sqlite_backend(
@@ -59,7 +68,10 @@ def sqlite_backend(
     clock: Clock,
     database: Callable[[Path], SqliteDatabase] = SqliteDatabase,
     lease_seconds: float = LEASE_SECONDS,
+    durability: Durability = "commit",
 ) -> SqlBackend:
     """What the store's thread does with the file."""
     owners = Owners(path.with_name(f"{path.name}-owners"), lease_seconds=lease_seconds)
-    return SqlBackend(database(path), owners, retention=retention, clock=clock)
+    opened = database(path)
+    opened.durability = durability
+    return SqlBackend(opened, owners, retention=retention, clock=clock)

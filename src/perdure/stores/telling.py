@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.records import FullHistory
 from perdure.stores import retention as keep
-from perdure.stores.besides import closure
+from perdure.stores.placing import closure
 from perdure.stores.runevents import Forgotten, Span
 
 if TYPE_CHECKING:
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from perdure.records import EventBatch, Retention
     from perdure.stores.document import Document, LogEntry
     from perdure.stores.documents import Documents
+    from perdure.stores.protecting import Protection
     from perdure.stores.runevents import RunEvents
     from perdure.stores.runfiles import RunFiles
-    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.runline import RunLine
+    from perdure.stores.runlog import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class Telling:
     clock: Clock
     documents: Documents
     files: RunFiles[RunEvents]
+    protection: Protection
 
     def batches(self, log: RunLog, run: RunLine, *, after: int, limit: int) -> list[EventBatch]:
         """The first batches with events behind that number. Raises CheckpointDamagedError."""
@@ -83,6 +86,7 @@ class Telling:
                 parts = tuple(closure(batch.refs, document.parts.get).values())
                 kept.append(Forgotten(batch, document.entry.moment, parts))
         if kept:
+            self.protection.note({ref for each in kept for ref in each.refs})
             self.files.named(log.path.name).append(run, kept)
 
 

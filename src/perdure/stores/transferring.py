@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from perdure.stores.gathering import Gathering
     from perdure.stores.layout import Layout
     from perdure.stores.owners import Owners
-    from perdure.stores.runlog import RunLine, RunLog
+    from perdure.stores.runline import RunLine
+    from perdure.stores.runlog import RunLog
     from perdure.stores.telling import Telling
 
 
@@ -73,8 +74,10 @@ class Transferring:
         if line is None or state is None:
             return False
         self.layout.counter.note_change()
-        # What has moved to another store must not come alive here, not after a power cut either.
+        # What has moved to another store must not come alive here, not after a power cut either,
+        # and although nothing else may be synced here.
         log.append(replace(line, change="release", state=rules.released(state, halt=halt), subject=None), sync=True)
+        self.layout.logs.secure(log)
         return True
 
     def _is_given_up(self, owner: Owner) -> bool:

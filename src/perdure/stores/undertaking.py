@@ -37,6 +37,7 @@ class Undertakings:
     def __init__(self, disk: Disk, directory: Path, places: Mapping[Place, Path]) -> None:
         self._disk = disk
         self._directory = directory
+        self._plan = directory / _PLAN
         self._places = places
 
     def undertake(self, files: Sequence[tuple[Target, bytes]], *, removed: Iterable[Target]) -> None:
@@ -51,7 +52,7 @@ class Undertakings:
     @property
     def is_unfinished(self) -> bool:
         """Whether a crash has left something undone."""
-        return self._disk.stamp(self._directory / _PLAN) is not None
+        return self._disk.stamp(self._plan) is not None
 
     def finish(self) -> None:
         """Carry out the plan. To do so again does no harm as long as it stands."""

@@ -16,8 +16,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from perdure.stores.jobs import Awaited, Posted
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perdure.stores.jobs import Job
 
 
 class Closable(Protocol):
@@ -33,12 +37,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Job(Generic[R, T]):
-    work: Callable[[R], T]
-    future: Future[T]
-
-
-@dataclass(frozen=True, slots=True)
 class _Closing:
     """Close the resource, and end the thread unless it is only for a while."""
 
@@ -46,11 +44,13 @@ class _Closing:
     future: Future[None]
 
 
-_Jobs: TypeAlias = "queue.SimpleQueue[_Job[R, Any] | _Closing]"
+_Jobs: TypeAlias = "queue.SimpleQueue[Job[R] | _Closing]"
 
 
 class Worker(Generic[R]):
     """Runs jobs on a resource that `open_resource` opens."""
+
+    is_here = False
 
     def __init__(self, name: str, open_resource: Callable[[], R]) -> None:
         self._name = name
@@ -60,7 +60,9 @@ class Worker(Generic[R]):
 
     async def do(self, work: Callable[[R], T]) -> T:
         """The result of the job, awaited."""
-        return await asyncio.wrap_future(self.post(work))
+        job = Awaited(work)
+        self._put(job)
+        return await job.future
 
     def do_blocking(self, work: Callable[[R], T]) -> T:
         """The result of the job, waited for by the calling thread."""
@@ -68,12 +70,15 @@ class Worker(Generic[R]):
 
     def post(self, work: Callable[[R], T]) -> Future[T]:
         """Hand in a job without waiting for it."""
-        future: Future[T] = Future()
+        job = Posted(work)
+        self._put(job)
+        return job.future
+
+    def _put(self, job: Job[R]) -> None:
         with _lock:
             if self._jobs is None:
                 self._jobs = self._start()
-            self._jobs.put(_Job(work, future))
-        return future
+            self._jobs.put(job)
 
     async def close(self) -> None:
         """Finish the jobs handed in so far and close the resource. A further job opens it again."""
@@ -114,21 +119,20 @@ def _run(jobs: _Jobs[R], open_resource: Callable[[], R]) -> None:
             resource = None
             if job.is_last:
                 return
-        elif job.future.set_running_or_notify_cancel():
+        elif job.begin():
             resource = _do(job, resource, open_resource)
         # What the job holds must not live on until the next one comes.
         del job
 
 
-def _do(job: _Job[R, Any], resource: R | None, open_resource: Callable[[], R]) -> R | None:
+def _do(job: Job[R], resource: R | None, open_resource: Callable[[], R]) -> R | None:
     """Do the job; the resource that is open afterwards."""
     try:
         resource = resource or open_resource()
-        result = job.work(resource)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits for the job
-        job.future.set_exception(error)
+        job.fail(error)
     else:
-        job.future.set_result(result)
+        job.do(resource)
     return resource
 
 

@@ -124,6 +124,11 @@ class SimulatedDisk(Disk):
                 self._settle(naming)
 
     @override
+    def secure(self, path: Path) -> None:
+        self.sync_file(path)
+        self.sync_directory(path.parent)
+
+    @override
     def stamp(self, path: Path) -> Stamp | None:
         match self._find(path):
             case _File() as file:

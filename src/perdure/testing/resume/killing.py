@@ -17,11 +17,12 @@ from perdure.testing.resume.points import is_resuming, reach
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from perdure.records import Claim, Command, Commit, JournalRecord
     from perdure.stores.port import Store
+    from perdure.stores.sql_database import Sync
 
 _OPEN_INTENT = b'"open"'
 
@@ -69,9 +70,22 @@ class KillingDatabase(SqliteDatabase):
         with writing.operation(name):
             return super().execute(name, **parameters)
 
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        if rows:
+            with writing.operation(name):
+                super().execute_many(name, rows)
+
+    def execute_each(
+        self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
+    ) -> Sequence[sqlite3.Row | None]:
+        if not names:
+            return []
+        with writing.operation(names[0]):
+            return super().execute_each(names, rows)
+
     @contextmanager
-    def transaction(self, *, durable: bool = True, alone: bool = False) -> Generator[None]:
-        with writing.operation("transaction"), super().transaction(durable=durable, alone=alone):
+    def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
+        with writing.operation("transaction"), super().transaction(sync, alone=alone):
             self._is_writing = True
             try:
                 yield

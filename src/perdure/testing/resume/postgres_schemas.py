@@ -16,12 +16,14 @@ from perdure.stores.postgres_target import Target
 from perdure.testing.resume.operations import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
     import psycopg
 
+    from perdure.stores.postgres_database import Pipelined
     from perdure.stores.postgres_target import Columns, Connection
+    from perdure.stores.sql_database import Sync
     from perdure.testing.resume.chance import Chance
 
 _FLIP: Final = 0x20
@@ -36,15 +38,29 @@ _WHOLE: Final = (("checkpoints", "header", "checkpoint_id"), ("parts", "data", "
 class KillingPostgres(PostgresDatabase):
     """A database with points around each statement of a transaction, and around its end."""
 
-    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns]:
+    def execute(self, name: str, /, **values: object) -> psycopg.Cursor[Columns] | Pipelined:
         if self._held.connection is None:
             return super().execute(name, **values)
         with writing.operation(name):
             return super().execute(name, **values)
 
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        if rows:
+            with writing.operation(name):
+                super().execute_many(name, rows)
+
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Columns | None]:
+        if not names:
+            return []
+        with writing.operation(names[0]):
+            return super().execute_each(names, rows)
+
     @contextlib.contextmanager
-    def transaction(self, *, durable: bool = True, alone: bool = False, lazy: bool = False) -> Generator[None]:
-        with writing.operation("transaction"), super().transaction(durable=durable, alone=alone, lazy=lazy):
+    def transaction(
+        self, sync: Sync = "as chosen", *, alone: bool = False, lazy: bool = False, pipelined: bool = False
+    ) -> Generator[None]:
+        whole = super().transaction(sync, alone=alone, lazy=lazy, pipelined=pipelined)
+        with writing.operation("transaction"), whole:
             yield
             # All statements are done, and none of them counts yet.
             writing.point("before COMMIT")

@@ -24,6 +24,7 @@ from perdure.testing.stores.ids import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConf
 from perdure.testing.stores.inboxes import InboxConformance
 from perdure.testing.stores.journals import JournalConformance
 from perdure.testing.stores.lives import LifeConformance
+from perdure.testing.stores.pieces import PieceConformance, PieceTransferConformance
 from perdure.testing.stores.reading import ReadingConformance
 from perdure.testing.stores.removals import RemovalConformance
 from perdure.testing.stores.reopening import ReopeningConformance
@@ -58,6 +59,7 @@ class StoreConformance(
     TokenConformance,
     HaltConformance,
     CommitConformance,
+    PieceConformance,
     IdConformance,
     ForkConformance,
     JournalConformance,
@@ -77,6 +79,7 @@ class StoreConformance(
 class TenantViewConformance(
     AgendaConformance,
     TransferConformance,
+    PieceTransferConformance,
     ClosingConformance,
     ReopeningConformance,
     RemovalConformance,

@@ -47,6 +47,37 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
     halt = excluded.halt;
 
+-- name: commit_run
+-- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id. How many records and
+-- commands the run has.
+UPDATE runs SET
+    head = %(head)s, position = %(position)s, settled = %(settled)s, status = %(status)s, wake_at = %(wake_at)s,
+    events = %(events)s, checksum = %(checksum)s, moment = %(moment)s, attempts = 0, checkpoints = checkpoints + 1
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
+    AND head IS NOT DISTINCT FROM %(before)s
+    AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)
+RETURNING records, commands;
+
+-- name: advance_run
+-- The same for a run that goes on as it did.
+UPDATE runs SET
+    head = %(head)s, position = %(position)s, events = %(events)s, checksum = %(checksum)s, moment = %(moment)s,
+    attempts = 0, checkpoints = checkpoints + 1
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
+    AND head IS NOT DISTINCT FROM %(before)s
+    AND NOT EXISTS (SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(head)s)
+RETURNING records, commands;
+
+-- name: hold_run_at
+-- A run for whose journal something comes, if it is as it was known before. How many records it has.
+UPDATE runs SET attempts = %(attempts)s
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
+    AND head IS NOT DISTINCT FROM %(before)s
+RETURNING records;
+
+-- name: count_checkpoints_in
+UPDATE runs SET checkpoints = checkpoints + %(by)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
 -- name: drop_run
 -- Its checkpoints, its journal, its inbox and its events go with it.
 DELETE FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
@@ -134,8 +165,10 @@ SELECT coalesce(sum(number), 0)::BIGINT FROM pruned WHERE tenant = %(tenant)s;
 DELETE FROM pruned WHERE tenant = %(tenant)s;
 
 -- name: put_part
-INSERT INTO parts (tenant, hash, kind, refs, data) VALUES (%(tenant)s, %(hash)s, %(kind)s, %(refs)s, %(data)s)
-ON CONFLICT (tenant, hash) DO NOTHING;
+-- Add it, or note that it is put again: a collection that has begun before leaves it.
+INSERT INTO parts (tenant, hash, epoch, kind, refs, data)
+VALUES (%(tenant)s, %(hash)s, (SELECT epoch FROM collections), %(kind)s, %(refs)s, %(data)s)
+ON CONFLICT (tenant, hash) DO UPDATE SET epoch = excluded.epoch WHERE parts.epoch < excluded.epoch;
 
 -- name: put_checkpoint
 INSERT INTO checkpoints (
@@ -158,9 +191,10 @@ INSERT INTO journal (tenant, run_id, key, head, checksum, refs, data)
 SELECT %(tenant)s, %(run_id)s, %(key)s, %(head)s, %(checksum)s, %(refs)s, %(data)s
 WHERE NOT EXISTS (SELECT 1 FROM replaced);
 
--- name: has_record_with_parts
-SELECT 1 FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s
-    AND hashtextextended(key, 0) = hashtextextended(%(key)s, 0) AND key = %(key)s AND refs <> '[]';
+-- name: count_replaced_with_parts
+-- How many records of these keys have parts.
+SELECT count(*) FROM journal
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND key = ANY(%(keys)s::TEXT[]) AND refs <> '[]';
 
 -- name: journal
 -- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
@@ -175,11 +209,18 @@ SELECT count(*) FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s A
 -- name: drop_journal
 DELETE FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
+-- name: count_no_records
+UPDATE runs SET records = 0 WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
 -- name: drop_journals_of_forks
 -- Those of the forks that have nothing but this checkpoint.
 DELETE FROM journal WHERE tenant = %(tenant)s AND run_id IN (
     SELECT run_id FROM runs WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id = %(checkpoint_id)s
 );
+
+-- name: count_no_records_of_forks
+UPDATE runs SET records = 0
+WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id = %(checkpoint_id)s;
 
 -- name: put_command
 INSERT INTO inbox (number, tenant, run_id, id, kind, expects, checksum, refs, data)
@@ -272,9 +313,6 @@ ORDER BY first LIMIT %(limit)s;
 -- The oldest ones of a run, up to this one.
 DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <= %(last)s;
 
--- name: is_checkpoint
-SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
-
 -- name: checkpoint
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
 
@@ -312,7 +350,8 @@ ORDER BY sequence DESC LIMIT 1;
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s ORDER BY position DESC LIMIT 1;
 
 -- name: drop_checkpoint
-DELETE FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
+DELETE FROM checkpoints
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND position = %(position)s AND checkpoint_id = %(checkpoint_id)s;
 
 -- name: prune_but_newest
 -- All but the newest so many of a run; never its head, nor what a fork rests on.
@@ -332,17 +371,24 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: prune_older
--- Those of a run that are older; never its head, nor what a fork rests on.
+-- Those of a run that are older; never its head, nor what a fork rests on. The later ones of a run are the younger ones.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = %(tenant)s AND run_id = %(run_id)s
+        AND position < coalesce(
+            (
+                SELECT position FROM checkpoints
+                WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND moment >= %(cutoff)s ORDER BY position LIMIT 1
+            ),
+            9223372036854775807
+        )
         AND moment < %(cutoff)s
         AND checkpoint_id <> %(head)s
         AND checkpoint_id NOT IN (
             SELECT parent_checkpoint_id FROM runs
             WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
-    ORDER BY moment LIMIT %(limit)s
+    ORDER BY position LIMIT %(limit)s
 );
 
 -- name: finished_runs
@@ -374,10 +420,15 @@ WITH RECURSIVE wanted (hash) AS (
 SELECT parts.hash, parts.kind, parts.refs, parts.data, parts.refs ~ '^\[("\w+"(, ?"\w+")*)?\]$' AS has_refs
 FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash;
 
--- name: sweep
--- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not. Nobody writes
--- meanwhile. What is no JSON any more is an error, not a reason to remove anything. Paths may be text that the server
--- can't have, such as \u0000, so each escape in them is left out before they are read; in hashes there are none.
+-- name: begin_collection
+-- The number of the collection that begins. Parts that are put from now on have at least this epoch.
+UPDATE collections SET epoch = epoch + 1 RETURNING epoch;
+
+-- name: unreachable
+-- Some of the parts that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put since
+-- the collection has begun. What is no JSON any more is an error, not a reason to remove anything. Paths may be text that
+-- the server can't have, such as \u0000, so each escape in them is left out before they are read; in hashes there are
+-- none.
 WITH RECURSIVE needed (hash) AS (
     (
         SELECT (json_each_text(regexp_replace(toc::JSON::TEXT, '\\.', '', 'g')::JSON)).value COLLATE "C"
@@ -393,11 +444,13 @@ WITH RECURSIVE needed (hash) AS (
     SELECT json_array_elements_text(parts.refs::JSON) COLLATE "C"
     FROM needed JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = needed.hash
 )
-DELETE FROM parts WHERE tenant = %(tenant)s AND hash IN (
-    SELECT hash FROM parts
-    WHERE tenant = %(tenant)s AND NOT EXISTS (SELECT 1 FROM needed WHERE needed.hash = parts.hash)
-    LIMIT %(limit)s
-);
+SELECT hash FROM parts
+WHERE tenant = %(tenant)s AND epoch < %(epoch)s AND NOT EXISTS (SELECT 1 FROM needed WHERE needed.hash = parts.hash)
+LIMIT %(limit)s;
+
+-- name: drop_parts
+-- These, unless they were put since.
+DELETE FROM parts WHERE tenant = %(tenant)s AND hash = ANY(%(hashes)s::TEXT[]) AND epoch < %(epoch)s;
 
 -- name: count_checkpoints
 SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s;

@@ -44,6 +44,48 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
     halt = excluded.halt;
 
+-- name: commit_run
+-- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id: `of_run` and `at` are the
+-- run and the position that it may be named after. How many records and commands the run has.
+UPDATE runs SET
+    head = :head, position = :position, settled = :settled, status = :status, wake_at = :wake_at, events = :events,
+    checksum = :checksum, moment = :moment, attempts = 0, checkpoints = checkpoints + 1
+WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
+    AND NOT EXISTS (
+        SELECT 1 FROM checkpoints
+        WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :head
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM checkpoints INDEXED BY checkpoints_by_name
+        WHERE tenant = :tenant AND checkpoint_id = :head AND checkpoint_id <> run_id || '@' || position
+    )
+RETURNING records, commands;
+
+-- name: advance_run
+-- The same for a run that goes on as it did: no index has to be changed for what is not set.
+UPDATE runs SET
+    head = :head, position = :position, events = :events, checksum = :checksum, moment = :moment, attempts = 0,
+    checkpoints = checkpoints + 1
+WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
+    AND NOT EXISTS (
+        SELECT 1 FROM checkpoints
+        WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :head
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM checkpoints INDEXED BY checkpoints_by_name
+        WHERE tenant = :tenant AND checkpoint_id = :head AND checkpoint_id <> run_id || '@' || position
+    )
+RETURNING records, commands;
+
+-- name: hold_run_at
+-- A run for whose journal something comes, if it is as it was known before. How many records it has.
+UPDATE runs SET attempts = :attempts
+WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
+RETURNING records;
+
+-- name: count_checkpoints_in
+UPDATE runs SET checkpoints = checkpoints + :by WHERE tenant = :tenant AND run_id = :run_id;
+
 -- name: drop_run
 -- Its checkpoints, its journal, its inbox and its events go with it.
 DELETE FROM runs WHERE tenant = :tenant AND run_id = :run_id;
@@ -103,12 +145,20 @@ WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > :a
 ORDER BY wake_at LIMIT :limit;
 
 -- name: forks_that_rest
--- The forks that have nothing but a checkpoint of this run.
+-- The forks that have nothing but a checkpoint of this run, which is named after its position, or not.
 SELECT fork.run_id, fork.parent_checkpoint_id
 FROM runs AS fork
-CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
-WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
-    AND checkpoints.run_id = :run_id AND fork.run_id <> :run_id;
+CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = :run_id
+    AND checkpoints.position = CAST(substr(fork.parent_checkpoint_id, length(:run_id) + 2) AS INTEGER)
+    AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND fork.run_id <> :run_id
+UNION
+SELECT fork.run_id, fork.parent_checkpoint_id
+FROM runs AS fork
+CROSS JOIN checkpoints INDEXED BY checkpoints_by_name
+    ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+    AND checkpoints.checkpoint_id <> checkpoints.run_id || '@' || checkpoints.position AND checkpoints.run_id = :run_id
+WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL AND fork.run_id <> :run_id;
 
 -- name: count_checkpoints_of_run
 SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id;
@@ -140,8 +190,12 @@ SELECT coalesce(sum(value), 0) FROM counters WHERE tenant = :tenant AND name = '
 UPDATE counters SET value = 0 WHERE tenant = :tenant AND name = 'pruned';
 
 -- name: put_part
-INSERT INTO parts (tenant, hash, kind, refs, data) VALUES (:tenant, :hash, :kind, :refs, :data)
-ON CONFLICT (tenant, hash) DO NOTHING;
+-- Add it, or note that it is put again: a collection that has begun before leaves it.
+INSERT INTO parts (tenant, hash, epoch, kind, refs, data)
+VALUES (
+    :tenant, :hash, coalesce((SELECT value FROM counters WHERE tenant = '' AND name = 'epoch'), 0), :kind, :refs, :data
+)
+ON CONFLICT (tenant, hash) DO UPDATE SET epoch = excluded.epoch WHERE epoch < excluded.epoch;
 
 -- name: put_checkpoint
 INSERT INTO checkpoints (
@@ -158,8 +212,10 @@ VALUES (:tenant, :run_id, :key, :head, :checksum, :refs, :data)
 ON CONFLICT (tenant, run_id, key) DO UPDATE SET
     head = excluded.head, checksum = excluded.checksum, refs = excluded.refs, data = excluded.data;
 
--- name: has_record_with_parts
-SELECT 1 FROM journal WHERE tenant = :tenant AND run_id = :run_id AND key = :key AND refs <> '[]';
+-- name: count_replaced_with_parts
+-- How many records of these keys have parts.
+SELECT count(*) FROM journal
+WHERE tenant = :tenant AND run_id = :run_id AND key IN (SELECT value FROM json_each(:keys)) AND refs <> '[]';
 
 -- name: journal
 -- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
@@ -174,11 +230,18 @@ SELECT count(*) FROM journal WHERE tenant = :tenant AND run_id = :run_id AND ref
 -- name: drop_journal
 DELETE FROM journal WHERE tenant = :tenant AND run_id = :run_id;
 
+-- name: count_no_records
+UPDATE runs SET records = 0 WHERE tenant = :tenant AND run_id = :run_id;
+
 -- name: drop_journals_of_forks
 -- Those of the forks that have nothing but this checkpoint.
 DELETE FROM journal WHERE tenant = :tenant AND run_id IN (
     SELECT run_id FROM runs WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id = :checkpoint_id
 );
+
+-- name: count_no_records_of_forks
+UPDATE runs SET records = 0
+WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id = :checkpoint_id;
 
 -- name: put_command
 INSERT INTO inbox (number, tenant, run_id, id, kind, expects, checksum, refs, data)
@@ -267,11 +330,13 @@ ORDER BY first LIMIT :limit;
 -- The oldest ones of a run, up to this one.
 DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first <= :last;
 
--- name: is_checkpoint
-SELECT 1 FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
-
 -- name: checkpoint
-SELECT * FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
+-- `of_run` and `at` are the run and the position that it may be named after.
+SELECT * FROM checkpoints
+WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :checkpoint_id
+UNION ALL
+SELECT * FROM checkpoints INDEXED BY checkpoints_by_name
+WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id AND checkpoint_id <> run_id || '@' || position;
 
 -- name: checkpoints
 SELECT * FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
@@ -300,7 +365,8 @@ WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence DESC
 SELECT * FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id ORDER BY position DESC LIMIT 1;
 
 -- name: drop_checkpoint
-DELETE FROM checkpoints WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id;
+DELETE FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id AND checkpoint_id = :checkpoint_id
+    AND position = :position;
 
 -- name: prune_but_newest
 -- All but the newest so many of a run; never its head, nor what a fork rests on.
@@ -320,17 +386,24 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: prune_older
--- Those of a run that are older; never its head, nor what a fork rests on.
+-- Those of a run that are older; never its head, nor what a fork rests on. The later ones of a run are the younger ones.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = :tenant AND run_id = :run_id
+        AND position < coalesce(
+            (
+                SELECT position FROM checkpoints
+                WHERE tenant = :tenant AND run_id = :run_id AND moment >= :cutoff ORDER BY position LIMIT 1
+            ),
+            9223372036854775807
+        )
         AND moment < :cutoff
         AND checkpoint_id <> :head
         AND checkpoint_id NOT IN (
             SELECT parent_checkpoint_id FROM runs
             WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id IS NOT NULL
         )
-    ORDER BY moment LIMIT :limit
+    ORDER BY position LIMIT :limit
 );
 
 -- name: finished_runs
@@ -343,9 +416,18 @@ WHERE tenant = :tenant
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.tenant = :tenant AND inbox.run_id = runs.run_id)
     AND NOT EXISTS (
         SELECT 1 FROM runs AS fork
-        JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+        CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = runs.run_id
+            AND checkpoints.position = CAST(substr(fork.parent_checkpoint_id, length(runs.run_id) + 2) AS INTEGER)
+            AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
         WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM runs AS fork
+        CROSS JOIN checkpoints INDEXED BY checkpoints_by_name
+            ON checkpoints.tenant = :tenant AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
+            AND checkpoints.checkpoint_id <> checkpoints.run_id || '@' || checkpoints.position
             AND checkpoints.run_id = runs.run_id
+        WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id IS NOT NULL
     )
 ORDER BY moment LIMIT :limit;
 
@@ -361,24 +443,35 @@ WITH RECURSIVE wanted (hash) AS (
 SELECT parts.hash, parts.kind, parts.refs, parts.data, json_valid(parts.refs) AS has_refs
 FROM wanted JOIN parts ON parts.tenant = :tenant AND parts.hash = wanted.hash;
 
--- name: sweep
--- Remove some of the parts that no checkpoint, journal, inbox or event refers to, directly or not.
-DELETE FROM parts WHERE tenant = :tenant AND hash IN (
-    WITH RECURSIVE needed (hash) AS (
-        SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root WHERE checkpoints.tenant = :tenant
-        UNION
-        SELECT root.value FROM journal, json_each(journal.refs) AS root WHERE journal.tenant = :tenant
-        UNION
-        SELECT root.value FROM inbox, json_each(inbox.refs) AS root WHERE inbox.tenant = :tenant
-        UNION
-        SELECT root.value FROM events, json_each(events.refs) AS root WHERE events.tenant = :tenant
-        UNION
-        SELECT ref.value
-        FROM needed JOIN parts ON parts.tenant = :tenant AND parts.hash = needed.hash, json_each(parts.refs) AS ref
-    )
-    SELECT hash FROM parts
-    WHERE tenant = :tenant AND hash NOT IN (SELECT hash FROM needed WHERE hash IS NOT NULL) LIMIT :limit
-);
+-- name: begin_collection
+-- The number of the collection that begins. Parts that are put from now on have at least this epoch.
+INSERT INTO counters (tenant, name, value) VALUES ('', 'epoch', 1)
+ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
+RETURNING value;
+
+-- name: unreachable
+-- Some of the parts that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put since
+-- the collection has begun.
+WITH RECURSIVE needed (hash) AS (
+    SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root WHERE checkpoints.tenant = :tenant
+    UNION
+    SELECT root.value FROM journal, json_each(journal.refs) AS root WHERE journal.tenant = :tenant
+    UNION
+    SELECT root.value FROM inbox, json_each(inbox.refs) AS root WHERE inbox.tenant = :tenant
+    UNION
+    SELECT root.value FROM events, json_each(events.refs) AS root WHERE events.tenant = :tenant
+    UNION
+    SELECT ref.value
+    FROM needed JOIN parts ON parts.tenant = :tenant AND parts.hash = needed.hash, json_each(parts.refs) AS ref
+)
+SELECT hash FROM parts
+WHERE tenant = :tenant AND epoch < :epoch AND hash NOT IN (SELECT hash FROM needed WHERE hash IS NOT NULL)
+LIMIT :limit;
+
+-- name: drop_parts
+-- These, unless they were put since.
+DELETE FROM parts
+WHERE tenant = :tenant AND hash IN (SELECT value FROM json_each(:hashes)) AND epoch < :epoch;
 
 -- name: count_checkpoints
 SELECT count(*) FROM checkpoints WHERE tenant = :tenant;

@@ -78,15 +78,12 @@ CREATE TABLE checkpoints (
 
 CREATE UNIQUE INDEX checkpoints_of_run ON checkpoints (tenant, run_id, position);
 
-CREATE INDEX checkpoints_in_order ON checkpoints (tenant, sequence);
-
 CREATE INDEX checkpoints_of_workflow ON checkpoints (tenant, hashtextextended(workflow_name, 0), sequence);
-
-CREATE INDEX checkpoints_by_age ON checkpoints (tenant, run_id, moment);
 
 CREATE TABLE parts (
     tenant TEXT COLLATE "C" NOT NULL,
     hash TEXT COLLATE "C" NOT NULL,
+    epoch BIGINT NOT NULL,              -- how many collections had begun when it was put last
     kind TEXT COLLATE "C" NOT NULL,
     refs TEXT COLLATE "C" NOT NULL,     -- a JSON array of hashes
     data BYTEA NOT NULL,
@@ -140,6 +137,13 @@ CREATE TABLE events (
 
 CREATE UNIQUE INDEX events_of_run ON events (tenant, run_id, first);
 
+-- How many collections have begun. No transaction that writes overlaps with the one that begins a collection.
+CREATE TABLE collections (
+    epoch BIGINT NOT NULL
+);
+
+INSERT INTO collections (epoch) VALUES (0);
+
 -- How much was removed since parts were last collected. Rows are only added: nobody waits for another to count.
 CREATE TABLE pruned (
     tenant TEXT COLLATE "C" NOT NULL,
@@ -190,24 +194,18 @@ CREATE FUNCTION session_key(session TEXT) RETURNS BIGINT LANGUAGE sql STABLE AS 
     SELECT hashtextextended(current_schema() || ' ' || session, 3)
 $$;
 
-CREATE FUNCTION count_checkpoint() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+-- What is added to a run is counted by the statement that changes the run, but for records, which may replace others,
+-- and commands.
+CREATE FUNCTION count_lost_checkpoint() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'INSERT' THEN
-        UPDATE runs SET checkpoints = checkpoints + 1 WHERE tenant = NEW.tenant AND run_id = NEW.run_id;
-    ELSE
-        UPDATE runs SET checkpoints = checkpoints - 1 WHERE tenant = OLD.tenant AND run_id = OLD.run_id;
-    END IF;
+    UPDATE runs SET checkpoints = checkpoints - 1 WHERE tenant = OLD.tenant AND run_id = OLD.run_id;
     RETURN NULL;
 END
 $$;
 
 CREATE FUNCTION count_record() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    IF TG_OP = 'INSERT' THEN
-        UPDATE runs SET records = records + 1 WHERE tenant = NEW.tenant AND run_id = NEW.run_id;
-    ELSE
-        UPDATE runs SET records = records - 1 WHERE tenant = OLD.tenant AND run_id = OLD.run_id;
-    END IF;
+    UPDATE runs SET records = records + 1 WHERE tenant = NEW.tenant AND run_id = NEW.run_id;
     RETURN NULL;
 END
 $$;
@@ -247,10 +245,10 @@ $$;
 CREATE TRIGGER forks_hold_parent BEFORE INSERT ON runs
 FOR EACH ROW WHEN (NEW.position = -1 AND NEW.parent_checkpoint_id IS NOT NULL) EXECUTE FUNCTION hold_parent();
 
-CREATE TRIGGER checkpoints_counted AFTER INSERT OR DELETE ON checkpoints
-FOR EACH ROW EXECUTE FUNCTION count_checkpoint();
+CREATE TRIGGER checkpoints_counted AFTER DELETE ON checkpoints
+FOR EACH ROW EXECUTE FUNCTION count_lost_checkpoint();
 
-CREATE TRIGGER journal_counted AFTER INSERT OR DELETE ON journal
+CREATE TRIGGER journal_counted AFTER INSERT ON journal
 FOR EACH ROW EXECUTE FUNCTION count_record();
 
 CREATE TRIGGER inbox_counted AFTER INSERT OR DELETE ON inbox

@@ -1,0 +1,101 @@
+"""What a commit waits for, and what is left of a process that was killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from test_processes import OK, Child
+from typing_extensions import override
+
+from perdure import FileCheckpointStorage, SqliteCheckpointStorage
+from perdure.records import Halt
+from perdure.stores.disk import Disk
+from perdure.stores.file import FileStore
+from perdure.stores.sqlite import SqliteStore
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, raw_part, text_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from perdure.stores.port import Store
+
+
+class SyncCountingDisk(Disk):
+    """Counts how often the machine's disk was waited for."""
+
+    def __init__(self, durability: Literal["commit", "os"]) -> None:
+        super().__init__(durability=durability)
+        self.syncs = 0
+
+    @override
+    def _sync(self, descriptor: int, *, data_only: bool = False) -> None:
+        self.syncs += 1
+        super()._sync(descriptor, data_only=data_only)
+
+
+async def test_a_commit_waits_for_its_file_and_for_its_name_and_for_nothing_else(tmp_path: Path) -> None:
+    disk = SyncCountingDisk("commit")
+    store = FileStore(tmp_path, disk=disk)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    constant = text_part("constant")
+    await run.commit({"constant": constant})
+    for step in range(10):
+        disk.syncs = 0
+        await run.commit({"constant": constant, "a": text_part(f"{step}")}, events=events("told"))
+        assert disk.syncs == 2
+    disk.syncs = 0
+    for _ in range(100):
+        await run.commit()
+    assert disk.syncs < 2.1 * 100, "the log of the run waits seldom"
+    await store.close()
+
+
+async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_system_is_to_keep_it(tmp_path: Path) -> None:
+    disk = SyncCountingDisk("os")
+    store = FileStore(tmp_path, disk=disk)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    for step in range(40):
+        await run.commit({"a": text_part(f"{step}"), "b": raw_part(f"{step}".encode() * 9000)}, events=events("told"))
+    await run.note(finished("a", "x", raw_part(b"x" * 9000)))
+    await run.post(command("a", "x", raw_part(b"y" * 9000)))
+    await run.rewind("r@3")
+    await store.delete("r@2")
+    await run.release()
+    await store.collect()
+    assert disk.syncs == 0
+    assert await store.close_run("r", halt=Halt("exported", "2024-01-01T00:00:00+00:00", "it moved"))
+    assert disk.syncs > 0, "it must not come alive here while it goes on elsewhere"
+    await store.close()
+
+
+def test_other_words_are_refused_with_what_is_possible(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"durability": "sometimes"}
+    makes: list[Callable[[], object]] = [
+        lambda: FileCheckpointStorage(tmp_path, **words),
+        lambda: SqliteCheckpointStorage(tmp_path / "runs.db", **words),
+    ]
+    for make in makes:
+        with pytest.raises(ValueError, match=r"durability='sometimes' is none; give 'commit' .* or 'os'"):
+            make()
+
+
+@pytest.mark.parametrize("kind", ["file os", "sqlite os"])
+async def test_a_killed_process_loses_nothing_that_the_system_was_to_keep(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    told: list[str] = []
+    for commits in (3, 20):
+        with Child(kind, path) as child:
+            assert child.ask("claim", run="r") == OK
+            child.tell("commit on and on", run="r")
+            told += [child.hear() for _ in range(commits)]
+            child.kill()
+    store: Store = FileStore(path) if kind.startswith("file") else SqliteStore(path)
+    record, history = await store.run("r"), await store.manifests(run_id="r")
+    assert record is not None
+    assert {manifest.checkpoint_id for manifest in history} >= set(told)
+    assert record.head == history[-1].checkpoint_id
+    for manifest in history:
+        assert len(await store.parts(manifest.toc.values())) == 2
+    await store.close()
