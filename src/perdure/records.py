@@ -31,6 +31,9 @@ _REF, _BASE, _GONE = "/ref/", "/base", "/gone/"
 """In a stored table of contents, where no path of a part begins with a slash."""
 
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def digest(data: bytes) -> str:
     """The content hash by which a part is addressed."""
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()
@@ -298,7 +301,7 @@ class Mark:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return _compact(value).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.trust import Trust, register_type
+from perdure.log import Log
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-format.md"
 
@@ -76,6 +77,7 @@ NAMES: dict[str, Any] = {
     **{cls.__name__: cls for cls in (Path, PurePosixPath, PureWindowsPath)},
     "UTC": UTC,
     "List": typing.List,  # noqa: UP006  the page shows it
+    "Log": Log,
     "Annotated": Annotated,
     "Literal": Literal,
     "Optional": Optional,
@@ -106,7 +108,8 @@ def test_an_example_of_the_page_is_what_the_codec_writes_and_reads(source: str, 
 
 
 def test_the_page_has_an_example_of_every_tag() -> None:
-    tags = set(re.findall(r'"~":"(\w+)"', PAGE.read_text("utf-8")))
+    values = PAGE.read_text("utf-8").partition("## Checkpoints")[0]
+    tags = set(re.findall(r'"~":"(\w+)"', values))
     assert tags == set(Codec(Trust.of())._tags) | {"part", "object", "index"}  # pyright: ignore[reportPrivateUsage]
 
 

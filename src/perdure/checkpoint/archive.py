@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 PRODUCT = "perdure"
-FORMAT = 1
+FORMAT = 2
 
 _DIGEST_SIZE = 20
 

@@ -5,30 +5,46 @@ The codec is the only code that knows the format, which `docs/checkpoint-format.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import is_dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import codec_read
 from perdure.checkpoint.codec_containers import CONTAINER_KINDS, CONTAINER_TAGS
-from perdure.checkpoint.codec_faults import Damage, Misfit, Refusal, Untrusted
-from perdure.checkpoint.codec_leaves import LEAF_KINDS, LEAF_TAGS
+from perdure.checkpoint.codec_copy import type_of
+from perdure.checkpoint.codec_faults import Damage, DamagedPartError, Fault, Misfit, Refusal, explained
+from perdure.checkpoint.codec_leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf
+from perdure.checkpoint.codec_log import LOG_KINDS, LOG_TAGS
+from perdure.checkpoint.codec_memo import Leaf, Memo
 from perdure.checkpoint.codec_objects import CustomKind, EnumKind, ObjectKind, Unfit, read_object
 from perdure.checkpoint.codec_pickle import pickle_tag, write_pickle
-from perdure.checkpoint.codec_read import Node, Reader, Tag
+from perdure.checkpoint.codec_read import Node, Origin, Reader, Tag
 from perdure.checkpoint.codec_records import RECORD_KEYS, DataclassKind, ModelKind, NamedTupleKind
 from perdure.checkpoint.codec_refusals import refused, unfit
+from perdure.checkpoint.codec_source import Source
 from perdure.checkpoint.codec_types import TYPE_KINDS, TYPE_TAGS, write_class
-from perdure.checkpoint.codec_write import Write, Writer, part_reference, to_bytes, too_deep
+from perdure.checkpoint.codec_write import (
+    LEAF_LENGTH_MIN,
+    Write,
+    Writer,
+    part_reference,
+    quote,
+    text_leaf,
+    to_bytes,
+    too_deep,
+)
+from perdure.checkpoint.encoded import Encoded
 from perdure.checkpoint.trust import Trust, registration, stored_name
 from perdure.checkpoint.trust_reach import is_enum, is_model, is_named_tuple
-from perdure.errors import EncodeError, IncompatibleTypeError, UntrustedTypeError
-from perdure.records import Part
+from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-_KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS}
-_TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS}
+__all__ = ["Codec", "DamagedPartError", "Encoded", "references"]
+
+_KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS, **LOG_KINDS}
+_TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS, **LOG_TAGS}
 # In this order: an enum or a model may also be a dataclass.
 _OBJECT_KINDS: tuple[tuple[Callable[[type], bool], Callable[[type, str], ObjectKind]], ...] = (
     (is_enum, EnumKind),
@@ -45,39 +61,15 @@ _OBJECT_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class DamagedPartError(Exception):
-    """Stored bytes are not what was written. Whoever knows the checkpoint names it in a CheckpointDamagedError."""
-
-    def __init__(self, reason: str, *, path: str | None = None) -> None:
-        self.reason = reason
-        self.path = path
-        super().__init__(reason if path is None else f"{path}: {reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A value as bytes: its text, and the parts that were cut out of it."""
-
-    text: bytes
-    """The value as JSON."""
-    parts: tuple[Part, ...] = field(repr=False)
-    """The parts that the text needs, those that it refers to through others included."""
-    refs: tuple[str, ...]
-    """The hashes of the parts that the text itself refers to."""
-    immutable: bool
-    """Nothing inside can change: the value that was encoded may be handed out again."""
-
-    def part(self) -> Part:
-        """The text as a part."""
-        return Part.of(self.text, self.refs)
-
-
 class Codec:
     """Turns values into bytes and back, with the trust of one program."""
 
-    def __init__(self, trust: Trust, *, allow_pickle: bool = False) -> None:
+    def __init__(self, trust: Trust, *, allow_pickle: bool = False, memo: Memo | None = None) -> None:
         self._trust = trust
         self._allow_pickle = allow_pickle
+        self._memo = memo or Memo()
+        self.token: object = (trust, allow_pickle)
+        """What says which values can be read here."""
         self._kinds: dict[type, Write] = dict(_KINDS)
         self._object_kinds: dict[type, ObjectKind] = {}
         self._tags: dict[str, Tag] = {
@@ -88,45 +80,83 @@ class Codec:
 
     def trusting(self, types: Iterable[object]) -> Codec:
         """A codec that trusts these types as well."""
-        return Codec(self._trust.including(Trust.of(types)), allow_pickle=self._allow_pickle)
+        trust = self._trust.including(Trust.of(types))
+        if trust is self._trust:
+            return self
+        return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.beside())
+
+    def covers(self, token: Any, /) -> bool:
+        """Whether what was encoded by the codec with this token can be read here."""
+        if token is self.token:
+            return True
+        trust, has_pickles = token
+        return self._trust.including(trust) is self._trust and self._allow_pickle >= has_pickles
 
     def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
         """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back.
 
         With `sorts_mappings` dicts that are equal have the same bytes, whatever the order of their keys.
         """
-        writer = Writer(self._kinds, self._kind_of, self._trust, sorts_mappings=sorts_mappings)
+        if type(value) in _SCALARS and not sorts_mappings:
+            scalar = self._scalar(value)
+            if scalar is not None:
+                return scalar
+        writer = Writer(self, self._kinds, self._trust, self._memo, sorts_mappings=sorts_mappings)
         try:
             text = writer.whole(value)
         except Refusal as refusal:
             raise EncodeError(path=refusal.path(path), reason=refusal.reason, remedy=refusal.remedy) from refusal
         except RecursionError as error:
             raise EncodeError(path=path, reason=too_deep().reason, remedy=too_deep().remedy) from error
-        return Encoded(to_bytes(text), tuple(writer.parts.values()), tuple(sorted(set(writer.refs))), writer.immutable)
+        for seal in writer.seals:
+            seal()
+        refs = writer.refs
+        if not refs:
+            return Encoded(to_bytes(text), (), (), writer.immutable)
+        return Encoded(
+            to_bytes(text),
+            writer.parts,
+            tuple(sorted(set(refs))),
+            writer.immutable,
+            writer.branches,
+            writer.memories,
+        )
+
+    def _scalar(self, value: Any) -> Encoded | None:
+        """The values that nearly all messages are, by a short way."""
+        cls = type_of(value)
+        if cls is str:
+            return _string(value) if len(value) < LEAF_LENGTH_MIN else _whole(text_leaf(self._memo, value))
+        if cls is int:
+            return Encoded(b"%d" % value, (), (), immutable=True) if -_SMALL < value < _SMALL else None
+        if cls is bytes:
+            return _whole(bytes_leaf(self._memo, value)) if len(value) > RAW_LENGTH_MAX else None
+        return _CONSTANTS[value]
 
     def decode(self, text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
         """A fresh copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
+        return self.read(text, Source(parts), path=path)
+
+    def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
+        """A fresh copy of a value. Raises UntrustedTypeError, IncompatibleTypeError.
+
+        What is damaged raises CheckpointDamagedError if it is known where it was read from, else DamagedPartError.
+        """
         try:
-            return Reader(self._tags, parts, self._trust).text(text)
-        except Damage as damage:
-            raise DamagedPartError(damage.reason, path=damage.path(path)) from damage
-        except Untrusted as fault:
-            raise UntrustedTypeError(type_name=fault.reason, path=fault.path(path)) from fault
-        except Misfit as misfit:
-            raise IncompatibleTypeError(
-                type_name=misfit.type_name, path=misfit.path(path), reason=misfit.reason
-            ) from misfit
-        except RecursionError as error:
-            raise DamagedPartError("it is nested too deeply to be read here", path=path) from error
+            return Reader(self._tags, Origin(self, source, path, checkpoint_id), self._trust, self._memo).text(text)
+        except (Fault, RecursionError) as fault:
+            raise explained(fault, path=path, checkpoint_id=checkpoint_id) from fault
 
     def inline(self, encoded: Encoded, limit: int = 2048) -> Encoded:
         """The same value with a text short enough to stand in a document: a long one becomes a reference."""
         if len(encoded.text) <= limit:
             return encoded
         part = encoded.part()
-        return Encoded(to_bytes(part_reference(part.hash)), (*encoded.parts, part), (part.hash,), encoded.immutable)
+        parts = {**encoded.made, part.hash: part}
+        reference = to_bytes(part_reference(part.hash))
+        return Encoded(reference, parts, (part.hash,), encoded.immutable, encoded.branches, encoded.memories)
 
-    def _kind_of(self, value: object) -> Write:
+    def kind_of(self, value: object) -> Write:
         """How to write a value of a type that is met for the first time."""
         cls = type(value)
         try:
@@ -173,6 +203,28 @@ def references(text: bytes) -> tuple[str, ...]:
         raise DamagedPartError(damage.reason) from damage
     except RecursionError as error:
         raise DamagedPartError("it is nested too deeply to be read here") from error
+
+
+_SCALARS = frozenset({int, str, bool, bytes, NoneType})
+_SMALL = 10**18
+
+# True and 1 are the same key, but an int does not come here.
+_CONSTANTS = {
+    constant: Encoded(text, (), (), immutable=True)
+    for constant, text in ((None, b"null"), (True, b"true"), (False, b"false"))
+}
+
+
+def _string(value: str) -> Encoded:
+    return Encoded(to_bytes(quote(value)), (), (), immutable=True)
+
+
+def _whole(leaf: Leaf) -> Encoded:
+    """A leaf that is all of a value."""
+    part = leaf.part
+    if part.kind == "raw":
+        return Encoded(to_bytes(leaf.text), {part.hash: part}, (part.hash,), immutable=True, memories=leaf)
+    return Encoded(part.data, (), (), immutable=True, memories=leaf).with_whole(part)
 
 
 def _made_kind(cls: type) -> ObjectKind | None:

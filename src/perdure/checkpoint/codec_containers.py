@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.codec_copy import type_of
 from perdure.checkpoint.codec_faults import Damage, Refusal
+from perdure.checkpoint.codec_json import json_text
 from perdure.checkpoint.codec_paths import attribute_step, element_step, index_step, key_step, keys_step
 from perdure.checkpoint.codec_read import Node, Reader, Tag, items, require
 from perdure.checkpoint.codec_write import Run, Write, Writer, quote, tagged_sequence
@@ -20,21 +22,39 @@ def _write_sequence(writer: Writer, value: Collection[Any]) -> str:
     cls = type(value)
     refs, child = writer.refs, writer.child
     step = element_step if cls in _SETS else index_step
-    run = Run(len(refs))
-    texts, ends = run.texts, run.ends
+    start = len(refs)
+    texts: list[str] = []
+    ends: list[int] = []
+    was_immutable, writer.immutable = writer.immutable, True
     writer.enter(value)
-    for element in value:
-        texts.append(child(element, step, len(texts)))
+    is_json = is_roomy = writer.is_roomy
+    rest: Any = value
+    known = writer.known(rest) if cls in _SLICED else ()
+    count = sum([len(chunk.elements) for chunk, _ in known])
+    if count:
+        rest = rest[count:]
+    for element in rest:
+        text = None
+        if is_json and type_of(element) is dict:
+            # What stands in one list is mostly alike: the first that is not plain ends the trying.
+            text = json_text(element)
+            writer.immutable, is_json = False, text is not None
+        texts.append(child(element, step, count + len(texts)) if text is None else text)
         ends.append(len(refs))
     writer.leave(value)
-    if cls not in _IMMUTABLE:
-        writer.immutable = False
+    run = Run(start, texts, ends)
+    run.known, run.is_shared = known, writer.immutable
+    run.elements = rest if is_roomy and cls in _SLICED else None
+    is_immutable = cls in _IMMUTABLE and writer.immutable and all(chunk.is_shared for chunk, _ in known)
+    writer.immutable = was_immutable and is_immutable
     return _LAYOUTS[cls](writer, value, run)
 
 
 def _list_text(writer: Writer, _: list[Any], run: Run) -> str:
-    chunks = writer.chunks(run)
-    return f'{{"~":"list","chunks":[{chunks}]}}' if chunks else f"[{','.join(run.texts)}]"
+    text = ",".join(run.texts)
+    if len(text) <= writer.run_max and not run.known:
+        return f"[{text}]"
+    return f'{{"~":"list","chunks":[{writer.chunks(run)}]}}'
 
 
 def _tuple_text(writer: Writer, _: tuple[Any, ...], run: Run) -> str:
@@ -56,14 +76,14 @@ def _frozenset_text(writer: Writer, _: frozenset[Any], run: Run) -> str:
 
 def _sorted_run(writer: Writer, run: Run) -> Run:
     """The elements in the order of their texts: that of the set itself differs from process to process."""
-    starts = [run.start, *run.ends]
     refs = list(writer.refs)
     del writer.refs[run.start :]
-    ordered = Run(run.start)
+    ordered = Run(run.start, [], [])
     for index in sorted(range(len(run.texts)), key=run.texts.__getitem__):
-        writer.refs.extend(refs[starts[index] : starts[index + 1]])
-        ordered.texts.append(run.texts[index])
+        begin, end = run.bounds(index, index + 1)
+        writer.refs.extend(refs[begin:end])
         ordered.ends.append(len(writer.refs))
+        ordered.texts.append(run.texts[index])
     return ordered
 
 
@@ -90,26 +110,46 @@ def _read_frozenset(_: Reader, node: Node) -> frozenset[Any]:
 def _write_mapping(writer: Writer, value: dict[Any, Any]) -> str:
     writer.immutable = False
     # Only a dict with nothing but strings for keys can be a JSON object, and only one that does not look tagged.
-    is_object = type(value) is dict and "~" not in value and _STRINGS.issuperset(map(type, value))
+    if type(value) is dict and "~" not in value and _STRINGS.issuperset(map(type, value)):
+        return _object_text(writer, value)
     head = _MAPPING_HEADS[type(value)](writer, value)
     refs, child = writer.refs, writer.child
-    keys: list[str] = []
-    run = Run(len(refs))
+    run = Run(len(refs), [], [])
     writer.enter(value)
     for key, element in value.items():
-        keys.append(quote(key) if is_object else child(key, keys_step, len(keys)))
-        run.texts.append(child(element, key_step, key))
+        key_text = child(key, keys_step, len(run.texts))
+        text = f"[{key_text},{child(element, key_step, key)}]"
         run.ends.append(len(refs))
+        run.texts.append(text)
     writer.leave(value)
-    entry = "{}:{}" if is_object else "[{},{}]"
-    run.texts = [entry.format(key, element) for key, element in zip(keys, run.texts, strict=True)]
     # The order of an OrderedDict is part of its value.
     if writer.sorts_mappings and type(value) is not OrderedDict:
         run = _sorted_run(writer, run)
-    if is_object:
-        chunks = writer.chunks(run, "{}")
-        return f'{{"~":"object","chunks":[{chunks}]}}' if chunks else "{" + ",".join(run.texts) + "}"
     return tagged_sequence(writer, head, run)
+
+
+def _object_text(writer: Writer, value: dict[str, Any]) -> str:
+    refs, child = writer.refs, writer.child
+    start = len(refs)
+    texts: list[str] = []
+    ends: list[int] = []
+    writer.enter(value)
+    is_json = writer.is_roomy
+    for key, element in value.items():
+        text = None
+        if is_json and type_of(element) is dict:
+            text = json_text(element)
+            is_json = text is not None
+        texts.append(f"{quote(key)}:{child(element, key_step, key) if text is None else text}")
+        ends.append(len(refs))
+    writer.leave(value)
+    run = Run(start, texts, ends)
+    if writer.sorts_mappings:
+        run = _sorted_run(writer, run)
+    text = ",".join(run.texts)
+    if len(text) <= writer.run_max:
+        return f"{{{text}}}"
+    return f'{{"~":"object","chunks":[{writer.chunks(run, "{}")}]}}'
 
 
 def _defaultdict_head(writer: Writer, value: defaultdict[Any, Any]) -> str:
@@ -154,6 +194,7 @@ def _all_kept(collection: Any, elements: Collection[Any]) -> Any:
 
 _SETS = frozenset({set, frozenset})
 _IMMUTABLE = frozenset({tuple, frozenset})
+_SLICED = frozenset({list, tuple})
 
 _LAYOUTS: Mapping[type, Callable[[Writer, Any, Run], str]] = {
     list: _list_text,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
+
 _STEPS_AT_EACH_END = 10
 
 
@@ -47,3 +49,30 @@ class Misfit(Fault):
     def __init__(self, type_name: str, reason: str) -> None:
         super().__init__(reason)
         self.type_name = type_name
+
+
+class DamagedPartError(Exception):
+    """Stored bytes are not what was written. Whoever knows the checkpoint names it in a CheckpointDamagedError."""
+
+    def __init__(self, reason: str, *, path: str | None = None) -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(reason if path is None else f"{path}: {reason}")
+
+
+def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | None) -> Exception:
+    """What is raised for a fault in a value at `path`, with the checkpoint that it was read from, if that is known."""
+    match fault:
+        case Untrusted():
+            error = UntrustedTypeError(type_name=fault.reason, path=fault.path(path))
+            error.checkpoint_id = checkpoint_id or None
+            return error
+        case Misfit():
+            misfit = IncompatibleTypeError(type_name=fault.type_name, path=fault.path(path), reason=fault.reason)
+            misfit.checkpoint_id = checkpoint_id or None
+            return misfit
+        case Fault():
+            damage = DamagedPartError(fault.reason, path=fault.path(path))
+        case RecursionError():
+            damage = DamagedPartError("it is nested too deeply to be read here", path=path)
+    return damage if checkpoint_id is None else CheckpointDamagedError(checkpoint_id, str(damage))

@@ -14,14 +14,21 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perdure.checkpoint.codec_faults import Misfit, Refusal
+from perdure.checkpoint.codec_memo import Leaf
 from perdure.checkpoint.codec_paths import attribute_step
 from perdure.checkpoint.codec_read import Node, Reader, Tag, require
-from perdure.checkpoint.codec_write import Write, Writer, quote
+from perdure.checkpoint.codec_write import LEAF_LENGTH_MIN, Write, Writer, part_reference, quote, text_leaf, to_bytes
+from perdure.records import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_RAW_LENGTH_MAX = 1024
+    from perdure.checkpoint.codec_memo import Memo
+
+RAW_LENGTH_MAX = 1024
+"""More bytes than these are a part of their own."""
+
+_BYTES_HEAD = '{"~":"bytes"'
 
 # Python refuses to convert integers of more than 4300 digits from and to decimal; 2**14000 has 4215.
 _DECIMAL_BITS_MAX = 14000
@@ -66,29 +73,53 @@ def _read_complex(_: Reader, node: Node) -> complex:
     return complex(float(require(real, str, "value")), float(require(imaginary, str, "value")))
 
 
-def _write_str(_: Writer, value: str) -> str:
-    return quote(value)
+def _write_str(writer: Writer, value: str) -> str:
+    if len(value) < LEAF_LENGTH_MIN or writer.sorts_mappings:
+        return quote(value)
+    return writer.leaf(text_leaf(writer.memo, value))
+
+
+def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
+    """Many bytes as a part: made once for each object, as long as it is remembered."""
+    leaf = memo.leaf(value)
+    if leaf is not None:
+        return leaf
+    if _can_be_raw(value):
+        part = Part.of(value, kind="raw")
+        return memo.add_leaf(Leaf(value, f'{_BYTES_HEAD},"part":"{part.hash}"}}', part))
+    part = Part.of(to_bytes(_as_base64(value, _BYTES_HEAD)))
+    return memo.add_leaf(Leaf(value, part_reference(part.hash), part))
+
+
+def _can_be_raw(data: bytes) -> bool:
+    # A raw part refers to nothing. Bytes that could be the text of a part which does must not share its address.
+    return len(data) > RAW_LENGTH_MAX and b'"~"' not in data
+
+
+def _as_base64(data: bytes, head: str) -> str:
+    return f'{head},"base64":"{base64.b64encode(data).decode("ascii")}"}}'
 
 
 def write_bytes(writer: Writer, data: bytes, head: str) -> str:
     """Bytes in an object that begins with `head`: inside it if they are few, else as a part."""
-    # A raw part refers to nothing. Bytes that could be the text of a part which does must not share its address.
-    if len(data) > _RAW_LENGTH_MAX and b'"~"' not in data:
+    if _can_be_raw(data):
         hash_ = writer.part(data, kind="raw")
         writer.refs.append(hash_)
         return f'{head},"part":"{hash_}"}}'
-    return f'{head},"base64":"{base64.b64encode(data).decode("ascii")}"}}'
+    return _as_base64(data, head)
 
 
 def read_bytes(reader: Reader, node: Node) -> bytes:
     """The bytes that `write_bytes` wrote."""
     if "part" in node:
-        return reader.part(node["part"])
+        return reader.raw(node["part"])
     return base64.b64decode(require(node["base64"], str, "base64"), validate=True)
 
 
 def _write_bytes(writer: Writer, value: bytes) -> str:
-    return write_bytes(writer, value, '{"~":"bytes"')
+    if len(value) <= RAW_LENGTH_MAX:
+        return _as_base64(value, _BYTES_HEAD)
+    return writer.leaf(bytes_leaf(writer.memo, value))
 
 
 def _write_bytearray(writer: Writer, value: bytearray) -> str:

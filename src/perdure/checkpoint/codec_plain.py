@@ -10,10 +10,13 @@ from perdure.checkpoint.codec import DamagedPartError
 from perdure.checkpoint.codec_containers import CONTAINER_TAGS
 from perdure.checkpoint.codec_faults import Damage
 from perdure.checkpoint.codec_leaves import LEAF_TAGS
+from perdure.checkpoint.codec_log import LOG_TAGS
+from perdure.checkpoint.codec_memo import Memo
 from perdure.checkpoint.codec_objects import CustomKind, EnumKind
 from perdure.checkpoint.codec_pickle import pickle_tag
-from perdure.checkpoint.codec_read import Node, Reader, Tag
+from perdure.checkpoint.codec_read import Node, Origin, Reader, Tag
 from perdure.checkpoint.codec_records import RECORD_KEYS, DataclassKind, ModelKind, NamedTupleKind
+from perdure.checkpoint.codec_source import Source
 from perdure.checkpoint.codec_types import TYPE_TAGS
 from perdure.checkpoint.documents import dumps
 from perdure.checkpoint.trust import Trust
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 def plain_data(text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
     """The value of a text, without its types, as JSON could have it. Raises DamagedPartError."""
     try:
-        return Reader(_TAGS, parts, Trust.of()).text(text)
+        return Reader(_TAGS, Origin(None, Source(parts), path, None), Trust.of(), Memo()).text(text)
     except Damage as damage:
         raise DamagedPartError(damage.reason, path=damage.path(path)) from damage
 
@@ -35,6 +38,8 @@ def _plain(reader: Reader, node: Node) -> Any:
     match node:
         case {"fields": fields}:
             return {**fields, **node.get("extra", {})}
+        case {"~": "log"}:
+            return [*node.get("items", ()), *node["tail"]]
         case {"~": "dict" | "OrderedDict" | "Counter" | "defaultdict", "items": items}:
             return {key if isinstance(key, str) else dumps(key).decode(): value for key, value in items}
         case {"~": "datetime" | "time", "value": moment}:
@@ -44,7 +49,7 @@ def _plain(reader: Reader, node: Node) -> Any:
         case {"key": zone}:
             return f"[{zone}]"
         case {"part": address}:
-            return base64.b64encode(reader.part(address)).decode()
+            return base64.b64encode(reader.raw(address)).decode()
         case {"value": found} | {"name": found} | {"items": found} | {"args": found} | {"base64": found}:
             return found
         case _:
@@ -62,6 +67,7 @@ _KNOWN: Mapping[str, Tag] = {
     **LEAF_TAGS,
     **CONTAINER_TAGS,
     **TYPE_TAGS,
+    **LOG_TAGS,
     **{kind.tag: Tag.of(_plain, *RECORD_KEYS) for kind in (DataclassKind, NamedTupleKind, ModelKind)},
     EnumKind.tag: Tag.of(_plain, "type", "name", "value"),
     CustomKind.tag: Tag.of(_plain, "type", "value"),

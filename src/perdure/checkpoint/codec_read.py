@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
+from perdure.checkpoint.codec_copy import Uncopyable, copied, type_of
 from perdure.checkpoint.codec_faults import Damage, Fault, Untrusted
+from perdure.checkpoint.codec_memo import Chunk, Leaf, Memo
 from perdure.checkpoint.codec_paths import spelled
-from perdure.records import digest
+from perdure.records import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from perdure.checkpoint.codec_source import Source
     from perdure.checkpoint.trust import Trust
 
 Node: TypeAlias = "dict[str, Any]"
@@ -31,11 +35,20 @@ class Tag:
 
     read: Read
     keys: frozenset[str]
+    keeps_chunks: bool = False
+    """Its chunks are not put together before it is read."""
 
     @classmethod
     def of(cls, read: Read, *keys: str) -> Tag:
         """A tag whose objects may have these keys."""
         return cls(read, frozenset({"~", *keys}))
+
+
+# Of a longer list the chunks are not remembered: most are decoded once, when a run is resumed.
+_REMEMBERED_MAX = 4096
+
+INDEX_HEAD = b'{"~":"index"'
+"""How the text of every index part begins."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -53,14 +66,41 @@ def parsed(text: bytes) -> Any:
         raise Damage(f"not JSON: {error}") from error
 
 
+class Decodes(Protocol):
+    """What a reader asks of its codec: to read what it leaves unread, later."""
+
+    @property
+    def token(self) -> object:
+        """Who decodes here: for whoever asks later whether it can be read elsewhere as well."""
+        ...
+
+    def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
+        """The value of a text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from, for errors and for what is read later."""
+
+    codec: Decodes | None
+    source: Source
+    path: str
+    checkpoint_id: str | None
+
+
 class Reader:
     """Reads one value with the trust of the program that asks for it."""
 
-    __slots__ = ("_parts", "_tags", "trust")
+    __slots__ = ("_memo", "_source", "_tags", "_unread", "origin", "trust")
 
-    def __init__(self, tags: Mapping[str, Tag], parts: Mapping[str, bytes], trust: Trust) -> None:
+    def __init__(self, tags: Mapping[str, Tag], origin: Origin, trust: Trust, memo: Memo) -> None:
         self._tags = tags
-        self._parts = parts
+        self._memo = memo
+        self._source = origin.source
+        self._unread: dict[int, _Gathered] = {}
+        """By the ids of lists: what of them was decoded before, and is not looked into."""
+        self.origin = origin
         self.trust = trust
 
     def text(self, text: bytes) -> Any:
@@ -69,14 +109,16 @@ class Reader:
         # A text without tags is plain data throughout: in a string the quotes around `~` would be escaped.
         return self._value(tree) if b'"~"' in text else tree
 
-    def part(self, address: object) -> bytes:
-        """The bytes of a part, which are those that were written."""
-        data = self._parts.get(require(address, str, "part"))
-        if data is None:
-            raise Damage(f"part {address} is missing")
-        if digest(data) != address:
-            raise Damage(f"part {address} has other bytes than were written")
-        return data
+    def raw(self, address: object) -> bytes:
+        """The bytes that are a part of their own."""
+        name: str = require(address, str, "part")
+        data = self._source.bytes(name)
+        leaf = self._memo.leaf_at(name, is_raw=True)
+        if leaf is None:
+            part = Part(name, data, (), "raw")
+            leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', part))
+        self._source.memories.append(leaf)
+        return cast("bytes", leaf.value)
 
     def trusted(self, name: object) -> type:
         """The class that a stored name means."""
@@ -90,15 +132,18 @@ class Reader:
         root: list[Any] = [tree]
         holders: list[Any] = [root]
         places: list[Any] = []
-        waiting = [_inside(root)]
+        waiting: list[Iterator[tuple[Any, Any]]] = [enumerate(root)]
         try:
             while waiting:
                 for place, inner in waiting[-1]:
                     if type(inner) is dict or type(inner) is list:
                         places.append(place)
                         whole = holders[-1][place] = self._whole(inner)
+                        if type(whole) is not dict and type(whole) is not list:
+                            places.pop()
+                            continue
                         holders.append(whole)
-                        waiting.append(_inside(whole))
+                        waiting.append(self._inside(whole))
                         break
                 else:
                     waiting.pop()
@@ -106,6 +151,8 @@ class Reader:
                     if places:
                         holders[-1][places[-1]] = self._tagged(done) if _is_tagged(done) else done
                         places.pop()
+                    if self._unread:
+                        self._remember(done)
         except Fault as fault:
             fault.rise(spelled(holders[1:], places[1:]))
             raise
@@ -116,25 +163,92 @@ class Reader:
         while _is_tagged(tree, "part"):
             if len(tree) != 2:  # noqa: PLR2004  the tag and the address
                 raise Damage("a reference to a part holds something else")
-            tree = parsed(self.part(tree.get("part")))
-        if not _is_tagged(tree) or "chunks" not in tree:
+            tree = self._part(require(tree.get("part"), str, "part"))
+        if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
             return tree
         node: Node = dict(tree)
-        chunks = self._chunks(require(node.pop("chunks"), list, "chunks"))
+        chunks = require(node.pop("chunks"), list, "chunks")
         if node == {"~": "object"}:
-            return _merged(chunks)
+            return _merged(parsed(self._source.bytes(address)) for address in self._addresses(chunks))
         if "items" in node:
             raise Damage("a sequence has both items and chunks")
-        node["items"] = [element for chunk in chunks for element in require(chunk, list, "chunk")]
+        node["items"] = self._gathered(self._addresses(chunks))
         return node
 
-    def _chunks(self, addresses: list[Any]) -> Iterator[Any]:
-        for address in addresses:
-            tree = parsed(self.part(address))
-            if _is_tagged(tree, "index"):
-                yield from self._chunks(require(tree.get("chunks"), list, "chunks"))
+    def _keeps_chunks(self, name: object) -> bool:
+        tag = self._tags.get(name) if isinstance(name, str) else None
+        return tag is not None and tag.keeps_chunks
+
+    def _part(self, address: str) -> Any:
+        """The tree of a part; of a leaf, its value."""
+        data = self._source.bytes(address)
+        leaf = self._memo.leaf_at(address, is_raw=False)
+        if leaf is None:
+            tree = parsed(data)
+            if type(tree) is not str:
+                return tree
+            leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Part(address, data)))
+        self._source.memories.append(leaf)
+        return leaf.value
+
+    def _addresses(self, chunks: list[Any]) -> Iterator[str]:
+        """The chunks, those that index parts refer to included."""
+        waiting = [iter(chunks)]
+        while waiting:
+            for address in waiting[-1]:
+                # An index is told by its first bytes, so that chunks which are known need not be parsed for it.
+                if self._source.begins(require(address, str, "part"), INDEX_HEAD):
+                    index = parsed(self._source.bytes(address))
+                    waiting.append(iter(require(index.get("chunks"), list, "chunks")))
+                    break
+                yield address
             else:
-                yield tree
+                waiting.pop()
+
+    def _gathered(self, addresses: Iterable[str]) -> list[Any]:
+        """The elements of chunks: those that were decoded before as they are, the others as JSON trees."""
+        elements: list[Any] = []
+        gathered = _Gathered([], [])
+        for address in addresses:
+            known, first = self._known(address), len(elements)
+            elements.extend(require(parsed(self._source.bytes(address)), list, "chunk") if known is None else known)
+            (gathered.known if known is not None else gathered.unknown).append((address, first, len(elements)))
+        if len(gathered.known) + len(gathered.unknown) <= _REMEMBERED_MAX or gathered.known:
+            self._unread[id(elements)] = gathered
+        return elements
+
+    def _known(self, address: str) -> Sequence[Any] | None:
+        chunk = self._source.chunks.get(address)
+        # What was made here is whole; of what was read, all that a chunk refers to is looked at once.
+        if chunk is None and self._source.has_made(address):
+            chunk = self._memo.chunk(address)
+        if chunk is None:
+            return None
+        try:
+            return chunk.given()
+        except RecursionError:
+            return None
+
+    def _inside(self, tree: Any) -> Iterator[tuple[Any, Any]]:
+        if type_of(tree) is dict:
+            return iter(tree.items())
+        gathered = self._unread.get(id(tree))
+        if gathered is None:
+            return enumerate(cast("list[Any]", tree))
+        unread = [zip(range(first, last), tree[first:last], strict=True) for _, first, last in gathered.unknown]
+        return chain.from_iterable(unread)
+
+    def _remember(self, done: Any) -> None:
+        """Keep what was decoded of chunks, so that the next one who asks gets copies of it."""
+        gathered = self._unread.pop(id(done), None)
+        if gathered is None:
+            return
+        for address, first, last in gathered.unknown:
+            try:
+                elements = copied(done[first:last])
+            except (Uncopyable, RecursionError):
+                return
+            self._source.chunks[address] = self._memo.add_chunk(address, Chunk(elements, is_shared=False))
 
     def _tagged(self, node: Node) -> Any:
         name = node["~"]
@@ -151,8 +265,16 @@ class Reader:
             raise Damage(f"a malformed {name!r}: {error!r}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """Which chunks a list was put together from: their addresses, and where they begin and end in it."""
+
+    known: list[tuple[str, int, int]]
+    unknown: list[tuple[str, int, int]]
+
+
 def _is_tagged(tree: Any, tag: str | None = None) -> bool:
-    return type(tree) is dict and "~" in tree and (tag is None or cast("Node", tree)["~"] == tag)
+    return type_of(tree) is dict and "~" in tree and (tag is None or tree["~"] == tag)
 
 
 def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
@@ -165,12 +287,6 @@ def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
     if len(merged) != count or "~" in merged:
         raise Damage("a key is there twice, or is no key")
     return merged
-
-
-def _inside(tree: Any) -> Any:
-    if type(tree) is dict:
-        return iter(cast("Node", tree).items())
-    return iter(enumerate(cast("Iterable[Any]", tree))) if type(tree) is list else iter(())
 
 
 def require(found: Any, expected: type, what: str) -> Any:

@@ -9,6 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.codec_copy import keeps_all_in_dict
 from perdure.checkpoint.codec_faults import Misfit
 from perdure.checkpoint.codec_objects import Unfit, called, head
 from perdure.checkpoint.codec_paths import attribute_step
@@ -35,26 +36,35 @@ class RecordKind(ABC):
         self._name = name
         self._head = head(self.tag, name) + ',"fields":{'
         self._keys = {field: quote(field) + ":" for field in fields}
+        self._names = list(self._keys)
         if "~" in self._keys:
             raise Unfit("it has a field that is called '~'")
 
     def write(self, writer: Writer, value: Any, /) -> str:
         """The text of an instance."""
+        child = writer.child
         writer.enter(value)
-        texts = [self._head]
-        separator = ""
-        content = self._content(value)
-        for name, inner in content.items():
-            texts.append(f"{separator}{self._keys[name]}{writer.child(inner, attribute_step, name)}")
-            separator = ","
-        texts.append("}")
-        for name, beside in self._beside(value, content).items():
-            if beside:
-                texts.append(f',"{name}":{writer.child(beside, attribute_step, name)}')
+        content = self._plain(value)
+        if content is not None:
+            beside = ""
+            texts = [f"{key}{child(content[name], attribute_step, name)}" for name, key in self._keys.items()]
+        else:
+            content = self._content(value)
+            texts = [f"{self._keys[name]}{child(inner, attribute_step, name)}" for name, inner in content.items()]
+            beside = "".join(
+                f',"{name}":{child(inner, attribute_step, name)}'
+                for name, inner in self._beside(value, content).items()
+                if inner
+            )
         writer.leave(value)
         if not self.can_be_immutable:
             writer.immutable = False
-        return "".join(texts) + "}"
+        return f"{self._head}{','.join(texts)}}}{beside}}}"
+
+    def _plain(self, value: Any) -> Mapping[str, Any] | None:
+        """The values of the fields, of an instance that has all of them and nothing beside them."""
+        del value
+        return None
 
     @abstractmethod
     def read(self, node: Node, /) -> Any:
@@ -75,6 +85,8 @@ class RecordKind(ABC):
     def _restored(self, node: Node) -> dict[str, Any]:
         """The stored values of the fields, with defaults for those that the class got since."""
         stored = require(node["fields"], dict, "fields")
+        if "unset" not in node and stored.keys() == self._keys.keys():
+            return stored if self._in_order(stored) else {name: stored[name] for name in self._keys}
         unset = require(node.get("unset", []), list, "unset")
         require_known(self._name, stored, self._keys)
         content: dict[str, Any] = {}
@@ -84,6 +96,9 @@ class RecordKind(ABC):
             elif name not in unset:
                 content[name] = self._default(name, content)
         return content
+
+    def _in_order(self, stored: Mapping[str, Any]) -> bool:
+        return list(stored) == self._names
 
     def _missing(self, name: str) -> Misfit:
         return Misfit(self._name, f"field {name!r} is not stored, and the class has no default for it")
@@ -100,14 +115,26 @@ class DataclassKind(RecordKind):
         self._slots = tuple(slot for slot in _slots(cls) if slot not in self._fields)
         super().__init__(cls, name, self._fields)
         self.can_be_immutable = self._cls.__dataclass_params__.frozen
+        self._is_plain = keeps_all_in_dict(cls)
 
     def read(self, node: Node, /) -> Any:
         """The instance of a text."""
         instance = object.__new__(self._cls)
-        for name, value in self._restored(node).items():
-            object.__setattr__(instance, name, value)
-        restore_attributes(instance, self._name, node, self._slots)
+        content = self._restored(node)
+        if self._is_plain:
+            instance.__dict__.update(content)
+        else:
+            for name, value in content.items():
+                object.__setattr__(instance, name, value)
+        if "attributes" in node:
+            restore_attributes(instance, self._name, node, self._slots)
         return instance
+
+    def _plain(self, value: Any) -> Mapping[str, Any] | None:
+        if not self._is_plain:
+            return None
+        in_dict: dict[str, Any] = value.__dict__
+        return in_dict if in_dict.keys() == self._keys.keys() else None
 
     def _content(self, value: Any) -> Mapping[str, Any]:
         return _attributes(value, self._fields)

@@ -13,6 +13,7 @@ from perdure.checkpoint.codec_read import Node, Reader, Tag, require
 from perdure.checkpoint.codec_refusals import untrusted
 from perdure.checkpoint.codec_write import Write, Writer, quote
 from perdure.checkpoint.trust import stored_name
+from perdure.log import Log
 from perdure.typenames import describe
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def _read_arguments(node: Node) -> Any:
 
 def _is_plain_generic(cls: Any) -> bool:
     """Whether `cls[...]` runs only the code of `typing`: no class but `Generic` says what it means."""
+    if cls is Log:
+        return True
     bases = cls.__mro__
     return Generic in bases and not any("__class_getitem__" in vars(base) for base in bases if base is not Generic)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -142,5 +142,5 @@ def _value(tree: object, parts: Mapping[str, bytes], path: str, checkpoint_id: s
     """A value with its parts: the checkpoint that takes it in has to keep them."""
     encoded = piece(tree)
     if encoded.refs:
-        encoded = replace(encoded, parts=with_parts(encoded.refs, parts))
+        encoded = encoded.with_parts(with_parts(encoded.refs, parts))
     return Kept(path=path, encoded=encoded, stored=parts, checkpoint_id=checkpoint_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError, Encoded, references
@@ -11,6 +13,8 @@ from perdure.records import Part, digest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from perdure.checkpoint.encoded import Branch
+
 
 # Made once: json.dumps makes an encoder for each call that has options.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -18,7 +22,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def dumps(value: object) -> bytes:
     """Plain data as the JSON text that all of our documents are made of."""
-    return _encode(value).encode("utf-8", "surrogatepass")
+    # An encoder is made for trees: most of what comes here is a single leaf.
+    if value is None:
+        return b"null"
+    if type(value) is int:
+        return b"%d" % value
+    text = encode_basestring(value) if type(value) is str else _encode(value)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def loads(text: bytes) -> Any:
@@ -27,6 +37,61 @@ def loads(text: bytes) -> Any:
         return json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise DamagedPartError(f"not JSON: {error}") from error
+
+
+# Names of executors, kinds and paths come again with every superstep: quoted once they are spliced into texts, which
+# costs a tenth of what a JSON encoder takes for the document around them.
+@lru_cache(maxsize=8192)
+def quoted(text: str) -> bytes:
+    """A name as JSON text. It is remembered: for what comes again, and is short."""
+    return encode_basestring(text).encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=1024)
+def quoted_all(texts: tuple[str, ...]) -> bytes:
+    """Several names as a JSON array."""
+    return b"[" + b",".join(map(quoted, texts)) + b"]"
+
+
+def quoted_or_null(text: str | None) -> bytes:
+    """A name as JSON text, or null."""
+    return b"null" if text is None else quoted(text)
+
+
+class Needs:
+    """What a document refers to, collected while its text is put together."""
+
+    __slots__ = ("_branches", "_parts", "_refs")
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Part] = {}
+        self._branches: dict[str, Branch] = {}
+        self._refs: dict[str, None] = {}
+
+    def take(self, encoded: Encoded) -> bytes:
+        """The text of a piece, which stands in the document."""
+        if encoded.refs:
+            self._need(encoded)
+            self._refs.update(dict.fromkeys(encoded.refs))
+        return encoded.text
+
+    def refer(self, encoded: Encoded) -> str:
+        """The hash of a piece which becomes a part that the document refers to."""
+        self._need(encoded)
+        part = encoded.part()
+        self._parts[part.hash] = part
+        self._refs[part.hash] = None
+        return part.hash
+
+    def _need(self, encoded: Encoded) -> None:
+        self._parts.update(encoded.made)
+        self._branches.update(encoded.branches)
+
+    def whole(self, text: bytes, *, immutable: bool = False) -> Encoded:
+        """The document with this text."""
+        if not self._refs:
+            return Encoded(text, (), (), immutable)
+        return Encoded(text, self._parts, tuple(self._refs), immutable, self._branches)
 
 
 def plain(value: object) -> Encoded:
@@ -42,7 +107,7 @@ def array(items: Iterable[Encoded]) -> Encoded:
 
 def document(members: Mapping[str, Encoded]) -> Encoded:
     """A JSON object of pieces."""
-    text = b",".join(dumps(name) + b":" + piece.text for name, piece in members.items())
+    text = b",".join(quoted(name) + b":" + piece.text for name, piece in members.items())
     return _joined(b"{" + text + b"}", tuple(members.values()))
 
 
@@ -85,6 +150,7 @@ def _part(address: str, data: bytes) -> Part:
 
 
 def _joined(text: bytes, pieces: tuple[Encoded, ...]) -> Encoded:
-    parts = tuple(part for item in pieces for part in item.parts)
-    refs = tuple(dict.fromkeys(ref for item in pieces for ref in item.refs))
-    return Encoded(text, parts, refs, immutable=all(item.immutable for item in pieces))
+    needs = Needs()
+    for item in pieces:
+        needs.take(item)
+    return needs.whole(text, immutable=all(item.immutable for item in pieces))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import array, document, loads, plain, verified
-from perdure.checkpoint.pieces import PieceReader, PieceWriter
+from perdure.checkpoint.documents import Needs, dumps, loads, quoted, quoted_all, quoted_or_null, verified
+from perdure.checkpoint.pieces import INLINE_LENGTH_MAX, OUTPUT_LENGTH_MAX, PieceWriter
+from perdure.checkpoint.pieces_read import PieceReader
 from perdure.checkpoint.values import as_kept, decode
 from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
@@ -16,13 +17,12 @@ from perdure.records import NewEvents
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.checkpoint.codec import Codec
     from perdure.events import CheckpointInfo
     from perdure.kernel.snapshot import Request
     from perdure.records import EventBatch
 
-_SOMETIMES = ("executor_id", "path", "request_id", "iteration", "lost")
-"""What an event has only in some cases, as plain data."""
+_OUTPUTS = frozenset({"output", "intermediate"})
 
 _OF_THE_ENGINE = frozenset(
     {
@@ -50,28 +50,42 @@ _OF_THE_ENGINE = frozenset(
 )
 
 
-def told_document(told: Told, pieces: PieceWriter) -> Encoded:
-    """An event. What can't be encoded is left out, and the event says why: telling never fails a run."""
-    return document(_members(told, pieces))
+def told_text(told: Told, pieces: PieceWriter, needs: Needs, further: bytes = b"") -> bytes:
+    """An event. What can't be encoded is left out, and the event says why: telling never fails a run.
+
+    `further` is what only some events have, with a comma before it.
+    """
+    text = b'{"type":' + quoted(told.type)
+    if told.executor_id is not None:
+        text += b',"executor_id":' + quoted(told.executor_id)
+    if told.path:
+        text += b',"path":' + quoted_all(told.path)
+    if told.request_id is not None:
+        text += b',"request_id":' + dumps(told.request_id)
+    if told.iteration is not None:
+        text += b',"iteration":' + dumps(told.iteration)
+    values, lost = _values(told, pieces, needs)
+    if lost is not None:
+        text += b',"lost":' + dumps(lost)
+    if told.inner is not None:
+        text += b',"inner":' + told_text(told.inner, pieces, needs)
+    return b"%b%b%b}" % (text, values, further)
 
 
-def _members(told: Told, pieces: PieceWriter) -> dict[str, Encoded]:
-    values: dict[str, Encoded] = {}
-    lost = told.lost
-    for name, value in (("data", told.data), ("details", told.details)):
+def _values(told: Told, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str | None]:
+    """The values of an event, and why one of them is not there."""
+    text, lost = b"", told.lost
+    if told.data is None and told.details is None:
+        return text, lost
+    # Of outputs there is one part for the event and for the checkpoint.
+    length_max = OUTPUT_LENGTH_MAX if told.type in _OUTPUTS else INLINE_LENGTH_MAX
+    for name, value in ((b"data", told.data), (b"details", told.details)):
         try:
             if value is not None:
-                values[name] = pieces.value(value)
+                text += b',"%b":%b' % (name, pieces.value(value, needs, length_max=length_max))
         except EncodeError as refusal:
             lost = str(refusal)
-    members = {"type": plain(told.type)}
-    for name in _SOMETIMES:
-        found = lost if name == "lost" else getattr(told, name)
-        if found not in {None, ()}:
-            members[name] = plain(found)
-    if told.inner is not None:
-        members["inner"] = told_document(told.inner, pieces)
-    return members | values
+    return text, lost
 
 
 def told_in(tree: dict[str, Any], pieces: PieceReader) -> Told:
@@ -94,7 +108,6 @@ class EventWriter:
     """Encodes what commits tell."""
 
     def __init__(self, codec: Codec) -> None:
-        self._codec = codec
         self._pieces = PieceWriter(codec)
 
     def batch(
@@ -111,22 +124,40 @@ class EventWriter:
         """
         if not told:
             return None
-        encoded = array(self._event(each, (requests or {}).get(each.request_id or ""), checkpoint) for each in told)
-        parts = {part.hash: part for part in encoded.parts}
-        return NewEvents(len(told), encoded.text, encoded.refs, tuple(parts.values()))
+        needs = Needs()
+        texts = [self._event(each, requests or {}, checkpoint, needs) for each in told]
+        encoded = needs.whole(b"[" + b",".join(texts) + b"]")
+        return NewEvents(len(told), encoded.text, encoded.refs, encoded.parts)
 
-    def _event(self, told: Told, request: Request | None, checkpoint: CheckpointInfo | None) -> Encoded:
-        members = _members(told, self._pieces)
-        match told.type:
-            case "request_info" if request is not None:
-                path = f"request {request.id!r}"
-                members["request_type"] = self._pieces.type(request.request_type, path)
-                members["response_type"] = self._pieces.type(request.response_type, path)
-            case "checkpoint" if checkpoint is not None:
-                members.setdefault("data", self._codec.inline(self._codec.encode(checkpoint, path="checkpoint")))
-            case _:
-                pass
-        return document(members)
+    def _event(
+        self, told: Told, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
+    ) -> bytes:
+        further = b""
+        if told.type == "checkpoint" and checkpoint is not None and told.data is None:
+            further = b',"data":' + info_text(checkpoint)
+        elif told.type == "request_info" and (request := requests.get(told.request_id or "")) is not None:
+            path = f"request {request.id!r}"
+            further = b',"request_type":%b,"response_type":%b' % (
+                needs.take(self._pieces.type(request.request_type, path)),
+                needs.take(self._pieces.type(request.response_type, path)),
+            )
+        return told_text(told, self._pieces, needs, further)
+
+
+def info_text(info: CheckpointInfo) -> bytes:
+    """What the codec makes of it, without asking the codec: it is told with every superstep."""
+    return (
+        b'{"~":"dataclass","type":"perdure.events:CheckpointInfo","fields":{"checkpoint_id":%b,'
+        b'"previous_checkpoint_id":%b,"run_id":%b,"workflow_name":%b,"iteration_count":%d,"timestamp":%b}}'
+        % (
+            quoted(info.checkpoint_id),
+            quoted_or_null(info.previous_checkpoint_id),
+            quoted(info.run_id),
+            quoted(info.workflow_name),
+            info.iteration_count,
+            quoted(info.timestamp),
+        )
+    )
 
 
 class EventReader:

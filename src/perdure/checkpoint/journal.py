@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.codec import DamagedPartError, Encoded
-from perdure.checkpoint.documents import array, document, dumps, loads, plain
-from perdure.checkpoint.events import told_document, told_in
-from perdure.checkpoint.pieces import PieceReader, PieceWriter, tree_of
+from perdure.checkpoint.changes import ChangeFinder
+from perdure.checkpoint.codec import DamagedPartError
+from perdure.checkpoint.codec_write import part_reference, to_bytes
+from perdure.checkpoint.documents import Needs, dumps, loads, quoted, quoted_or_null
+from perdure.checkpoint.events import told_in, told_text
+from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
+from perdure.checkpoint.pieces import PieceWriter
+from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.values import CodedValues
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel.effects import Done, Effects, Unrouted, Write
@@ -16,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from perdure.checkpoint.codec import Codec
+    from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.checkpoint.pieces_read import Entry
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Snapshot, StateKey
-    from perdure.records import Part
 
     ReadT = TypeVar("ReadT")
 
@@ -34,51 +38,56 @@ class JournalWriter:
 
     def done(self, done: Done) -> Encoded:
         """An activation that has ended."""
-        pieces, effects = self._pieces, done.effects
-        members = {
-            "sends": array(
-                document({"value": pieces.value(sent.data), "asked_for": plain(sent.asked_for), "due": plain(sent.due)})
-                for sent in done.unrouted
-            ),
-            "writes": array(map(self._write, effects.writes)),
-            "requests": array(map(pieces.request, effects.requests)),
-            "outputs": array(map(pieces.output, effects.outputs)),
-            "updates": array(self._update(place, updates) for place, updates in done.updates.items()),
-        }
+        pieces, effects, needs = self._pieces, done.effects, Needs()
+        text = b'{"sends":[%b],"writes":[%b],"requests":[%b],"outputs":[%b],"updates":[%b]' % (
+            b",".join([self._sent(sent, needs) for sent in done.unrouted]),
+            b",".join([self._write(write, needs) for write in effects.writes]),
+            b",".join([needs.take(pieces.request(request)) for request in effects.requests]),
+            b",".join([pieces.output(output, needs) for output in effects.outputs]),
+            b",".join([self._update(place, updates, needs) for place, updates in done.updates.items()]),
+        )
         if effects.told:
-            members["told"] = array(told_document(told, pieces) for told in effects.told)
+            text += b',"told":[%b]' % b",".join([told_text(told, pieces, needs) for told in effects.told])
         if effects.spent:
-            members["spent"] = plain(dict(effects.spent))
+            text += b',"spent":' + dumps(dict(effects.spent))
         if effects.executor_state is not None:
-            members["state"] = pieces.value(effects.executor_state)
+            text += b',"state":' + pieces.value(effects.executor_state, needs)
         if effects.child is not None:
-            members["child"] = self.snapshot(effects.child)
-        return document(members)
+            text += b',"child":' + needs.take(self.snapshot(effects.child))
+        return needs.whole(text + b"}")
 
     def told(self, told: Sequence[Told]) -> Encoded:
         """What a superstep of a sub-workflow told."""
-        return array(told_document(each, self._pieces) for each in told)
+        return self._pieces.array(told, lambda each, needs: told_text(each, self._pieces, needs))
 
-    def _write(self, write: Write) -> Encoded:
+    def _sent(self, sent: Unrouted, needs: Needs) -> bytes:
+        value = self._pieces.value(sent.data, needs)
+        return b'{"value":%b,"asked_for":%b,"due":%b}' % (value, quoted_or_null(sent.asked_for), dumps(sent.due))
+
+    def _write(self, write: Write, needs: Needs) -> bytes:
         scope, key = write.key
-        members = {"scope": plain(scope), "key": plain(key)}
-        if not write.erase:
-            members["value"] = self._pieces.value(write.value)
-        return document(members)
+        value = b"" if write.erase else b',"value":' + self._pieces.value(write.value, needs)
+        return b'{"scope":%b,"key":%b%b}' % (quoted(scope), quoted(key), value)
 
-    def _update(self, place: StateKey, updates: tuple[object | None, ...]) -> Encoded:
+    def _update(self, place: StateKey, updates: tuple[object | None, ...], needs: Needs) -> bytes:
         scope, key = place
-        values = array(plain(None) if each is None else array([self._pieces.value(each)]) for each in updates)
-        return document({"scope": plain(scope), "key": plain(key), "values": values})
+        values = [b"null" if each is None else b"[" + self._pieces.value(each, needs) + b"]" for each in updates]
+        return b'{"scope":%b,"key":%b,"values":[%b]}' % (quoted(scope), quoted(key), b",".join(values))
 
     def snapshot(self, snapshot: Snapshot) -> Encoded:
-        """A sub-workflow: its table of contents, and all of its parts."""
-        toc: dict[str, str] = {}
-        parts: dict[str, Part] = {}
-        for path, part, nested in self._pieces.parts(snapshot, _CHILD):
-            toc[path] = part.hash
-            parts.update((inner.hash, inner) for inner in (part, *nested))
-        return Encoded(dumps(toc), tuple(parts.values()), tuple(dict.fromkeys(toc.values())), immutable=True)
+        """A sub-workflow: what is short stands in the record itself, the rest is parts."""
+        needs, room = Needs(), PIECES_LENGTH_MAX
+        entries: list[bytes] = []
+        for path, fresh in ChangeFinder(self._pieces).changes(None, snapshot, _CHILD).fresh.items():
+            text = fresh.encoded.text
+            if not fresh.encoded.refs and len(text) <= min(room, PIECE_LENGTH_MAX):
+                room -= len(text)
+                entries.append(b"%b:[%b]" % (quoted(path), text))
+            else:
+                # Written like a value: whoever asks what the record refers to finds it.
+                reference = part_reference(needs.refer(fresh.encoded))
+                entries.append(b"%b:%b" % (quoted(path), to_bytes(reference)))
+        return needs.whole(b"{" + b",".join(entries) + b"}")
 
 
 class JournalReader:
@@ -142,6 +151,17 @@ class JournalReader:
     def _update(self, tree: list[Any] | None, key: str) -> object | None:
         return None if tree is None else self._pieces.inline(tree[0], f"state[{key!r}]")
 
-    def _snapshot(self, toc: dict[str, str]) -> Snapshot:
-        tree = tree_of(toc)["child"]["-"]
+    def _snapshot(self, contents: dict[str, Any]) -> Snapshot:
+        tree = tree_of({path: _entry(entry) for path, entry in contents.items()})["child"]["-"]
         return self._pieces.snapshot(tree, self._pieces.counts(tree))
+
+
+def _entry(found: Any) -> Entry:
+    match found:
+        case [tree]:
+            return dumps(tree)
+        case {"part": address}:
+            return address
+        case _:
+            # Records that were written in format 1 have hashes alone.
+            return found

@@ -3,114 +3,174 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.changes import ChangeFinder
 from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import dumps, loads, plain, verified
-from perdure.checkpoint.pieces import PieceReader, PieceWriter, tree_of
+from perdure.checkpoint.contents import Contents, entries_of, only, paths_of, pieces_text
+from perdure.checkpoint.documents import loads, plain, verified
+from perdure.checkpoint.heading import FORMAT, Heading
+from perdure.checkpoint.pieces import PieceWriter
+from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
-from perdure.records import Manifest, NewRun
-from perdure.typenames import describe
+from perdure.records import Manifest, NewRun, Part, digest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from perdure.checkpoint.changes import Changes, Fresh
     from perdure.checkpoint.codec import Codec
+    from perdure.checkpoint.heading import Author
     from perdure.kernel.snapshot import Answered, Snapshot
     from perdure.kernel.trail import Trail
-    from perdure.records import Part
 
-FORMAT = 1
+PIECE_LENGTH_MAX = 1024
+"""What is longer becomes a part, however often it changes."""
+
+PIECES_LENGTH_MAX = 16 * 1024
+"""Of all that stands in one checkpoint itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What a manifest says beside the snapshot: who, where in the run, of which graph."""
+class Written:
+    """A checkpoint, as its successor has to know it."""
 
-    checkpoint_id: str
-    run_id: str
-    workflow_name: str
-    position: int
-    previous_id: str | None
-    timestamp: str
-    kind: str
-    graph_signature_hash: str
-    definition_version: int
-    origin: NewRun
-    """How the run began, so that a copy of the checkpoint in another store is a copy of the run."""
-    trace: str | None = None
-    """The span under which it is written, as W3C trace context."""
+    manifest: Manifest | None = None
+    contents: Contents = Contents()  # noqa: RUF009 - frozen
+    snapshot: Snapshot | None = None
+    """What it was made of; None if its entries have to be compared one by one."""
+    changed: frozenset[str] = frozenset()
+    """The values that were other ones than in its predecessor."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A checkpoint while it is put together: what stands in it, and its new parts by path."""
+
+    pieces: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    fresh: dict[str, Part] = field(default_factory=dict[str, Part])
+    nested: list[Part] = field(default_factory=list[Part])
+    changed: list[str] = field(default_factory=list[str])
+    room: int = PIECES_LENGTH_MAX
 
 
 class Writer:
-    """Writes the checkpoints of one run, each as what changed since the one before."""
+    """Writes the checkpoints of one run, each as what changed since the one before.
 
-    def __init__(self, codec: Codec, graph: Mapping[str, Any]) -> None:
-        self.pieces = PieceWriter(codec)
+    Small things that change with every superstep stand in the checkpoint itself: what comes and goes, and values that
+    have changed twice in a row. What then rests becomes a part, so that each change is written at most twice.
+    """
+
+    def __init__(self, codec: Codec, graph: Mapping[str, Any], author: Author, head: Written | None = None) -> None:
+        self._codec = codec
+        self._finder = ChangeFinder(PieceWriter(codec))
         self._graph = plain(graph).part()
+        self._heading = Heading(author)
+        self._head = head or Written()
+        self._next = self._head
 
     def write(
-        self, snapshot: Snapshot, identity: Identity, known: Mapping[str, str]
+        self,
+        snapshot: Snapshot,
+        *,
+        position: int,
+        previous_id: str | None,
+        timestamp: str,
+        kind: str,
+        trace: str | None = None,
     ) -> tuple[Manifest, tuple[Part, ...]]:
-        """The manifest of a snapshot, and the parts that `known`, the contents of the predecessor, does not have."""
-        toc: dict[str, str] = {}
-        fresh: dict[str, Part] = {}
-        for path, part, nested in chain([("graph", self._graph, ())], self.pieces.parts(snapshot, "")):
-            toc[path] = part.hash
-            if known.get(path) != part.hash:
-                fresh.update((inner.hash, inner) for inner in nested)
-                fresh[part.hash] = part
-        manifest = Manifest(
-            checkpoint_id=identity.checkpoint_id,
-            run_id=identity.run_id,
-            workflow_name=identity.workflow_name,
-            position=identity.position,
-            previous_id=identity.previous_id,
-            timestamp=identity.timestamp,
-            iteration_count=snapshot.iteration,
-            header=dumps(_header(snapshot, identity)),
-            toc=toc,
+        """The manifest of a snapshot, and the parts that its predecessor might not have."""
+        contents, parts, changed = self._contents(self._changes(snapshot))
+        run = self._heading.author.origin
+        checkpoint_id = f"{run.run_id}@{position}"
+        header = self._heading.text(
+            snapshot, checkpoint_id=checkpoint_id, previous_id=previous_id, timestamp=timestamp, kind=kind, trace=trace
         )
-        return manifest, tuple(fresh.values())
+        manifest = Manifest(
+            checkpoint_id,
+            run.run_id,
+            # A run keeps the name that it began under, whatever the workflow that goes on with it is called.
+            run.workflow_name,
+            position,
+            previous_id,
+            timestamp,
+            snapshot.iteration,
+            header,
+            contents.toc,
+            pieces_text(contents.pieces),
+            base=contents.base,
+            gone=tuple(contents.gone),
+        )
+        self._next = Written(manifest, contents, snapshot, frozenset(changed))
+        return manifest, parts
 
+    def stand(self, manifest: Manifest) -> None:
+        """What was written last is the head now. Until this is said the next one follows the same predecessor."""
+        assert manifest is self._next.manifest, "the head is what was written last"
+        self._head = self._next
 
-def _header(snapshot: Snapshot, identity: Identity) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "workflow_name": identity.workflow_name,
-        "checkpoint_id": identity.checkpoint_id,
-        "run_id": identity.run_id,
-        "previous_checkpoint_id": identity.previous_id,
-        "timestamp": identity.timestamp,
-        "iteration_count": snapshot.iteration,
-        "graph_signature_hash": identity.graph_signature_hash,
-        "kind": identity.kind,
-        "turn": snapshot.turn,
-        "since_input": snapshot.since_input,
-        "definition_version": identity.definition_version,
-        "pending_request_info_events": {
-            request.id: {
-                "type": "request_info",
-                "request_id": request.id,
-                "source_executor_id": request.executor_id,
-                "request_type": describe(request.request_type),
-                "response_type": describe(request.response_type),
-            }
-            for request in snapshot.requests.values()
-        },
-        "withheld_kwargs": list(snapshot.withheld_kwargs),
-        "run": {
-            "created_at": identity.origin.created_at,
-            "nonce": identity.origin.nonce,
-            "input_digest": identity.origin.input_digest,
-            "parent_checkpoint_id": identity.origin.parent_checkpoint_id,
-        },
-        "metadata": {},
-        "version": "1.0",
-        **({"trace": identity.trace} if identity.trace is not None else {}),
-    }
+    def is_of(self, codec: Codec, author: Author) -> bool:
+        """Whether it writes in this author's name, with this codec."""
+        return self._codec is codec and self._heading.author == author
+
+    def follows(self, manifest: Manifest | None) -> bool:
+        """Whether the next checkpoint is written as what changes since this one."""
+        return self._head.manifest is manifest
+
+    def _changes(self, snapshot: Snapshot) -> Changes:
+        """What has changed; an entry may be the same though it was written anew."""
+        before = self._head
+        changes = self._finder.changes(before.snapshot, snapshot)
+        if before.snapshot is None:
+            there = {"graph", *changes.fresh}
+            changes.gone = [path for path in before.contents.entries() if path not in there]
+        return changes
+
+    def _contents(self, changes: Changes) -> tuple[Contents, tuple[Part, ...], list[str]]:
+        """What the checkpoint has, the parts to be written for it, and the values that have changed."""
+        before, gone, draft = self._head.contents, frozenset(changes.gone), _Draft()
+        if before.address("graph") != self._graph.hash:
+            draft.fresh["graph"] = self._graph
+        for path, entry in changes.fresh.items():
+            if before.pieces.get(path) != entry.encoded.text:
+                self._place(draft, path, entry)
+        for path, text in before.pieces.items():
+            if path not in draft.pieces and path not in draft.fresh and path not in gone:
+                # It has not changed again: from now on it costs nothing.
+                draft.fresh[path] = Part.of(text)
+        contents, base = before.followed(
+            draft.pieces,
+            changed={path: part.hash for path, part in draft.fresh.items()},
+            removed=[path for path in changes.gone if path in before.toc or path in before.listed],
+        )
+        parts = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
+        return contents, tuple({part.hash: part for part in parts}.values()), draft.changed
+
+    def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
+        """Put an entry where it belongs, unless it stands there already."""
+        text, address = entry.encoded.text, self._head.contents.address(path)
+        if len(text) <= draft.room and self._stands_inside(path, entry):
+            if address is not None and address == digest(text):
+                return
+            draft.pieces[path] = text
+            draft.room -= len(text)
+        else:
+            part = entry.part()
+            if address == part.hash:
+                return
+            draft.fresh[path] = part
+            draft.nested += entry.nested()
+        if entry.pace == "value":
+            draft.changed.append(path)
+
+    def _stands_inside(self, path: str, entry: Fresh) -> bool:
+        """Whether an entry is small and will soon be another one."""
+        if entry.encoded.refs or len(entry.encoded.text) > PIECE_LENGTH_MAX:
+            # What it refers to would have to be brought along with every checkpoint.
+            return False
+        is_busy = path in self._head.changed or path in self._head.contents.pieces
+        return entry.pace == "passing" or (entry.pace == "value" and is_busy)
 
 
 def header_of(manifest: Manifest) -> dict[str, Any]:
@@ -156,9 +216,17 @@ def origin_of(manifest: Manifest) -> NewRun:
 
 
 def is_settled(manifest: Manifest) -> bool:
-    """Whether the checkpoint leaves nothing to do and nothing to answer."""
+    """Whether the checkpoint leaves nothing to do and nothing to answer. Raises CheckpointDamagedError."""
     at_work = ("deliveries", "suspended", "delayed", "cancelled")
-    return not any(path in at_work or path.startswith("request/") for path in manifest.toc)
+    return not any(path in at_work or path.startswith("request/") for path in known_paths(manifest))
+
+
+def known_paths(manifest: Manifest) -> set[str]:
+    """The paths that say how the run stands and what it gave; no part is read. Raises CheckpointDamagedError."""
+    try:
+        return paths_of(manifest)
+    except DamagedPartError as error:
+        raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
 
 
 class Reader:
@@ -167,22 +235,38 @@ class Reader:
     def __init__(self, manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> None:
         self._manifest = manifest
         self._parts = parts
-        self._pieces = PieceReader(codec, parts, manifest.checkpoint_id)
+        # What its own pieces refer to is for its successor to bring.
+        self._pieces = PieceReader(codec, parts, manifest.checkpoint_id, brings_parts=bool(manifest.refs))
 
     def snapshot(self) -> Snapshot:
         """The run as this checkpoint has it. Raises CheckpointDamagedError."""
         header = header_of(self._manifest)
         counts = (header["turn"], self._manifest.iteration_count, header["since_input"])
         try:
-            snapshot = self._pieces.snapshot(tree_of(self._manifest.toc), counts)
+            snapshot = self._pieces.snapshot(tree_of(entries_of(self._manifest, self._parts)), counts)
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
         return replace(snapshot, withheld_kwargs=tuple(header.get("withheld_kwargs", ())))
 
+    def written(self, snapshot: Snapshot | None) -> Written:
+        """What the writer of the next checkpoint has to know, with the snapshot that was read from this one.
+
+        Raises CheckpointDamagedError.
+        """
+        try:
+            contents = Contents.of(self._manifest, self._parts)
+        except DamagedPartError as error:
+            raise self._damaged(error) from error
+        if self._manifest.refs:
+            # We write no such pieces: all of them are written anew.
+            return Written(self._manifest, replace(contents, pieces={}))
+        return Written(self._manifest, contents, snapshot)
+
     def answered(self) -> Trail[Answered]:
         """The requests that were answered so far; nothing else is looked at."""
         try:
-            return self._pieces.answered(tree_of(self._manifest.toc))
+            manifest = only(self._manifest, ("answered/",))
+            return self._pieces.answered(tree_of(entries_of(manifest, self._parts)))
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
 

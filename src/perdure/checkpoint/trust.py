@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint.trust_reach import is_data_type, reachable, visible
+from perdure.log import Log
 from perdure.typenames import module_name, type_name
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ T = TypeVar("T")
 _ALWAYS_TRUSTED: tuple[type, ...] = (
     *(object, types.NoneType, bool, int, float, complex, str, bytes, bytearray, range, type),
     *(list, tuple, dict, set, frozenset),
-    *(collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter),
+    *(collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter, Log),
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo),
     *(uuid.UUID, decimal.Decimal, fractions.Fraction),
     *(pathlib.Path, pathlib.PosixPath, pathlib.WindowsPath),

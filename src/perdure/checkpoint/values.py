@@ -6,13 +6,15 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
+from perdure.checkpoint.codec_copy import ATOMS, is_immutable
+from perdure.checkpoint.codec_source import Source
+from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.checkpoint.size_limits import Scale
     from perdure.records import Part
 
 
@@ -23,7 +25,7 @@ class Kept:
     encoded value was read from, for the error if it proves damaged.
     """
 
-    __slots__ = ("_part", "checkpoint_id", "encoded", "has_live", "live", "path", "refusal", "stored")
+    __slots__ = ("_source", "checkpoint_id", "encoded", "has_live", "live", "path", "refusal", "stored")
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Kept:
         self.stored = stored
         self.checkpoint_id = checkpoint_id
         self.refusal = refusal
-        self._part: Part | None = None
+        self._source: Source | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -59,9 +61,13 @@ class Kept:
 
     def part(self) -> Part:
         """The encoded value as a part, made once."""
-        if self._part is None:
-            self._part = self.require_encoded().part()
-        return self._part
+        return self.require_encoded().part()
+
+    def source(self) -> Source:
+        """Where the parts of the encoded value are found. What was read and decoded once is remembered with it."""
+        if self._source is None:
+            self._source = Source(self.stored, self.encoded)
+        return self._source
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,10 @@ class Values(Protocol):
         """The same, where further types are trusted."""
         ...
 
+    def warnings(self) -> Sequence[str]:
+        """What is to be told of the values that were kept since this was last asked for."""
+        ...
+
 
 class LiveValues:
     """Without a storage: values are the objects themselves, and nothing is encoded."""
@@ -126,8 +136,10 @@ class LiveValues:
         return as_kept(kept).live
 
     def give_state(self, kept: object) -> Any:
-        """A copy where one can be made."""
+        """A copy where one is needed and can be made."""
         live = as_kept(kept).live
+        if is_immutable(live):
+            return live
         try:
             return copy.deepcopy(live)
         except Exception:  # noqa: BLE001 - sockets, locks and the like have no copies, and nothing here is stored
@@ -138,22 +150,37 @@ class LiveValues:
         del types
         return self
 
+    def warnings(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
 
 class CodedValues:
     """In a checkpointed run: a value is encoded when it is kept, and each activation gets its own copy.
 
     A lenient one holds on to a value that can't be encoded, and the next checkpoint fails instead of this call.
+    Each value that is kept is put on the `scale`, which may refuse it with an EncodeError.
     """
 
-    def __init__(self, codec: Codec, *, is_lenient: bool = False) -> None:
+    def __init__(self, codec: Codec, *, is_lenient: bool = False, scale: Scale | None = None) -> None:
         self._codec = codec
         self._is_lenient = is_lenient
+        self._scale = scale
         self.held: dict[str, dict[str, Held]] = {}
 
+    def of_run(self) -> CodedValues:
+        """The same for one run, which is told of its own values alone."""
+        scale = None if self._scale is None else self._scale.empty()
+        values = CodedValues(self._codec, is_lenient=self._is_lenient, scale=scale)
+        values.held = self.held
+        return values
+
     def fix(self, value: object, path: str) -> Kept:
-        """Encode the value. Raises EncodeError if it could not be read back."""
+        """Encode the value. Raises EncodeError if it could not be read back, or is too large."""
         try:
             encoded = self._codec.encode(value, path=path)
+            if self._scale is not None:
+                self._scale.weigh(encoded, path)
         except EncodeError as refusal:
             if not self._is_lenient:
                 raise
@@ -175,7 +202,12 @@ class CodedValues:
     def give(self, kept: object) -> Any:
         """The object if it can't change, else a copy decoded from what was kept."""
         found = as_kept(kept)
-        return found.live if found.has_live else decode(self._codec, found)
+        if found.has_live:
+            return found.live
+        value = decode(self._codec, found)
+        if type(value) in ATOMS:
+            found.live, found.has_live = value, True
+        return value
 
     def give_state(self, kept: object) -> Any:
         """The same."""
@@ -183,20 +215,17 @@ class CodedValues:
 
     def trusting(self, *types: object) -> Values:
         """The same, with a codec that trusts these types, and what their fields are, as well."""
-        return CodedValues(self._codec.trusting(types), is_lenient=self._is_lenient)
+        return CodedValues(self._codec.trusting(types), is_lenient=self._is_lenient, scale=self._scale)
+
+    def warnings(self) -> Sequence[str]:
+        """The values that are heavy, each place once."""
+        return () if self._scale is None else self._scale.warnings()
 
 
 def decode(codec: Codec, kept: Kept) -> Any:
     """A fresh copy of an encoded value. Raises CheckpointDamagedError, UntrustedTypeError, IncompatibleTypeError."""
-    encoded = kept.require_encoded()
-    parts = kept.stored if kept.stored is not None else {part.hash: part.data for part in encoded.parts}
-    try:
-        return codec.decode(encoded.text, parts, path=kept.path)
-    except DamagedPartError as error:
-        raise CheckpointDamagedError(kept.checkpoint_id, str(error)) from error
-    except (UntrustedTypeError, IncompatibleTypeError) as error:
-        error.checkpoint_id = kept.checkpoint_id or None
-        raise
+    text = kept.require_encoded().text
+    return codec.read(text, kept.source(), path=kept.path, checkpoint_id=kept.checkpoint_id)
 
 
 def as_kept(value: object) -> Kept:

@@ -143,7 +143,9 @@ class RunJournal:
         self.writer = JournalWriter(codec)
         self.entries: dict[str, Kept] = {}
         self._head: str | None = None
-        self._writes: set[asyncio.Task[None]] = set()
+        self._noted: list[JournalRecord] = []
+        """What the store was not given yet."""
+        self._writing: asyncio.Task[None] | None = None
 
     async def open(self, head: str) -> None:
         """Read what an earlier life has finished since the head."""
@@ -165,6 +167,7 @@ class RunJournal:
         """The head has moved: what was noted is void."""
         self._head = head
         self.entries = {}
+        self._noted = []
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """The part of the journal whose keys begin with a prefix."""
@@ -188,19 +191,22 @@ class RunJournal:
         except EncodeError:
             # It can't be committed either, and the commit says why.
             return
-        task = asyncio.ensure_future(self._note([self._entered(key, each) for key, each in encoded.items()]))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        self._noted += [self._entered(key, each) for key, each in encoded.items()]
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write_noted())
 
     def _entered(self, key: str, encoded: Encoded) -> JournalRecord:
         self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
         return JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress=key != TRACE)
 
-    async def _note(self, records: Sequence[JournalRecord]) -> None:
-        try:
-            await self._store.record(self._claim, head=self._head, records=records, durable=False)
-        except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
-            logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
+    async def _write_noted(self) -> None:
+        """Write what was noted. What many have noted until the store has time for it is one write."""
+        while self._noted:
+            records, self._noted = self._noted, []
+            try:
+                await self._store.record(self._claim, head=self._head, records=records, durable=False)
+            except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
+                logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Write a record and wait until it is synced."""
@@ -216,9 +222,9 @@ class RunJournal:
     async def settle(self) -> None:
         """Wait until all that was noted is written, however often that is interrupted."""
         interruption: asyncio.CancelledError | None = None
-        while self._writes:
+        while self._writing is not None and not self._writing.done():
             try:
-                await asyncio.wait(self._writes)
+                await asyncio.wait([self._writing])
             except asyncio.CancelledError as error:
                 interruption = error
         if interruption is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from perdure.checkpoint.documents import loads, plain
 from perdure.checkpoint.events import EventWriter
-from perdure.checkpoint.manifest import Identity, Writer
 from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
@@ -14,13 +13,14 @@ from perdure.runtime.journal import TRACE, NoJournal, RunJournal
 from perdure.tracing import NO_SPAN, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from perdure.checkpoint.codec import Codec
+    from perdure.checkpoint.manifest import Writer
     from perdure.clock import Clock
     from perdure.kernel.effects import Told
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim, HeadStatus, Manifest, NewRun
+    from perdure.records import Claim, HeadStatus, Manifest, Part
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.journal import Journal
     from perdure.runtime.opening import Tenure
@@ -88,25 +88,19 @@ class StoreLedger:
         claim: Claim,
         codec: Codec,
         clock: Clock,
-        graph: Mapping[str, Any],
-        signature_hash: str,
-        version: int,
-        origin: NewRun,
+        writer: Writer,
         position: int,
         head: Manifest | None,
         span: Span = NO_SPAN,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._writer = Writer(codec, graph)
+        self._writer = writer
         self._journal = RunJournal(store, claim, codec)
         self._events = EventWriter(codec)
         self.waiting = 0
         self._span = span
         self._has_committed = False
-        self._signature_hash = signature_hash
-        self._version = version
-        self._origin = origin
         self.position = position
         self.claim = claim
         self.head = head
@@ -120,10 +114,7 @@ class StoreLedger:
             claim=tenure.claim,
             codec=binding.codec,
             clock=blueprint.clock,
-            graph=blueprint.document,
-            signature_hash=blueprint.signature_hash,
-            version=blueprint.graph.rules.version,
-            origin=tenure.origin,
+            writer=tenure.writer_of(blueprint, binding),
             position=tenure.position,
             head=tenure.head,
             span=span,
@@ -162,60 +153,49 @@ class StoreLedger:
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:
         """Write the checkpoint and move the head, or raise and change nothing."""
-        identity = self._next(kind)
-        with traced(self._span.child("perdure.commit", run_id=self.run_id, checkpoint_id=identity.checkpoint_id)):
-            info = _info(await self._committed(snapshot, identity, told, consumed, done))
-        self._span.stands_at(info.checkpoint_id)
-        return info
-
-    async def _committed(
-        self,
-        snapshot: Snapshot,
-        identity: Identity,
-        told: Sequence[Told],
-        consumed: tuple[str, ...],
-        done: tuple[str, ...],
-    ) -> Manifest:
-        manifest, parts = self._writer.write(snapshot, identity, self.head.toc if self.head else {})
+        manifest, parts = self._written(snapshot, kind)
+        info = _info(manifest)
         commit = Commit(
             manifest,
             parts,
-            self.head.checkpoint_id if self.head else None,
+            manifest.previous_id,
             snapshot.is_settled,
-            status=status_of(snapshot),
-            wake_at=snapshot.wake_at,
-            consumed=consumed,
-            taken=done,
-            events=self._events.batch(told, requests=snapshot.requests, checkpoint=_info(manifest)),
+            status_of(snapshot),
+            snapshot.wake_at,
+            consumed,
+            done,
+            self._events.batch(told, requests=snapshot.requests, checkpoint=info),
         )
+        if self._span is NO_SPAN:
+            await self._commit(commit)
+        else:
+            with traced(self._span.child("perdure.commit", run_id=self.run_id, checkpoint_id=info.checkpoint_id)):
+                await self._commit(commit)
+            self._span.stands_at(info.checkpoint_id)
+        return info
+
+    def _written(self, snapshot: Snapshot, kind: str) -> tuple[Manifest, tuple[Part, ...]]:
+        return self._writer.write(
+            snapshot,
+            position=self.position + 1,
+            previous_id=self.head.checkpoint_id if self.head else None,
+            timestamp=self._timestamp(),
+            kind=kind,
+            trace=self._span.traceparent,
+        )
+
+    async def _commit(self, commit: Commit) -> None:
         try:
             self.waiting = await self._store.commit(self.claim, commit)
         except AgentFrameworkException:
             raise
         except Exception as error:
             raise CheckpointWriteError(run_id=self.run_id, reason=f"{type(error).__name__}: {error}") from error
-        self.head = manifest
+        self._writer.stand(commit.manifest)
+        self.head = commit.manifest
         self._has_committed = True
-        self._journal.move(manifest.checkpoint_id)
-        self.position = manifest.position
-        return manifest
-
-    def _next(self, kind: str) -> Identity:
-        position = self.position + 1
-        return Identity(
-            checkpoint_id=f"{self.run_id}@{position}",
-            run_id=self.run_id,
-            # A run keeps the name that it began under, whatever the workflow that goes on with it is called.
-            workflow_name=self._origin.workflow_name,
-            position=position,
-            previous_id=self.head.checkpoint_id if self.head else None,
-            timestamp=self._timestamp(),
-            kind=kind,
-            graph_signature_hash=self._signature_hash,
-            definition_version=self._version,
-            origin=self._origin,
-            trace=self._span.traceparent,
-        )
+        self._journal.move(commit.manifest.checkpoint_id)
+        self.position = commit.manifest.position
 
     def _timestamp(self) -> str:
         """The time, but never before that of the predecessor: a clock that was set back must not reorder a run."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint.compat import compare
-from perdure.checkpoint.manifest import Reader, header_of, naming
+from perdure.checkpoint.heading import Author
+from perdure.checkpoint.manifest import Reader, Writer, Written, header_of, naming
 from perdure.checkpoint.migrate import migrate
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
 from perdure.errors import IncompatibleGraphError, RunNotFoundError
@@ -45,6 +46,10 @@ class Tenure:
     """A fork that the store does not know of yet."""
     is_ahead: bool = False
     """What the snapshot holds could not be committed so far."""
+    written: Written | None = None
+    """What is known of the checkpoint that the run stands at, so that the next one is written as what changes."""
+    writer: Writer | None = None
+    """Writes the checkpoints of the run, from one call to the next."""
     read_from: str | None = field(init=False)
     """The checkpoint that the snapshot was read from: its values are decoded when they are needed."""
 
@@ -60,6 +65,17 @@ class Tenure:
     def head_id(self) -> str | None:
         """The checkpoint that the run stands at."""
         return None if self.head is None else self.head.checkpoint_id
+
+    def writer_of(self, blueprint: Blueprint, binding: Binding) -> Writer:
+        """What writes the next checkpoint: the writer of the one that the run stands at, if this life has it."""
+        author = Author(self.origin, blueprint.signature_hash, blueprint.graph.rules.version)
+        writer = self.writer
+        if writer is None or not writer.follows(self.head) or not writer.is_of(binding.codec, author):
+            is_known = self.written is not None and self.written.manifest is self.head
+            known = self.written if is_known else None
+            writer = self.writer = Writer(binding.codec, blueprint.document, author, known)
+        self.written = None
+        return writer
 
 
 Arrive: TypeAlias = "Callable[[str], Awaitable[None]]"
@@ -130,10 +146,10 @@ async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest:
 
     The store does not know the fork before `begin`, so that one which is refused leaves nothing behind.
     """
-    snapshot = await read(blueprint, binding, manifest)
+    snapshot, written = await found(blueprint, binding, manifest)
     origin = begun(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
     await arrive(origin.run_id)
-    return Tenure(origin, snapshot, binding.values, binding, head=manifest, is_unborn=True)
+    return Tenure(origin, snapshot, binding.values, binding, head=manifest, is_unborn=True, written=written)
 
 
 async def begin(tenure: Tenure) -> None:
@@ -153,24 +169,30 @@ async def is_unfinished(tenure: Tenure) -> bool:
 
 async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Snapshot:
     """The snapshot of a checkpoint, in the terms of the present graph. Raises IncompatibleGraphError."""
+    return (await found(blueprint, binding, manifest))[0]
+
+
+async def found(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> tuple[Snapshot, Written]:
+    """The same, and what the writer of the next checkpoint has to know of this one."""
     graph = blueprint.graph
     with naming(manifest):
         parts = await binding.store.parts(manifest.roots)
+    reader = Reader(manifest, parts, binding.codec)
     if SAVED_FIELDS_PATH in manifest.toc:
         if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
             report = "  it was made by hand, for a graph with another signature"
             raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
         fields = saved_fields(manifest, parts, binding.codec)
-        return await snapshot_of_fields(graph, fields, binding.values, iteration=manifest.iteration_count)
-    reader = Reader(manifest, parts, binding.codec)
+        snapshot = await snapshot_of_fields(graph, fields, binding.values, iteration=manifest.iteration_count)
+        return snapshot, reader.written(None)
     snapshot, stored = reader.snapshot(), reader.graph()
     if stored == blueprint.document:
-        return snapshot
+        return snapshot, reader.written(snapshot)
     migrated = await migrate(snapshot, stored, graph, binding.values)
     report = compare(stored, graph, migrated.snapshot, binding.values, accepts=accepts, renamed=migrated.renamed)
     if not report.is_compatible:
         raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
-    return migrated.snapshot
+    return migrated.snapshot, reader.written(None)
 
 
 async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
@@ -179,11 +201,12 @@ async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
         assert record is not None, "a claimed run exists"
         assert record.head is not None, "a run that is known has a head"
         manifest = await binding.store.manifest(record.head)
-        snapshot = await read(blueprint, binding, manifest)
+        snapshot, written = await found(blueprint, binding, manifest)
     except BaseException:
         await binding.store.release(claim, halt=claim.halt)
         raise
-    return Tenure(origin(record), snapshot, binding.values, binding, claim, manifest, position=record.position)
+    begun_as, position = origin(record), record.position
+    return Tenure(begun_as, snapshot, binding.values, binding, claim, manifest, position=position, written=written)
 
 
 def origin(record: RunRecord) -> NewRun:

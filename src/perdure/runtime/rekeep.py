@@ -27,7 +27,7 @@ def rekept(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
         if kept.stored is None:
             return kept
         encoded = kept.require_encoded()
-        whole = replace(encoded, parts=with_parts(encoded.refs, kept.stored))
+        whole = encoded.with_parts(with_parts(encoded.refs, kept.stored))
         return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
 
     def request(old: Request) -> Request:

@@ -1,0 +1,227 @@
+"""What a snapshot has that the one before it had not: the entries of a checkpoint that have to be written.
+
+What is the same object is not looked at. So the cost is that of what changed, not of what exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import is_
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+from perdure.checkpoint import pieces as texts
+from perdure.checkpoint.codec import Encoded
+from perdure.checkpoint.documents import Needs, array, plain
+from perdure.checkpoint.values import as_kept
+from perdure.kernel.snapshot import Limits, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from perdure.checkpoint.pieces import PieceWriter
+    from perdure.kernel.snapshot import Request, StateKey
+    from perdure.kernel.trail import Trail
+    from perdure.records import Part
+
+    Write: TypeAlias = Callable[[Any, Needs], bytes]
+
+Pace: TypeAlias = Literal["passing", "value", "lasting"]
+"""How soon an entry is another one: with nearly every superstep; whenever a program wants; not before it is gone."""
+
+_NOTHING = Snapshot()
+_NO_LIMITS = Limits()
+
+
+class Fresh(NamedTuple):
+    """An entry that is new or another one now."""
+
+    encoded: Encoded
+    pace: Pace
+    before: Encoded | None = None
+    """What stood there before."""
+
+    def part(self) -> Part:
+        """The entry as a part."""
+        return self.encoded.part()
+
+    def nested(self) -> Iterable[Part]:
+        """The parts that it needs and that were not needed before."""
+        if not self.encoded.refs:
+            return ()
+        return self.encoded.parts if self.before is None else self.encoded.beyond(self.before.has)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has changed, by path."""
+
+    fresh: dict[str, Fresh] = field(default_factory=dict[str, Fresh])
+    gone: list[str] = field(default_factory=list[str])
+
+    def put(self, path: str, encoded: Encoded | Collection[object] | None) -> None:
+        """Something that comes and goes as a whole: an entry, or nothing any more."""
+        if isinstance(encoded, Encoded):
+            self.fresh[path] = Fresh(encoded, "passing")
+        else:
+            self.gone.append(path)
+
+
+class ChangeFinder:
+    """Compares the snapshots of one run."""
+
+    def __init__(self, pieces: PieceWriter) -> None:
+        self._pieces = pieces
+        self._tails: dict[str, list[tuple[object, Encoded]]] = {}
+        """Of chunks that are not full yet: the elements, as they were written last."""
+
+    def changes(self, before: Snapshot | None, after: Snapshot, prefix: str = "") -> Changes:
+        """What `after` has and `before` has not. Of a run that begins, or is not known so far, that is everything."""
+        found = Changes()
+        if prefix:
+            self._counts(before, after, prefix, found)
+        self._compare(before or _NOTHING, after, prefix, found)
+        return found
+
+    def _compare(self, before: Snapshot, after: Snapshot, prefix: str, found: Changes) -> None:
+        if after.executors is not before.executors:
+            self._values(before.executors, after.executors, lambda key: f"{prefix}executor/{key}", found)
+        if after.state is not before.state:
+            self._values(before.state, after.state, lambda key: _state_path(prefix, key), found)
+        if after.requests is not before.requests:
+            self._requests(before.requests, after.requests, prefix, found)
+        self._passing(before, after, prefix, found)
+        self._trail(f"{prefix}outputs", (before.outputs, after.outputs), self._pieces.output, found)
+        self._trail(f"{prefix}answered", (before.answered, after.answered), texts.answered, found)
+        self._trail(f"{prefix}received", (before.received, after.received), texts.received, found)
+        if after.kwargs is not before.kwargs:
+            values = [{} if kwargs is None else {"kwargs": kwargs} for kwargs in (before.kwargs, after.kwargs)]
+            self._values(values[0], values[1], lambda key: f"{prefix}{key}", found)
+        if after.carried is not before.carried:
+            self._values(before.carried, after.carried, lambda key: f"{prefix}carried/{key}", found)
+        if after.children is not before.children:
+            self._children(before.children, after.children, prefix, found)
+
+    def _values(
+        self, before: Mapping[Any, object], after: Mapping[Any, object], path: Callable[[Any], str], found: Changes
+    ) -> None:
+        changed = [key for key, value in after.items() if before.get(key) is not value]
+        for key in changed:
+            new, old = as_kept(after[key]).require_encoded(), before.get(key)
+            found.fresh[path(key)] = Fresh(new, "value", None if old is None else as_kept(old).encoded)
+        if len(before) > len(after) - sum([key not in before for key in changed]):
+            found.gone += [path(key) for key in before if key not in after]
+
+    def _requests(
+        self, before: Mapping[str, Request], after: Mapping[str, Request], prefix: str, found: Changes
+    ) -> None:
+        for key, request in after.items():
+            if before.get(key) is not request:
+                found.fresh[f"{prefix}request/{key}"] = Fresh(self._pieces.request(request), "lasting")
+        found.gone += [f"{prefix}request/{key}" for key in before if key not in after]
+
+    def _passing(self, before: Snapshot, after: Snapshot, prefix: str, found: Changes) -> None:
+        """What comes and goes as a whole."""
+        pieces, cancelled, limits = self._pieces, after.cancelled, after.limits
+        if not _is_same(before.deliveries, after.deliveries):
+            found.put(f"{prefix}deliveries", after.deliveries and pieces.array(after.deliveries, pieces.delivery))
+        if after.fan_in is not before.fan_in and (after.fan_in or before.fan_in):
+            found.put(f"{prefix}fan_in", after.fan_in and pieces.fan_in(after.fan_in))
+        if not _is_same(before.suspended, after.suspended):
+            found.put(f"{prefix}suspended", after.suspended and pieces.array(after.suspended, pieces.suspended))
+        if not _is_same(before.delayed, after.delayed):
+            found.put(f"{prefix}delayed", after.delayed and pieces.array(after.delayed, pieces.delayed))
+        if cancelled is not before.cancelled:
+            found.put(f"{prefix}cancelled", cancelled and texts.cancelled(cancelled))
+        if limits is not before.limits and limits != before.limits:
+            found.put(f"{prefix}limits", texts.limits(limits) if limits != _NO_LIMITS else None)
+
+    def _counts(self, before: Snapshot | None, after: Snapshot, prefix: str, found: Changes) -> None:
+        counts = [after.turn, after.iteration, after.since_input]
+        if before is None or counts != [before.turn, before.iteration, before.since_input]:
+            found.fresh[f"{prefix}counts"] = Fresh(plain(counts), "passing")
+
+    def _children(
+        self, before: Mapping[str, Snapshot], after: Mapping[str, Snapshot], prefix: str, found: Changes
+    ) -> None:
+        for key, child in after.items():
+            old = before.get(key)
+            if old is not child:
+                inner = self.changes(old, child, _child_path(prefix, key))
+                found.fresh.update(inner.fresh)
+                found.gone += inner.gone
+        for key, child in before.items():
+            if key not in after:
+                path = _child_path(prefix, key)
+                found.gone += [f"{path}counts", *self.changes(child, _NOTHING, path).gone]
+
+    def _trail(self, path: str, trails: tuple[Trail[Any], Trail[Any]], write: Write, found: Changes) -> None:
+        before, after = trails
+        if after is before:
+            return
+        first = _same_chunks(before, after)
+        for index, chunk in enumerate(after.sealed[first:], first):
+            place = f"{path}/{index}"
+            found.fresh[place] = self._chunk(place, chunk, write, _tail_at(before, index), "lasting")
+            self._tails.pop(place, None)
+        count = len(after.sealed)
+        if after.tail and not _is_same(after.tail, _tail_at(before, count)):
+            place = f"{path}/{count}"
+            found.fresh[place] = self._chunk(place, after.tail, write, _tail_at(before, count), "passing")
+        found.gone += [f"{path}/{index}" for index in range(_chunk_count(after), _chunk_count(before))]
+
+    def _chunk(self, place: str, items: tuple[Any, ...], write: Write, before: tuple[Any, ...], pace: Pace) -> Fresh:
+        """A chunk. Of its elements those are encoded that were not there when it was written last."""
+        known = self._tails.get(place, [])
+        shared = 0
+        while shared < min(len(known), len(items)) and known[shared][0] is items[shared]:
+            shared += 1
+        written = [*known[:shared], *((item, self._piece(item, write)) for item in items[shared:])]
+        self._tails[place] = written
+        encoded = array([piece for _, piece in written])
+        if not encoded.refs:
+            return Fresh(encoded, pace)
+        return Fresh(
+            encoded, pace, array([piece for (item, piece), old in zip(written, before, strict=False) if item is old])
+        )
+
+    @staticmethod
+    def _piece(item: object, write: Write) -> Encoded:
+        needs = Needs()
+        return needs.whole(write(item, needs))
+
+
+def _is_same(before: tuple[object, ...], after: tuple[object, ...]) -> bool:
+    return before is after or (len(before) == len(after) and all(map(is_, before, after)))
+
+
+def _same_chunks(before: Trail[Any], after: Trail[Any]) -> int:
+    """How many full chunks two trails have in common at their beginning."""
+    count = len(before.sealed)
+    # A trail only grows: with a chunk it has all that went before it.
+    if count and count <= len(after.sealed) and after.sealed[count - 1] is before.sealed[count - 1]:
+        return count
+    return 0
+
+
+def _tail_at(trail: Trail[Any], index: int) -> tuple[Any, ...]:
+    return trail.tail if index == len(trail.sealed) else ()
+
+
+def _chunk_count(trail: Trail[Any]) -> int:
+    return len(trail.sealed) + bool(trail.tail)
+
+
+def _state_path(prefix: str, place: StateKey) -> str:
+    scope, key = place
+    return f"{prefix}state/{_escaped(scope)}/{key}"
+
+
+def _child_path(prefix: str, executor_id: str) -> str:
+    return f"{prefix}child/{_escaped(executor_id)}/"
+
+
+@lru_cache(maxsize=1024)
+def _escaped(name: str) -> str:
+    return quote(name, safe="")
