@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
 
 class Source:
@@ -193,6 +194,56 @@ async def test_nothing_is_pulled_ahead() -> None:
     await anext(stream)
     await asyncio.sleep(0)
     assert source.given == 1
+
+
+async def in_batches(source: Source) -> AsyncIterator[list[int]]:
+    """Each number with its double and its square; before them nothing at all."""
+    yield []
+    async with aclosing(cast("AsyncGenerator[int]", source.numbers())) as numbers:
+        async for number in numbers:
+            yield [number, number * 2, number * number]
+
+
+async def test_of_batches_the_next_is_asked_for_when_all_of_one_are_taken() -> None:
+    source = Source()
+    stream = ResponseStream.of_batches(in_batches(source), finalizer=add)
+    taken = [(await anext(stream), source.given) for _ in range(4)]
+    assert taken == [(1, 1), (2, 1), (1, 1), (2, 2)]
+    assert stream.updates == [1, 2, 1, 2]
+    assert await stream.get_final_response() == 1 + 2 + 1 + 2 + 4 + 4 + 3 + 6 + 9
+
+
+async def test_each_update_of_a_batch_passes_through_the_hooks_when_it_is_taken() -> None:
+    seen: list[int] = []
+
+    async def hook(number: int) -> int:
+        seen.append(number)
+        return -number
+
+    stream = ResponseStream.of_batches(in_batches(Source(2)), finalizer=add).with_transform_hook(hook)
+    assert [await anext(stream), await anext(stream)] == [-1, -2]
+    assert seen == [1, 2]
+    assert await stream.get_final_response() == -(1 + 2 + 1 + 2 + 4 + 4)
+    assert stream.updates == [-number for number in seen]
+
+
+async def test_a_stream_of_batches_that_is_closed_gives_nothing_of_what_was_not_taken() -> None:
+    source = Source()
+    stream = ResponseStream.of_batches(in_batches(source), finalizer=add)
+    assert await anext(stream) == 1
+    await stream.aclose()
+    assert source.closed.is_set()
+    assert await collected(stream) == []
+    assert stream.updates == [1]
+
+
+async def test_an_error_comes_after_all_that_was_given_before_it() -> None:
+    stream = ResponseStream.of_batches(in_batches(Source(1, error=ValueError("broken"))), finalizer=add)
+    assert [await anext(stream) for _ in range(3)] == [1, 2, 1]
+    with pytest.raises(ValueError, match="broken"):
+        await anext(stream)
+    with pytest.raises(ValueError, match="broken"):
+        await stream.get_final_response()
 
 
 async def test_map_transforms_each_update_and_has_its_own_final_response() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -65,9 +66,12 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         result_hooks: Iterable[Hook[FinalT]] | None = None,
         keeps_updates: bool = True,
     ) -> None:
-        self._source = stream
+        self._source: Any = stream
+        self._gives_batches = False
+        self._ahead: deque[UpdateT] = deque()
+        """What the source has given and nobody has taken yet."""
         self._keeps_updates = keeps_updates
-        self._iterator: AsyncIterator[UpdateT] | None = None
+        self._iterator: AsyncIterator[Any] | None = None
         self._finalizer = finalizer
         self._transform_hooks = list(transform_hooks or ())
         self._cleanup_hooks = list(cleanup_hooks or ())
@@ -83,6 +87,20 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
         """The stream that `awaitable` will give, at once; it is awaited by the first pull."""
         return ResponseStream(awaitable)
+
+    @staticmethod
+    def of_batches(
+        batches: AsyncIterable[Sequence[OtherUpdateT]],
+        *,
+        finalizer: Finalizer[OtherUpdateT, OtherFinalT],
+        cleanup_hooks: Iterable[CleanupHook] = (),
+        keeps_updates: bool = True,
+    ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
+        """A stream over a source that gives several updates at once. It is pulled again when all of them are taken."""
+        source = cast("AsyncIterable[OtherUpdateT]", batches)
+        stream = ResponseStream(source, finalizer=finalizer, cleanup_hooks=cleanup_hooks, keeps_updates=keeps_updates)
+        stream._gives_batches = True
+        return stream
 
     @property
     def updates(self) -> list[UpdateT]:
@@ -104,6 +122,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         if self._outcome is not None:
             raise StopAsyncIteration
         self._begin_pull()
+        if self._ahead and not self._transform_hooks:
+            # Nothing has to be waited for, so nothing can fail.
+            self._is_being_pulled = False
+            return self._handed_out(self._ahead.popleft())
         update = await self._settling(self._next())
         if update is _End.TOKEN:
             raise StopAsyncIteration
@@ -117,8 +139,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
         The error that ended the stream is raised again; RuntimeError if it was closed before its end.
         """
-        async for _ in self:
-            pass
+        if self._outcome is None:
+            self._begin_pull()
+            await self._settling(self._rest())
         match self._outcome:
             case _Finished(final):
                 return final
@@ -208,7 +231,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def _begin_pull(self) -> None:
         self._require_idle()
         task = asyncio.current_task()
-        self._consumer = weakref.ref(task) if task is not None else None
+        if task is None:
+            self._consumer = None
+        elif self._consumer is None or self._consumer() is not task:
+            self._consumer = weakref.ref(task)
         self._is_being_pulled = True
 
     def _require_idle(self) -> None:
@@ -234,7 +260,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         finally:
             self._is_being_pulled = False
 
-    async def _opened(self) -> AsyncIterator[UpdateT]:
+    async def _opened(self) -> AsyncIterator[Any]:
         if self._iterator is None:
             source = self._source
             # A ResponseStream is awaitable too, but is what it gives.
@@ -243,12 +269,42 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._iterator
 
     async def _next(self) -> UpdateT | _End:
-        update = await anext(await self._opened(), _End.TOKEN)
-        if update is _End.TOKEN:
-            await self._clean_up()
-            self._outcome = _Finished(await self._final_response())
-            return update
-        update = await _passed_through(self._transform_hooks, update)
+        while not self._ahead:
+            if not await self._has_more():
+                return _End.TOKEN
+        return self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
+
+    async def _rest(self) -> None:
+        """Take all that is left, to the end."""
+        await self._take_all_ahead()
+        async for given in await self._opened():
+            self._ahead.extend(given if self._gives_batches else (given,))
+            if self._transform_hooks:
+                await self._take_all_ahead()
+                continue
+            if self._keeps_updates:
+                self._updates += self._ahead
+            self._ahead.clear()
+        await self._finish()
+
+    async def _take_all_ahead(self) -> None:
+        while self._ahead:
+            self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
+
+    async def _has_more(self) -> bool:
+        """Let the source go on; False if it has ended, and the final response is made."""
+        given = await anext(self._iterator or await self._opened(), _End.TOKEN)
+        if given is _End.TOKEN:
+            await self._finish()
+            return False
+        self._ahead.extend(given if self._gives_batches else (given,))
+        return True
+
+    async def _finish(self) -> None:
+        await self._clean_up()
+        self._outcome = _Finished(await self._final_response())
+
+    def _handed_out(self, update: UpdateT) -> UpdateT:
         if self._keeps_updates:
             self._updates.append(update)
         return update

@@ -7,11 +7,12 @@ traces itself belongs to its activation. Without OpenTelemetry nothing of this c
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     Attributes = Mapping[str, str | int | float | bool | None]
 
@@ -69,6 +70,7 @@ class _NoSpan:
 
 
 NO_SPAN: Span = _NoSpan()
+_NOTHING = nullcontext()
 
 
 def begin(name: str, *, linked: str | None, **attributes: str | float | bool | None) -> Span:
@@ -82,25 +84,24 @@ def begin(name: str, *, linked: str | None, **attributes: str | float | bool | N
     return _OtelSpan(trace, tracer, begun, {key: attributes.get(key) for key in _INHERITED})
 
 
-@contextmanager
-def traced(span: Span) -> Generator[Span]:
-    """End the span with the block, well or with its error."""
-    try:
-        yield span
-    except BaseException as error:
-        span.end(error)
-        raise
-    span.end()
+class traced:  # noqa: N801 - it is used like a function
+    """End the span with the block, well or with its error. It is made for every activation: no generator."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> Span:
+        return self._span
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._span.end(error)
 
 
-@contextmanager
-def current(span: Span) -> Generator[None]:
+def current(span: Span) -> AbstractContextManager[Any]:
     """Let the span be the current one in this block, which must run in one task."""
-    if isinstance(span, _OtelSpan):
-        with span.as_current():
-            yield
-    else:
-        yield
+    return span.as_current() if isinstance(span, _OtelSpan) else _NOTHING
 
 
 class _OtelSpan:

@@ -120,15 +120,7 @@ def most_specific(value: object, candidates: Sequence[object]) -> int | None:
 
     A union counts by its member that fits best. Of types that don't compare, the first is taken.
     """
-    ranking = _ranking(tuple(candidates))
-    exact = ranking.exact.get(type(value))
-    if exact is not None:
-        return exact
-    fitting = [place for place, member in enumerate(ranking.members) if is_instance_of(value, member)]
-    for place in fitting:
-        if ranking.narrower[place].isdisjoint(fitting):
-            return ranking.owners[place]
-    return None
+    return ranking_of(tuple(candidates)).best(value)
 
 
 def contains_typevar(type_expression: object) -> bool:
@@ -405,7 +397,7 @@ def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ..
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranking:
+class Ranking:
     """Candidate types prepared for choosing: the members of all unions in a row, and which is narrower than which."""
 
     members: tuple[object, ...]
@@ -414,15 +406,27 @@ class _Ranking:
     exact: Mapping[type, int]
     """Classes whose direct instances need no search."""
 
+    def best(self, value: object) -> int | None:
+        """The index of the type that fits `value` most closely, None if none does."""
+        exact = self.exact.get(type(value))
+        if exact is not None:
+            return exact
+        fitting = [place for place, member in enumerate(self.members) if is_instance_of(value, member)]
+        for place in fitting:
+            if self.narrower[place].isdisjoint(fitting):
+                return self.owners[place]
+        return None
 
-def _ranking(candidates: tuple[object, ...]) -> _Ranking:
+
+def ranking_of(candidates: tuple[object, ...]) -> Ranking:
+    """The types, prepared for `most_specific`."""
     try:
         return _cached_ranking(candidates)
     except TypeError:  # metadata of an Annotated need not be hashable
         return _make_ranking(candidates)
 
 
-def _make_ranking(candidates: tuple[object, ...]) -> _Ranking:
+def _make_ranking(candidates: tuple[object, ...]) -> Ranking:
     pairs = [(member, owner) for owner, candidate in enumerate(candidates) for member in split_union(candidate)]
     members = tuple(member for member, _ in pairs)
     narrower = tuple(
@@ -432,7 +436,7 @@ def _make_ranking(candidates: tuple[object, ...]) -> _Ranking:
     for (member, owner), rivals in zip(pairs, narrower, strict=True):
         if type(member) is type and not rivals:
             exact.setdefault(member, owner)
-    return _Ranking(members, tuple(owner for _, owner in pairs), narrower, exact)
+    return Ranking(members, tuple(owner for _, owner in pairs), narrower, exact)
 
 
 _cached_ranking = functools.lru_cache(maxsize=512)(_make_ranking)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from small_graphs import IDS, Routes, small_graphs
 
 from perdure.kernel.effects import Activation, Conflict, Effects, Sent, Write
-from perdure.kernel.snapshot import Delivery, Output, Request, Snapshot
+from perdure.kernel.snapshot import Delayed, Delivery, Limits, Output, Request, Snapshot, Suspended
 from perdure.kernel.superstep import FanIn, conflicts, fold, plan
 from perdure.kernel.trail import Trail
 
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 KEY, OTHER_KEY = ("", "key"), ("", "other")
 BARRIER = "barrier"
 FAN_INS = {BARRIER: FanIn(("a", "b"), "c")}
+WHOLE: dict[str, Any] = {
+    "iteration": 3,
+    "since_input": 2,
+    "fan_in": {BARRIER: {"a": ("held",)}},
+    "state": {KEY: "kept"},
+    "executors": {"c": "state"},
+    "requests": {"r": Request("r", "c", "data", str, str)},
+    "outputs": Trail((), (Output("c", "output", "told"),)),
+    "children": {"c": Snapshot(turn=4)},
+    "suspended": (Suspended(Delivery("c", (), (), "turn:1", home="1.0/c#0"), wake_at="later"),),
+    "delayed": (Delayed("later", "c", "c#0/0", "data", None, ("a",), ()),),
+    "carried": {"1.0/c#0/step/name#0": "record"},
+    "limits": Limits("later", {}, {"usd": 3}),
+}
+COUNTED = {*WHOLE, "deliveries"}
 
 
 def delivery_to(target_id: str) -> Delivery:
@@ -272,6 +287,24 @@ def test_what_no_effect_touches_is_the_same_object_in_the_next_snapshot() -> Non
     assert after.requests is BEFORE.requests
     assert after.outputs is BEFORE.outputs
     assert after.children is BEFORE.children
+
+
+def test_every_field_that_a_superstep_does_not_count_goes_on_as_it_is() -> None:
+    """A field that is added to the snapshot must not be forgotten by the fold, nor an effect's by what copies one."""
+    others: dict[str, Any] = {each.name: object() for each in fields(Snapshot) if each.name not in COUNTED}
+    before = Snapshot(**others, **WHOLE)
+    after = fold(before, [Effects(Activation("b", 0, delivery_to("b")))], fan_ins=FAN_INS)
+    for each in fields(Snapshot):
+        if each.name not in {"iteration", "since_input", "deliveries"}:
+            assert getattr(after, each.name) == getattr(before, each.name), each.name
+
+
+def test_effects_that_are_routed_or_have_a_state_keep_all_the_rest() -> None:
+    distinct: dict[str, Any] = {each.name: object() for each in fields(Effects)}
+    before = Effects(**distinct)
+    sends, child = (Sent("message", None, ("a",), ()),), Snapshot(turn=7)
+    assert before.routed(sends) == replace(before, sends=sends)
+    assert before.leaving("state", child) == replace(before, executor_state="state", child=child)
 
 
 def test_deliveries_of_one_sending_share_its_name_and_no_two_sendings_do() -> None:

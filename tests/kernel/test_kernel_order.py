@@ -103,10 +103,10 @@ async def superstep(
         clock=ManualClock(),
     )
     told: list[WorkflowEvent[Any]] = []
-    async with aclosing(driver.supersteps()) as events:
-        async for event in events:
-            told.append(event)
-            if event.type == "superstep_completed":
+    async with aclosing(driver.supersteps()) as batches:
+        async for events in batches:
+            told += events
+            if events[-1].type == "superstep_completed":
                 break
     return driver.snapshot, told
 

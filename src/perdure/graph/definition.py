@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
+from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, InternalEdgeGroup
 from perdure.graph.executor import wiring
 
 if TYPE_CHECKING:
@@ -94,6 +95,30 @@ class Graph:
                 for source_id in group.source_executor_ids:
                     found[source_id].append(group)
         return {source_id: tuple(groups) for source_id, groups in found.items()}
+
+    @cached_property
+    def groups_between(self) -> Mapping[tuple[str, str], tuple[EdgeGroup, ...]]:
+        """By source and target: the groups that a message goes through which names its target."""
+        found: dict[tuple[str, str], list[EdgeGroup]] = {}
+        for group in self.groups:
+            for ends in product(group.source_executor_ids, group.target_executor_ids):
+                found.setdefault(ends, []).append(group)
+        return {ends: tuple(groups) for ends, groups in found.items()}
+
+    @cached_property
+    def asking(self) -> frozenset[str]:
+        """The sources whose messages users' code looks at on their way: conditions, cases, selections."""
+        groups = [
+            group
+            for group in self.groups
+            if isinstance(group, FanOutEdgeGroup) or any(edge.has_condition for edge in group.edges)
+        ]
+        return frozenset(source_id for group in groups for source_id in group.source_executor_ids)
+
+    @cached_property
+    def output_kinds(self) -> Mapping[str, OutputKind | None]:
+        """How a yield of each executor is told, if at all."""
+        return {executor_id: self.designation.kind_of(executor_id) for executor_id in self.executors}
 
     @cached_property
     def fan_ins(self) -> Mapping[str, FanInEdgeGroup]:

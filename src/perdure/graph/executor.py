@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from perdure.graph.handlers import declaration_of
 from perdure.graph.policy import policy_of
 from perdure.typenames import describe
-from perdure.types import is_instance_of, is_type_compatible, most_specific
+from perdure.types import is_instance_of, is_type_compatible, most_specific, ranking_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.graph.handlers import HandlerTypes
     from perdure.graph.messages import WorkflowMessage
     from perdure.graph.policy import Policy, Retry
+    from perdure.types import Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,20 @@ class Route:
     types: HandlerTypes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dispatch:
     """All handlers of an executor, in the order of their definition."""
 
     messages: tuple[Route, ...]
     answers: tuple[Route, ...]
 
+    @cached_property
+    def _ranking(self) -> Ranking:
+        return ranking_of(tuple(route.types.takes[0] for route in self.messages))
+
     def route_of(self, value: object) -> Route | None:
         """The handler whose type fits the value most specifically."""
-        index = most_specific(value, [route.types.takes[0] for route in self.messages])
+        index = self._ranking.best(value)
         return None if index is None else self.messages[index]
 
     def answer_route(self, request: object, response: object) -> Route | None:

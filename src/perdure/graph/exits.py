@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
 _is_shared: ContextVar[bool] = ContextVar("perdure_is_shared", default=False)
+_PASSING = (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
 @contextmanager
@@ -23,21 +25,28 @@ def sharing() -> Generator[None]:
         _is_shared.reset(token)
 
 
-@contextmanager
-def no_exit() -> Generator[None]:
+class _NoExit:
+    """One for all: it keeps nothing."""
+
+    def __enter__(self) -> None:
+        """Nothing is set up."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, _PASSING) or not _is_shared.get():
+            return
+        raise RuntimeError(
+            f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
+            "others; raise an Exception if the run is to fail"
+        ) from error
+
+
+_NO_EXIT = _NoExit()
+
+
+def no_exit() -> AbstractContextManager[None]:
     """Around users' code. What would end a process that is shared is raised as a RuntimeError.
 
     It has to be as near to that code as can be: a SystemExit that leaves a task ends the event loop, whoever awaits the
     task. An interrupt is the wish of a person, and passes.
     """
-    try:
-        yield
-    except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        if not _is_shared.get():
-            raise
-        raise RuntimeError(
-            f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
-            "others; raise an Exception if the run is to fail"
-        ) from error
+    return _NO_EXIT

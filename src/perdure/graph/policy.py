@@ -67,6 +67,10 @@ class Policy:
     on_error: str | None = None
 
 
+NO_POLICY = Policy()
+"""That of most executors: one attempt, however long it takes, and a failure stops the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
     """A message that an executor could not handle, and why: what `on_error` sends to the executor that it names."""
@@ -84,7 +88,8 @@ def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy
     seconds = None if timeout is None else seconds_of("timeout", timeout)
     if seconds == 0:
         raise ValueError("timeout is more than 0 seconds; leave it out for no limit")
-    return Policy(retry, seconds, on_error)
+    policy = Policy(retry, seconds, on_error)
+    return NO_POLICY if policy == NO_POLICY else policy
 
 
 def _require_attempts(attempts: object) -> None:

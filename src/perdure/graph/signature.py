@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from perdure.graph.edges import EdgeGroup
     from perdure.graph.executor import Executor
 
+# Made once: json.dumps makes an encoder for each call that has options, and there is a group for every executor.
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+
 
 def graph_signature(graph: Graph) -> dict[str, Any]:
     """The documented signature: the start, the executors' classes, the edges. A script and its import are the same."""
@@ -80,6 +83,6 @@ def _sort_key(group: dict[str, Any]) -> tuple[str, ...]:
         group["group_type"],
         json.dumps(group["sources"]),
         json.dumps(group["targets"]),
-        json.dumps(group["edges"], sort_keys=True),
+        _sorted_json(group["edges"]),
         json.dumps(group.get("selection_func")),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Delivery, Moment, Output, Request, Snapshot, StateKey, Value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Activation:
     """One handler call in one superstep. `ordinal` counts the calls of its executor."""
 
@@ -25,7 +27,7 @@ class Activation:
         return f"{self.executor_id}#{self.ordinal}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sent:
     """A message, and where routing found that it goes: straight to executors, into fan-in groups; now or later."""
 
@@ -36,7 +38,7 @@ class Sent:
     due: Moment | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Told:
     """An event of an activation, to be numbered by the commit."""
 
@@ -53,7 +55,7 @@ class Told:
     """Of a `sub_workflow` event: what was told inside."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Suspension:
     """That an activation waits: until when or for which request, and what it has recorded so far, by key."""
 
@@ -62,7 +64,7 @@ class Suspension:
     carried: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Write:
     """A value for a key of the state; `erase` takes the key away."""
 
@@ -71,7 +73,7 @@ class Write:
     erase: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Effects:
     """All that one activation did. `executor_state` and `child` are None where there is none or it did not change.
 
@@ -90,8 +92,31 @@ class Effects:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     suspension: Suspension | None = None
 
+    def routed(self, sends: tuple[Sent, ...]) -> Effects:
+        """The same, with its messages: where each of them goes."""
+        return self._with(sends, self.executor_state, self.child)
 
-@dataclass(frozen=True, slots=True)
+    def leaving(self, executor_state: Value, child: Snapshot | None) -> Effects:
+        """The same, with what its executor is now."""
+        return self._with(self.sends, executor_state, child)
+
+    def _with(self, sends: tuple[Sent, ...], executor_state: Value, child: Snapshot | None) -> Effects:
+        # Once or twice for each activation: dataclasses.replace takes several times as long.
+        return Effects(
+            self.activation,
+            sends,
+            self.writes,
+            self.requests,
+            self.outputs,
+            executor_state,
+            child,
+            self.told,
+            self.spent,
+            self.suspension,
+        )
+
+
+@value
 class Unrouted:
     """A message that was sent and is not routed yet. `message` is what routing looks at."""
 
@@ -101,7 +126,7 @@ class Unrouted:
     due: Moment | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Done:
     """An activation that has ended, before its messages are routed: what a journal keeps.
 
@@ -113,7 +138,7 @@ class Done:
     updates: Mapping[StateKey, tuple[Value | None, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conflict:
     """A key that several executors wrote in one superstep."""
 

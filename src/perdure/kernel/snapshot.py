@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.kernel.trail import Trail
+from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,7 @@ Moment: TypeAlias = str
 """A time in UTC as ISO 8601. Their order as text is their order in time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """A question to the outside that has no answer yet."""
 
@@ -44,7 +45,7 @@ class Request:
     """Why answers that were accepted without the program did not fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delivery:
     """A message that is addressed and waits for the next superstep.
 
@@ -65,7 +66,7 @@ class Delivery:
     """Tells a sub-workflow that its timers up to this moment are due; there is no message then."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Output:
     """Something that an executor yielded, and how it is told."""
 
@@ -74,7 +75,7 @@ class Output:
     data: Value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answered:
     """A request that has been answered: when, by whom, and what, in short."""
 
@@ -84,7 +85,7 @@ class Answered:
     what: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Suspended:
     """An activation that waits for a moment or for the answer to a request; then its message is delivered again."""
 
@@ -93,7 +94,7 @@ class Suspended:
     awaits: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delayed:
     """A message that is routed and waits for its time."""
 
@@ -106,7 +107,7 @@ class Delayed:
     fan_ins: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Cancelled:
     """The wish to stop, taken in."""
 
@@ -115,7 +116,7 @@ class Cancelled:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limits:
     """What a run may take: time, and of each resource how much; and what it has spent."""
 
@@ -124,7 +125,7 @@ class Limits:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Snapshot:
     """The run as a value, or a sub-workflow as one.
 
@@ -142,12 +143,12 @@ class Snapshot:
     state: Mapping[StateKey, Value] = field(default_factory=dict[StateKey, "Value"])
     executors: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
     requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
-    answered: Trail[Answered] = Trail()  # noqa: RUF009 - frozen
-    outputs: Trail[Output] = Trail()  # noqa: RUF009 - frozen
+    answered: Trail[Answered] = Trail()
+    outputs: Trail[Output] = Trail()
     children: Mapping[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
-    received: Trail[str] = Trail()  # noqa: RUF009 - frozen
+    received: Trail[str] = Trail()
     """The ids of the messages that were sent to the run: one that is sent again is no news."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
@@ -181,10 +182,18 @@ class Snapshot:
     @property
     def next_timer(self) -> Moment | None:
         """When the next message or activation is due that waits for its time, in sub-workflows too."""
+        if not (self.suspended or self.delayed or self.children):
+            return None
         moments = [each.wake_at for each in self.suspended if each.wake_at is not None]
         moments += [each.due for each in self.delayed]
         moments += [moment for child in self.children.values() if (moment := child.next_timer) is not None]
         return min(moments, default=None)
+
+    @property
+    def _may_wake(self) -> bool:
+        """Whether there is anything at all that time could move."""
+        has_limit = self.limits.deadline is not None
+        return has_limit or bool(self.suspended or self.delayed or self.requests or self.children)
 
     @property
     def left(self) -> Mapping[str, float]:
@@ -196,6 +205,8 @@ class Snapshot:
     @property
     def wake_at(self) -> Moment | None:
         """When the run has to be looked at, though nobody has sent anything."""
+        if not self._may_wake:
+            return None
         if self.is_settled or self.cancelled is not None:
             return None
         moments = [self.next_timer, self.limits.deadline, *self.deadlines().values()]
@@ -206,6 +217,8 @@ class Snapshot:
 
         A request that a sub-workflow has passed on is its parent's alone.
         """
+        if not (self.requests or self.children):
+            return {}
         inside = {key: moment for child in self.children.values() for key, moment in child.deadlines().items()}
         own = {key: request.deadline for key, request in self.requests.items()}
         return {key: moment for key, moment in {**inside, **own}.items() if moment is not None}

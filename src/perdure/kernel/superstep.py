@@ -5,24 +5,25 @@ Effects are folded in the order of the plan, never of completion, so the next sn
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.kernel.effects import Activation, Conflict
-from perdure.kernel.snapshot import Delayed, Delivery, Suspended
+from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
+from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.kernel.effects import Effects, Sent
-    from perdure.kernel.snapshot import Limits, Request, Snapshot, StateKey, Value
+    from perdure.kernel.snapshot import Limits, Request, StateKey, Value
 
 
 ValueT = TypeVar("ValueT")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FanIn:
     """A fan-in group as the kernel needs it: who must have sent, in order, and who gets the list."""
 
@@ -32,11 +33,13 @@ class FanIn:
 
 def plan(snapshot: Snapshot) -> tuple[Activation, ...]:
     """The handler calls of the next superstep: one for each delivery, in order."""
-    calls: Counter[str] = Counter()
+    calls: dict[str, int] = {}
     activations: list[Activation] = []
     for delivery in snapshot.deliveries:
-        activations.append(Activation(delivery.target_id, calls[delivery.target_id], delivery))
-        calls[delivery.target_id] += 1
+        target_id = delivery.target_id
+        ordinal = calls.get(target_id, 0)
+        calls[target_id] = ordinal + 1
+        activations.append(Activation(target_id, ordinal, delivery))
     return tuple(activations)
 
 
@@ -66,29 +69,42 @@ def fold(
 
     `merged` holds the values that reducers made of several writes to one key.
     """
-    sent = list(_sendings(effects))
-    at_once = [each for each in sent if each.sent.due is None]
-    deliveries, fan_in = arrived(snapshot.fan_in, at_once, fan_ins)
-    return replace(
-        snapshot,
+    sent = _sendings(effects)
+    deliveries, fan_in = arrived(snapshot.fan_in, [each for each in sent if each.sent.due is None], fan_ins)
+    # Every field by name, and not dataclasses.replace: that is several times slower, and this runs in every superstep.
+    return Snapshot(
+        turn=snapshot.turn,
         iteration=snapshot.iteration + 1,
         since_input=snapshot.since_input + 1,
         deliveries=deliveries,
         fan_in=fan_in,
+        state=_written(snapshot.state, effects, merged or {}),
+        executors=_updated(
+            snapshot.executors,
+            {e.activation.executor_id: e.executor_state for e in effects if e.executor_state is not None},
+        ),
+        requests=_opened(snapshot, effects),
+        answered=snapshot.answered,
+        outputs=snapshot.outputs.extended([output for e in effects for output in e.outputs]),
+        children=_updated(
+            snapshot.children, {e.activation.executor_id: e.child for e in effects if e.child is not None}
+        ),
+        kwargs=snapshot.kwargs,
+        withheld_kwargs=snapshot.withheld_kwargs,
+        received=snapshot.received,
         suspended=(*snapshot.suspended, *_suspended(snapshot, effects)),
         delayed=(*snapshot.delayed, *_delayed(sent)),
         carried=_carried(snapshot, effects),
+        cancelled=snapshot.cancelled,
         limits=_spent(snapshot, effects),
-        state=_written(snapshot.state, effects, merged or {}),
-        executors=_updated(snapshot.executors, ((e.activation.executor_id, e.executor_state) for e in effects)),
-        requests=_opened(snapshot, effects),
-        outputs=snapshot.outputs.extended(output for e in effects for output in e.outputs),
-        children=_updated(snapshot.children, ((e.activation.executor_id, e.child) for e in effects)),
+        scope=snapshot.scope,
     )
 
 
 def conflicts(effects: Sequence[Effects]) -> tuple[Conflict, ...]:
     """The keys that more than one executor wrote."""
+    if len(effects) == 1:
+        return ()
     writers: dict[StateKey, dict[str, None]] = {}
     for effect in effects:
         for write in effect.writes:
@@ -96,7 +112,7 @@ def conflicts(effects: Sequence[Effects]) -> tuple[Conflict, ...]:
     return tuple(Conflict(key, tuple(ids)) for key, ids in writers.items() if len(ids) > 1)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sending:
     """A message on its way: who sent it, and the name of the sending."""
 
@@ -111,32 +127,45 @@ def arrived(
     """What messages become when they arrive: deliveries, those of complete fan-in groups last; and the rest."""
     direct = tuple(_deliveries(sendings))
     filled = _gathered(buffers, sendings)
-    complete = tuple(group_id for group_id in fan_ins if _is_complete(filled.get(group_id, {}), fan_ins[group_id]))
+    if not filled:
+        return direct, buffers
+    complete = [key for key, group in fan_ins.items() if key in filled and _is_complete(filled[key], group)]
     gathered = tuple(_release(group_id, fan_ins[group_id], filled[group_id]) for group_id in complete)
     return direct + gathered, {key: buffer for key, buffer in filled.items() if key not in complete}
 
 
-def _sendings(effects: Iterable[Effects]) -> Iterable[Sending]:
-    for effect in effects:
-        for ordinal, sent in enumerate(effect.sends):
-            yield Sending(effect.activation.executor_id, f"{effect.activation.key}/{ordinal}", sent)
+def _sendings(effects: Iterable[Effects]) -> list[Sending]:
+    return [
+        Sending(effect.activation.executor_id, f"{effect.activation.key}/{ordinal}", sent)
+        for effect in effects
+        for ordinal, sent in enumerate(effect.sends)
+    ]
 
 
-def _deliveries(sendings: Iterable[Sending]) -> Iterable[Delivery]:
-    for each in sendings:
-        for target_id in each.sent.targets:
-            yield Delivery(target_id, (each.source_id,), (each.sent.data,), each.send, asked_for=each.sent.asked_for)
+def _deliveries(sendings: Iterable[Sending]) -> list[Delivery]:
+    return [
+        Delivery(target_id, (each.source_id,), (each.sent.data,), each.send, asked_for=each.sent.asked_for)
+        for each in sendings
+        for target_id in each.sent.targets
+    ]
 
 
 def _gathered(
     before: Mapping[str, Mapping[str, tuple[Value, ...]]], sendings: Iterable[Sending]
 ) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
-    buffers = {group_id: dict(buffer) for group_id, buffer in before.items()}
+    fresh: dict[str, dict[str, list[Value]]] = {}
     for each in sendings:
         for group_id in each.sent.fan_ins:
-            buffer = buffers.setdefault(group_id, {})
-            buffer[each.source_id] = (*buffer.get(each.source_id, ()), each.sent.data)
-    return buffers
+            fresh.setdefault(group_id, {}).setdefault(each.source_id, []).append(each.sent.data)
+    if not fresh:
+        return before
+    return {**before, **{key: _appended(before.get(key, {}), values) for key, values in fresh.items()}}
+
+
+def _appended(
+    buffer: Mapping[str, tuple[Value, ...]], fresh: Mapping[str, Sequence[Value]]
+) -> Mapping[str, tuple[Value, ...]]:
+    return {**buffer, **{source_id: (*buffer.get(source_id, ()), *values) for source_id, values in fresh.items()}}
 
 
 def _delayed(sendings: Iterable[Sending]) -> Iterable[Delayed]:
@@ -158,27 +187,33 @@ def _carried(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Val
     fresh = {key: value for effect in effects if effect.suspension for key, value in effect.suspension.carried.items()}
     if not snapshot.carried and not fresh:
         return snapshot.carried
-    homes = [home_of(snapshot, effect.activation) for effect in effects]
-    kept = {
-        key: value
-        for key, value in snapshot.carried.items()
-        if not any(key == home or key.startswith(f"{home}/") for home in homes)
-    }
+    homes = {home_of(snapshot, effect.activation) for effect in effects}
+    kept = {key: value for key, value in snapshot.carried.items() if homes.isdisjoint(_homes_in(key))}
     return {**kept, **fresh}
 
 
+def _homes_in(key: str) -> Iterable[str]:
+    """All homes that a record of this key can belong to: the key itself, and what stands before any slash in it."""
+    return accumulate(key.split("/"), "{}/{}".format)
+
+
 def _spent(snapshot: Snapshot, effects: Sequence[Effects]) -> Limits:
-    amounts = [(name, amount) for effect in effects for name, amount in effect.spent.items()]
-    # One that was left to wait is the same activation when it is entered again.
-    counted = (("supersteps", 1), ("activations", sum(effect.suspension is None for effect in effects)))
-    # What the engine counts is kept only where it is limited: it would change with every superstep.
-    amounts += [(name, number) for name, number in counted if name in snapshot.limits.budget]
+    amounts = [amount for effect in effects for amount in effect.spent.items()]
+    if snapshot.limits.budget:
+        # What the engine counts is kept only where it is limited: it would change with every superstep.
+        amounts += [amount for amount in _counted(effects) if amount[0] in snapshot.limits.budget]
     if not amounts:
         return snapshot.limits
     spent = dict(snapshot.limits.spent)
     for name, amount in amounts:
         spent[name] = spent.get(name, 0) + amount
     return replace(snapshot.limits, spent=spent)
+
+
+def _counted(effects: Sequence[Effects]) -> Iterable[tuple[str, float]]:
+    yield "supersteps", 1
+    # One that was left to wait is the same activation when it is entered again.
+    yield "activations", sum(effect.suspension is None for effect in effects)
 
 
 def _is_complete(buffer: Mapping[str, tuple[Value, ...]], group: FanIn) -> bool:
@@ -205,18 +240,19 @@ def _written(
     return state
 
 
-def _updated(before: Mapping[str, ValueT], changes: Iterable[tuple[str, ValueT | None]]) -> Mapping[str, ValueT]:
-    fresh = {key: value for key, value in changes if value is not None}
+def _updated(before: Mapping[str, ValueT], fresh: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
     return {**before, **fresh} if fresh else before
 
 
 def _opened(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Request]:
     """The requests that are open now. What an activation has asked for itself is of no use once it has ended."""
     before = snapshot.requests
+    opened = {request.id: request for effect in effects for request in effect.requests}
+    if not before:
+        return opened or before
     ended = {home_of(snapshot, effect.activation) for effect in effects if effect.suspension is None}
     given_up = {key for key, request in before.items() if request.resumes in ended}
     given_up |= {key for effect in effects for key in _given_up_inside(snapshot, effect)}
-    opened = {request.id: request for effect in effects for request in effect.requests}
     if not given_up and not opened:
         return before
     return {**{key: request for key, request in before.items() if key not in given_up}, **opened}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ ItemT = TypeVar("ItemT")
 CHUNK_LENGTH = 32
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Trail(Generic[ItemT]):
     """A frozen sequence that is cheap to extend."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import moment_in, moment_record, value_digest
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
+from perdure.graph.exits import no_exit
 from perdure.graph.messages import TimersDue
 from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.graph.port import StepCall
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Moment, Snapshot
+    from perdure.runtime.flight import Inside
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
@@ -42,29 +46,58 @@ _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed
 class ActivationRecorder:
     """The context's port for one attempt at an activation, and the maker of its effects."""
 
+    child: Snapshot | None = None
+    span: Span = NO_SPAN
+    _sleeps = 0
+    _is_over = False
+    # Most handlers do nothing but send: what they don't use is never made.
+    _used_staging: Staging | None = None
+    _used_asking: Asking | None = None
+    _used_steps: Steps | None = None
+
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
         self.activation = activation
         self.executor = executor
         self.around = around
-        self.home = around.home_of(activation)
-        self.child: Snapshot | None = None
         self.book = Logbook(around, executor.id)
         self.parking = Parking(executor.id)
-        self.span: Span = NO_SPAN
-        self._staging = Staging(executor, around)
-        self._asking = Asking(executor, around, self.home, self.book)
-        self._steps = Steps(self)
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
         self._outputs: list[tuple[OutputKind, Any]] = []
         self._yielded: list[Any] = []
         self._spent: dict[str, float] = {}
-        self._sleeps = 0
-        self._is_over = False
         self.message: Any = self._message()
+
+    @property
+    def home(self) -> str:
+        """Where the activation was entered first."""
+        return self.around.home_of(self.activation)
+
+    @property
+    def _staging(self) -> Staging:
+        if self._used_staging is None:
+            self._used_staging = Staging(self.executor, self.around)
+        return self._used_staging
+
+    @property
+    def _asking(self) -> Asking:
+        if self._used_asking is None:
+            self._used_asking = Asking(self.executor, self.around, self.home, self.book)
+        return self._used_asking
+
+    @property
+    def _steps(self) -> Steps:
+        if self._used_steps is None:
+            self._used_steps = Steps(self)
+        return self._used_steps
+
+    @property
+    def _enclosing(self) -> Inside | None:
+        """The step of this activation whose function is running here, if one is."""
+        return None if self._used_steps is None else self._used_steps.enclosing
 
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has ended, but for a step that is being finished."""
-        if self._is_over and self._steps.enclosing is None:
+        if self._is_over and self._enclosing is None:
             raise RuntimeError(
                 f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
                 "would be lost; await every task that uses the context inside of the handler"
@@ -131,7 +164,7 @@ class ActivationRecorder:
         """Tell an output, as the builder designated this executor."""
         self.require_running()
         self._yielded.append(value)
-        kind = self.around.graph.designation.kind_of(self.executor.id)
+        kind = self.around.graph.output_kinds[self.executor.id]
         if kind is not None:
             self.tell_output(kind, value)
 
@@ -198,7 +231,7 @@ class ActivationRecorder:
         if not self.around.keeps_records:
             await self.around.clock.sleep(seconds_until(self.around.clock, due))
         elif due > now(self.around.clock):
-            if self._steps.enclosing is not None:
+            if self._enclosing is not None:
                 raise RuntimeError("a step can't be left to wait: call ctx.sleep in the handler itself")
             await self.parking.park(wake_at=due)
 
@@ -212,7 +245,7 @@ class ActivationRecorder:
 
     def count(self, spent: Mapping[str, float]) -> None:
         """Count what was spent: in a step, with its record."""
-        inside = self._steps.enclosing
+        inside = self._enclosing
         counted = self._spent if inside is None else inside.spent
         for name, amount in spent.items():
             counted[name] = counted.get(name, 0) + amount
@@ -239,55 +272,76 @@ class ActivationRecorder:
         """The keys of a scope as this activation sees it."""
         return self._staging.keys(scope)
 
-    async def called(self, handler: Callable[[], Any]) -> None:
+    async def called(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
         try:
-            await self.parking.call(handler)
+            with self.parking, no_exit():
+                outcome = handler(*args)
+                if type(outcome) is CoroutineType or inspect.isawaitable(outcome):
+                    await outcome
         except asyncio.CancelledError:
-            self._steps.interrupt()
+            if self._used_steps is not None:
+                self._used_steps.interrupt()
             raise
         finally:
             self._is_over = True
-            await self._steps.settle()
+            if self._used_steps is not None:
+                await self._used_steps.settle()
 
-    def completed(self) -> None:
-        """Tell what the handler has sent and yielded."""
-        self.book.completed([*self.sent, *self._yielded])
+    def finish(self, *, earlier: Sequence[Told] = (), warning: str | None = None, is_told: bool = True) -> Done:
+        """Fix all values as they are now, and tell that the handler has returned. The messages are still to be routed.
 
-    def finish(self) -> Done:
-        """Fix all values as they are now. The messages are still to be routed."""
+        `earlier` is what attempts before this one told, `warning` what there is to say about this one.
+        """
         self._is_over = True
-        fix, name = self.around.values.fix, self.executor.id
+        staging, asking, name = self._used_staging, self._used_asking, self.executor.id
+        writes = staging.writes() if staging is not None else ()
+        requests = asking.opened() if asking is not None else ()
+        outputs, unrouted = self._fixed_outputs(name), self._fixed_messages(name)
+        if is_told:
+            self.book.completed([*[message for message, _, _ in self._sent], *self._yielded])
+        if warning is not None:
+            self.warn(warning)
         effects = Effects(
             self.activation,
-            writes=self._staging.writes(),
-            requests=self._asking.opened(),
-            outputs=tuple(
-                Output(name, kind, fix(value, f"output of executor {name!r}")) for kind, value in self._outputs
-            ),
+            writes=writes,
+            requests=requests,
+            outputs=outputs,
             child=self.child,
+            told=(*earlier, *self.book.told(outputs, requests)),
             spent=self._spent,
         )
-        unrouted = tuple(
-            Unrouted(fix(message, f"message of executor {name!r}"), target, message, due)
-            for message, target, due in self._sent
-        )
-        return Done(effects, unrouted, self._staging.updates())
+        return Done(effects, unrouted, staging.updates() if staging is not None else {})
+
+    def _fixed_outputs(self, name: str) -> tuple[Output, ...]:
+        if not self._outputs:
+            return ()
+        fix, path = self.around.values.fix, f"output of executor {name!r}"
+        return tuple([Output(name, kind, fix(value, path)) for kind, value in self._outputs])
+
+    def _fixed_messages(self, name: str) -> tuple[Unrouted, ...]:
+        if not self._sent:
+            return ()
+        fix, path = self.around.values.fix, f"message of executor {name!r}"
+        return tuple([Unrouted(fix(message, path), target, message, due) for message, target, due in self._sent])
 
     def failed(self, error: BaseException) -> WorkflowErrorDetails:
         """Tell that the handler raised. What it did comes to nothing."""
-        self._is_over = True
-        self._asking.discard()
+        self._come_to_nothing()
         return self.book.failed(error)
+
+    def _come_to_nothing(self) -> None:
+        self._is_over = True
+        if self._used_asking is not None:
+            self._used_asking.discard()
 
     def suspended(self, parked: Parked, earlier: Sequence[Told] = ()) -> Done:
         """Tell that the handler was left, and for what. What it did comes to nothing but for what is recorded."""
-        self._is_over = True
-        self._asking.discard()
+        self._come_to_nothing()
         self.book.suspended(parked.wake_at or parked.awaits)
         effects = Effects(
             self.activation,
-            requests=self._asking.awaited,
+            requests=self._used_asking.awaited if self._used_asking is not None else (),
             told=(*earlier, *self.book.rest()),
             suspension=Suspension(parked.wake_at, parked.awaits, self.around.journal.records(self.home)),
         )

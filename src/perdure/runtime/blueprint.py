@@ -55,7 +55,7 @@ class Blueprint:
             is_lenient = self.graph.rules.on_checkpoint_error == "warn"
             binding = bind(storage, workflow_name=self.graph.name, trust=self.trust, is_lenient=is_lenient)
             self._bound[:] = [binding]
-        return self._bound[0]
+        return self._bound[0].for_run()
 
     @cached_property
     def _bound(self) -> list[Binding]:

@@ -7,7 +7,7 @@ import logging
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import SystemClock
 from perdure.errors import (
@@ -15,42 +15,38 @@ from perdure.errors import (
     ClaimLostError,
     CommandWaitsError,
     StaleHeadError,
-    StateConflictError,
-    UndeliveredError,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
     WorkflowException,
 )
-from perdure.events import UndeliveredMessage, WorkflowEvent
-from perdure.graph.context import SHARED_SCOPE
-from perdure.graph.edges import FanOutEdgeGroup
-from perdure.kernel.effects import Sent, Told
-from perdure.kernel.superstep import conflicts, fold, plan
+from perdure.events import WorkflowEvent
+from perdure.kernel.effects import Told
+from perdure.kernel.superstep import plan
 from perdure.moments import seconds_until
 from perdure.runtime.activation import FRAMEWORK, Surroundings
-from perdure.runtime.closing import Closing
-from perdure.runtime.instances import Drift, load
+from perdure.runtime.folding import Folding
+from perdure.runtime.instances import Drift
 from perdure.runtime.journal import NoJournal
 from perdure.runtime.narration import live, told_of
-from perdure.runtime.outside import NoOutside, fan_ins_of
+from perdure.runtime.outside import NoOutside
 from perdure.runtime.purse import Purse
-from perdure.runtime.routing import route
-from perdure.runtime.superstep import Superstep, Telling
+from perdure.runtime.superstep import Superstep
+from perdure.runtime.telling import Telling
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from perdure.checkpoint.values import Values
+    from perdure.checkpoint.values import Kept, Values
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
-    from perdure.kernel.effects import Done, Effects, Unrouted
-    from perdure.kernel.snapshot import Moment, Snapshot, StateKey
+    from perdure.kernel.snapshot import Moment, Snapshot
     from perdure.runtime.journal import Journal
     from perdure.runtime.ledger import Ledger
     from perdure.runtime.outside import Outside
     from perdure.tracing import Span
 
+Events: TypeAlias = list[WorkflowEvent[Any]]
 
 logger = logging.getLogger(__name__)
 
@@ -85,32 +81,70 @@ class Driver:
     """Of a sub-workflow: what its parent's checkpoint holds of its records."""
     purse: Purse = field(default_factory=Purse)
     """What was spent side by side, before a commit counts it."""
-    _routed: list[Told] = field(default_factory=list["Told"], init=False)
+    _folding: Folding = field(init=False)
+    _journal: Journal = field(default_factory=NoJournal, init=False)
+    _telling: Telling = field(init=False)
     _untold: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
     _is_to_stop: bool = field(default=False, init=False)
     """Whether it is time to stop, or somebody wants it, and that was not looked at yet."""
 
-    async def supersteps(self) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on."""
-        journal: Journal = NoJournal()
+    def __post_init__(self) -> None:
+        self._folding = Folding(self.graph, self.values)
+
+    async def supersteps(self) -> AsyncGenerator[Events]:
+        """Run supersteps until the run is idle. Between two of them nothing happens unless the reader asks on.
+
+        What is told comes in batches: all that has happened by the time that the reader looks. If the reader wants no
+        stream, each superstep is one.
+        """
+        telling = self._telling = Telling(live=self.streaming)
         async with self._watched():
             while True:
-                if isinstance(journal, NoJournal):
-                    # A run whose first checkpoint could not be written may have got one since.
-                    journal = await self.ledger.open()
-                async with Closing(self._taken_in(journal)) as events:
-                    async for event in events:
-                        yield event
+                if self._may_take_in():
+                    told, failure = await self._taken_in()
+                    if told:
+                        yield told
+                    if failure is not None:
+                        raise failure
                 if self.snapshot.cancelled is not None or self.only_takes_in:
                     return
-                if not self.snapshot.is_idle:
-                    self._require_leave()
-                    async with Closing(self._superstep(journal)) as events:
-                        async for event in events:
-                            yield event
-                elif not await self.outside.wait(self.snapshot):
+                if self.snapshot.is_idle:
+                    if await self.outside.wait(self.snapshot):
+                        continue
                     return
+                self._require_leave()
+                telling.tell(_superstep_event("superstep_started", self.snapshot.iteration + 1))
+                if self.streaming:
+                    yield telling.told()
+                try:
+                    async with self._begun() as superstep:
+                        if self.streaming:
+                            while news := await superstep.news():
+                                yield news
+                        else:
+                            await superstep.ended()
+                        # Otherwise somebody wants the run to stop.
+                        if superstep.has_ended:
+                            after, warnings = await self._folding.folded(self.snapshot, superstep.outcomes)
+                            if warnings:
+                                telling.tell(*warnings)
+                                if self.streaming:
+                                    yield telling.told()
+                            telling.tell(*await self._superstep_committed(superstep, after, warnings))
+                except Exception as error:
+                    if told := telling.told():
+                        yield told
+                    if isinstance(error, BudgetExceededError):
+                        raise self._in_full(error) from error
+                    raise
+                if told := telling.told():
+                    yield told
+
+    def _may_take_in(self) -> bool:
+        """Whether it is worth to look outside."""
+        lacks_journal = self.is_checkpointed and isinstance(self._journal, NoJournal)
+        return lacks_journal or self._is_to_stop or self.outside.may_bring(self.snapshot)
 
     def _require_leave(self) -> None:
         """Whether the run may go on."""
@@ -119,7 +153,10 @@ class Driver:
                 f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
                 "since its last input, and messages are left; raise max_iterations if it is meant to run on"
             )
-        limits, left = self.snapshot.limits, self.snapshot.left
+        limits = self.snapshot.limits
+        if not limits.budget:
+            return
+        left = self.snapshot.left
         for name in limits.budget:
             beside = self.purse.beside(name)
             if left[name] < beside:
@@ -129,19 +166,26 @@ class Driver:
     def _over_budget(self, name: str, spent: float) -> BudgetExceededError:
         return BudgetExceededError(self.run_id, name=name, spent=spent, limit=self.snapshot.limits.budget[name])
 
-    async def _taken_in(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """Commit what has come from outside or become due."""
+    def _in_full(self, error: BudgetExceededError) -> BudgetExceededError:
+        """A sub-workflow has only what is left to this one: say it in numbers of the whole."""
+        outside = self.snapshot.limits.budget[error.name] - self.snapshot.left[error.name]
+        return self._over_budget(error.name, outside + error.spent)
+
+    async def _taken_in(self) -> tuple[Events, Exception | None]:
+        """Commit what has come from outside or become due; what that tells, and what the run fails of then."""
+        if self.is_checkpointed and isinstance(self._journal, NoJournal):
+            # A run whose first checkpoint could not be written may have got one since.
+            self._journal = await self.ledger.open()
         while True:
             if self._is_to_stop:
                 # It is there to be found now, whatever was read while it came.
                 self._is_to_stop = False
                 self.outside.heard(sys.maxsize)
-            recorded = self._records(journal).records
-            taken = await self.outside.look(self.snapshot, recorded=recorded)
+            taken = await self.outside.look(self.snapshot, recorded=self._recorded)
             if taken is None:
-                return
+                return [], None
             # The commit makes the journal void. What an earlier life has finished of the superstep goes with it.
-            after = replace(taken.snapshot, carried={**taken.snapshot.carried, **recorded()})
+            after = replace(taken.snapshot, carried={**taken.snapshot.carried, **self._recorded()})
             try:
                 narrated = (*taken.told, Told("checkpoint"))
                 told = await self._commit(after, "inbox", told=narrated, consumed=taken.consumed, done=taken.done)
@@ -149,55 +193,33 @@ class Driver:
                 # Somebody has sent just what we thought had not come.
                 self.outside.heard(sys.maxsize)
                 continue
-            for event in taken.told:
-                if event.type in _TOLD_LIVE:
-                    yield live(event, self.values)
-            if told is not None:
-                yield told
-            if taken.failure is not None:
-                raise taken.failure
-            return
+            return [*(live(each, self.values) for each in taken.told if each.type in _TOLD_LIVE), *told], taken.failure
 
-    async def _superstep(self, journal: Journal) -> AsyncGenerator[WorkflowEvent[Any]]:
-        before = self.snapshot
-        iteration = before.iteration + 1
-        yield WorkflowEvent("superstep_started", iteration=iteration, origin=FRAMEWORK)
-        activations = plan(before)
-        telling = Telling()
-        span = self.span.child("perdure.superstep", run_id=self.run_id, superstep=iteration)
-        superstep = Superstep(activations, self._surroundings(telling, journal, span), telling, self.drift)
-        is_kept = False
-        try:
-            self._superstep_under_way = superstep
-            if self._is_to_stop:
-                superstep.stop()
-            async with Closing(superstep.events()) as events:
-                async for event in events:
-                    yield event
-            if superstep.is_stopped and not superstep.has_ended:
-                return
-            self._routed.clear()
-            with superstep.noting_if_late():
-                after = await self._folded(superstep.outcomes, telling)
-                for event in telling.told():
-                    yield event
-            await superstep.settle()
-            told = await self._commit(after, "superstep", told=self._narrated(iteration, superstep.outcomes))
-            is_kept = True
-        except BudgetExceededError as error:
-            # A sub-workflow has only what is left to this one: say it in numbers of the whole.
-            outside = before.limits.budget[error.name] - before.left[error.name]
-            raise self._over_budget(error.name, outside + error.spent) from error
-        finally:
-            self._superstep_under_way = None
-            span.end(sys.exc_info()[1])
-            if not is_kept and self.is_checkpointed:
-                superstep.note_all()
-                await superstep.settle()
-                await load(self.graph, before, self.values, only={a.executor_id for a in activations})
-        if told is not None:
-            yield told
-        yield WorkflowEvent("superstep_completed", iteration=iteration, origin=FRAMEWORK)
+    def _begun(self) -> Superstep:
+        superstep = Superstep(plan(self.snapshot), self._surroundings(), self._telling, self.drift)
+        self._superstep_under_way = superstep
+        if self._is_to_stop:
+            superstep.stop()
+        return superstep
+
+    async def _superstep_committed(self, superstep: Superstep, after: Snapshot, told: Events) -> Events:
+        """Commit a superstep; what is to be told of that."""
+        iteration = after.iteration
+        completed = _superstep_event("superstep_completed", iteration)
+        if not self.is_checkpointed:
+            self.snapshot = after
+            return [completed]
+        narrated = [
+            Told("superstep_started", iteration=iteration),
+            *(each for outcome in superstep.outcomes for each in outcome.effects.told),
+            *(told_of(event, self.values) for event in told),
+            Told("checkpoint"),
+            Told("superstep_completed", iteration=iteration),
+        ]
+        await superstep.settle()
+        committed = await self._commit(after, "superstep", told=narrated)
+        superstep.is_kept = True
+        return [*committed, completed]
 
     @asynccontextmanager
     async def _watched(self) -> AsyncGenerator[None]:
@@ -247,30 +269,27 @@ class Driver:
         while seconds := seconds_until(self.clock, moment):
             await self.clock.sleep(seconds)
 
-    def _narrated(self, iteration: int, outcomes: Sequence[Done]) -> list[Told]:
-        """What a superstep tells, in plan order."""
-        return [
-            Told("superstep_started", iteration=iteration),
-            *(told for outcome in outcomes for told in outcome.effects.told),
-            *self._routed,
-            Told("checkpoint"),
-            Told("superstep_completed", iteration=iteration),
-        ]
+    def _records(self) -> Journal:
+        """What this superstep and what it goes on with have recorded."""
+        return self._journal.under("", {**self.snapshot.carried, **self.carried})
 
-    def _records(self, journal: Journal) -> Journal:
-        return journal.under("", {**self.snapshot.carried, **self.carried})
+    def _recorded(self) -> Mapping[str, Kept]:
+        return self._records().records()
 
-    def _surroundings(self, telling: Telling, journal: Journal, span: Span) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
+        span = self.span
+        if span is not NO_SPAN:
+            span = span.child("perdure.superstep", run_id=self.run_id, superstep=self.snapshot.iteration + 1)
         return Surroundings(
             graph=self.graph,
             snapshot=self.snapshot,
             values=self.values,
-            tell=telling.tell,
+            tell=self._telling.tell,
             root_id=self.scope_id,
             clock=self.clock,
             span=span,
             run_kwargs=self.run_kwargs,
-            journal=self._records(journal),
+            journal=self._records() if self.is_checkpointed else self._journal,
             streaming=self.streaming,
             is_checkpointed=self.is_checkpointed,
             purse=self.purse,
@@ -284,7 +303,7 @@ class Driver:
         told: Sequence[Told],
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
-    ) -> WorkflowEvent[Any] | None:
+    ) -> Events:
         """Commit and tell; what could not be written stops the run, or is a warning if the workflow says so."""
         try:
             every = (*self._untold, *told)
@@ -300,71 +319,12 @@ class Driver:
             )
             # What could not be kept now is told by the next commit.
             self._untold += [each for each in told if each.type != "checkpoint"] + [told_of(warning, self.values)]
-            return warning
+            return [warning]
         self.snapshot = after
         self._untold.clear()
         self.outside.heard(self.ledger.waiting)
-        return None if info is None else WorkflowEvent("checkpoint", info, origin=FRAMEWORK)
+        return [] if info is None else [WorkflowEvent("checkpoint", info, origin=FRAMEWORK)]
 
-    async def _folded(self, outcomes: Sequence[Done], telling: Telling) -> Snapshot:
-        effects: list[Effects] = []
-        for outcome in outcomes:
-            sends = [await self._sent(outcome, unrouted, telling) for unrouted in outcome.unrouted]
-            effects.append(replace(outcome.effects, sends=tuple(sends)))
-        self._tell_conflicts(effects, telling)
-        return fold(self.snapshot, effects, fan_ins=fan_ins_of(self.graph), merged=self._merged(outcomes))
 
-    async def _sent(self, outcome: Done, unrouted: Unrouted, telling: Telling) -> Sent:
-        source_id = outcome.effects.activation.executor_id
-        message = unrouted.message if not self._asks_users(source_id) else self.values.give(unrouted.data)
-        routing = await route(self.graph, source_id=source_id, target_id=unrouted.asked_for, message=message)
-        if routing.undelivered is not None:
-            if self.graph.rules.undelivered == "error":
-                raise UndeliveredError(source_id=source_id, target_id=unrouted.asked_for, reason=routing.undelivered)
-            data = UndeliveredMessage(unrouted.message, source_id, unrouted.asked_for, routing.undelivered)
-            self._tell(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK), telling)
-        return Sent(unrouted.data, unrouted.asked_for, routing.targets, routing.fan_ins, unrouted.due)
-
-    def _tell(self, event: WorkflowEvent[Any], telling: Telling) -> None:
-        """Tell what the end of a superstep has to tell, live and with the commit."""
-        telling.tell(event)
-        if self.is_checkpointed:
-            self._routed.append(told_of(event, self.values))
-
-    def _asks_users(self, source_id: str) -> bool:
-        """Whether routing calls users' code, which must see the value as it was fixed and not as it is now."""
-        return any(
-            isinstance(group, FanOutEdgeGroup) or any(edge.has_condition for edge in group.edges)
-            for group in self.graph.groups_from[source_id]
-        )
-
-    def _tell_conflicts(self, effects: Sequence[Effects], telling: Telling) -> None:
-        for conflict in conflicts(effects):
-            scope, key = conflict.key
-            if scope == SHARED_SCOPE and key in self.graph.rules.reducers:
-                continue
-            error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
-            if self.graph.rules.state_conflicts == "strict":
-                raise error
-            text = f"{error}; the write of the last one stands"
-            self._tell(WorkflowEvent("warning", text, origin=FRAMEWORK), telling)
-
-    def _merged(self, outcomes: Sequence[Done]) -> Mapping[StateKey, object]:
-        updates: dict[StateKey, list[object | None]] = {}
-        for outcome in outcomes:
-            for place, values in outcome.updates.items():
-                updates.setdefault(place, []).extend(values)
-        merged = {place: self._reduced(place, values) for place, values in updates.items()}
-        return {place: value for place, value in merged.items() if value is not None}
-
-    def _reduced(self, place: StateKey, updates: Sequence[object | None]) -> object | None:
-        """The value that the updates make of the committed one, fixed; None if they end with its removal."""
-        reducer = self.graph.rules.reducers[place[1]]
-        merged = [self.values.give_state(self.snapshot.state[place])] if place in self.snapshot.state else []
-        for update in updates:
-            if update is None:
-                merged.clear()
-            else:
-                given = self.values.give_state(update)
-                merged = [reducer(merged[0], given) if merged else given]
-        return self.values.fix(merged[0], f"state[{place[1]!r}]") if merged else None
+def _superstep_event(kind: str, iteration: int) -> WorkflowEvent[Any]:
+    return WorkflowEvent(kind, iteration=iteration, origin=FRAMEWORK)

@@ -12,12 +12,15 @@ from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph.executor import Executor
 from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
+from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.graph.definition import Graph
+
+_UNCHANGING = frozenset({bool, bytes, complex, float, int, str, tuple, type(None)})
 
 
 def has_hooks(executor: Executor) -> bool:
@@ -98,26 +101,42 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
             await load(child, snapshot.children[executor_id], values)
 
 
+@value
+class Look:
+    """An executor as far as it can be compared cheaply: which object each attribute is, and how long."""
+
+    names: tuple[str, ...]
+    ids: tuple[int, ...]
+    lengths: tuple[int | None, ...]
+
+    def by_name(self) -> Mapping[str, tuple[int, int | None]]:
+        """The same for each attribute, without what is the engine's own."""
+        found = zip(self.names, self.ids, self.lengths, strict=True)
+        return {name: (identity, length) for name, identity, length in found if name != "_perdure"}
+
+
 class Drift:
     """Notices that an executor without hooks changes: its changes would be lost by a resume."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    @staticmethod
-    def look(executor: Executor) -> Mapping[str, tuple[int, int | None]]:
-        """What can be compared cheaply: which object each attribute is, and how long."""
-        if has_hooks(executor) or executor.child_graph() is not None:
-            return {}
-        return {name: (id(value), _length(value)) for name, value in vars(executor).items() if name != "_perdure"}
-
-    def noticed(self, executor: Executor, before: Mapping[str, tuple[int, int | None]]) -> str | None:
-        """The warning about the first attribute that is not as before; once for each executor."""
-        if executor.id in self._told:
+    def look(self, executor: Executor) -> Look | None:
+        """What the executor is now; None if nobody wants to know."""
+        if executor.id in self._told or has_hooks(executor) or executor.child_graph() is not None:
             return None
-        after = self.look(executor)
-        for name in after.keys() | before.keys():
-            if after.get(name) != before.get(name):
+        attributes = vars(executor)
+        values = attributes.values()
+        return Look(tuple(attributes), tuple(map(id, values)), tuple(map(_length, values)))
+
+    def noticed(self, executor: Executor, before: Look) -> str | None:
+        """The warning about the first attribute that is not as before; once for each executor."""
+        now = self.look(executor)
+        if now is None or now == before:
+            return None
+        after, earlier = now.by_name(), before.by_name()
+        for name in after.keys() | earlier.keys():
+            if after.get(name) != earlier.get(name):
                 self._told.add(executor.id)
                 return (
                     f"executor {executor.id!r} changed its attribute {name!r} but has no on_checkpoint_save and "
@@ -128,6 +147,8 @@ class Drift:
 
 
 def _length(value: object) -> int | None:
+    if type(value) in _UNCHANGING:
+        return None
     try:
         return len(value) if isinstance(value, Sized) else None
     except Exception:  # noqa: BLE001 - a user's __len__ that fails only makes us notice less

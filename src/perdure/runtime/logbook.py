@@ -56,17 +56,17 @@ class Logbook:
         """Tell that the handler is called."""
         self._payload("executor_invoked", message)
 
-    def completed(self, made: Sequence[Any]) -> None:
+    def completed(self, made: list[Any]) -> None:
         """Tell that the handler has returned, and what it sent and yielded."""
-        self._payload("executor_completed", list(made) or None)
+        self._payload("executor_completed", made or None)
 
     def _payload(self, kind: str, data: Any) -> None:
         """Tell with data what is kept without, unless the workflow records payloads."""
         event = WorkflowEvent(kind, data, executor_id=self._executor_id, origin=FRAMEWORK)
         is_whole = self._around.graph.rules.record_payloads
         self.tell(event, is_kept=is_whole)
-        if not is_whole:
-            self._keep(Told(kind, executor_id=self._executor_id))
+        if not is_whole and self._around.is_checkpointed:
+            self._entries.append(Told(kind, executor_id=self._executor_id))
 
     def failed(self, error: BaseException) -> WorkflowErrorDetails:
         """Tell that the handler raised."""
@@ -104,7 +104,7 @@ class Logbook:
 
     def told(self, outputs: Sequence[Output], requests: Sequence[Request]) -> tuple[Told, ...]:
         """What an activation that has ended told, with its outputs and requests as they were fixed."""
-        return tuple(_resolved(entry, outputs, requests) for entry in self._entries)
+        return tuple([_resolved(entry, outputs, requests) for entry in self._entries])
 
     def rest(self) -> tuple[Told, ...]:
         """What an attempt told whose outputs and requests are discarded."""
@@ -112,14 +112,12 @@ class Logbook:
 
 
 def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequence[Request]) -> Told:
-    match entry:
-        case Told():
-            return entry
-        case _Later("outputs", index):
-            output = outputs[index]
-            return Told(output.kind, output.data, output.executor_id)
-        case _Later(_, index):
-            return _told_request(requests[index])
+    if isinstance(entry, Told):
+        return entry
+    if entry.of == "requests":
+        return _told_request(requests[entry.index])
+    output = outputs[entry.index]
+    return Told(output.kind, output.data, output.executor_id)
 
 
 def _told_request(request: Request) -> Told:

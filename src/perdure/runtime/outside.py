@@ -69,6 +69,10 @@ class Taken:
 class Outside(Protocol):
     """What a driver asks between two supersteps."""
 
+    def may_bring(self, snapshot: Snapshot) -> bool:
+        """Whether it is worth to look."""
+        ...
+
     async def look(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Taken | None:
         """What has come or become due; None if nothing. `recorded` is what the superstep in progress has recorded."""
         ...
@@ -88,6 +92,11 @@ class Outside(Protocol):
 
 class NoOutside:
     """For a sub-workflow: what comes from outside comes to its parent."""
+
+    def may_bring(self, snapshot: Snapshot) -> bool:
+        """Nothing."""
+        del snapshot
+        return False
 
     async def look(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Taken | None:
         """Nothing."""
@@ -131,12 +140,20 @@ class RunOutside:
         """There is news if the newest command is not known yet, or if some that are used should have left."""
         self._has_news = self._has_news or newest > self._newest or bool(self._used)
 
+    def may_bring(self, snapshot: Snapshot) -> bool:
+        """Whether there is news, something that was read before, or a moment to look for."""
+        return self._has_news or bool(self._commands or self._used) or snapshot.wake_at is not None
+
     async def look(self, snapshot: Snapshot, *, recorded: Callable[[], Mapping[str, Kept]]) -> Taken | None:
         """Take in the commands in order, then what is due by now."""
         if snapshot is self._changed:
             # What was taken in last came to nothing.
             self._used = ()
-        await self._read_news()
+        if self._has_news:
+            await self._read_news()
+        if not (self._commands or self._used) and snapshot.wake_at is None:
+            self._changed = None
+            return None
         taken = Taken(snapshot, consumed=self._used)
         for command in list(self._commands):
             after = self._taken_in(taken, command, recorded)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
-
-from perdure.graph.exits import no_exit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -35,51 +32,53 @@ class Parking:
 
     Steps in flight are finished first, so that they are not done again. The cancellation goes through all that the
     handler runs, as any would, so that nothing of it is left behind.
+
+    The handler is called inside of `with parking`. It has returned afterwards, or was left, and `parked` says for what.
     """
+
+    _task: asyncio.Task[Any] | None = None
+    _cancelled_before = 0
+    _in_flight = 0
+    _is_over = False
+    parked: Parked | None = None
+    """What the handler waits for, once it was left."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._task: asyncio.Task[Any] | None = None
         self._waiting: dict[asyncio.Future[None], Parked] = {}
-        self._in_flight = 0
-        self._is_over = False
-        self.parked: Parked | None = None
-        """What the handler waits for, once it was left."""
 
-    async def call(self, handler: Callable[[], Any]) -> None:
-        """Call the handler. It has returned afterwards, or was left, and `parked` says for what."""
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"
-        self._task, before = task, task.cancelling()
-        try:
-            with no_exit():
-                outcome = handler()
-                if inspect.isawaitable(outcome):
-                    await outcome
-        except asyncio.CancelledError as error:
-            if self.parked is not None:
-                task.uncancel()
-            # Somebody else may have cancelled at the same time: then there is more than ours to it.
-            if task.cancelling() > before:
-                raise
-            if self.parked is None:
-                raise RuntimeError(
-                    f"something that the handler of executor {self._owner!r} waited for was cancelled; "
-                    "catch asyncio.CancelledError where you await what you have cancelled"
-                ) from error
-            return
-        except BaseException:
-            self._forgive(task)
-            raise
-        finally:
-            self._task, self._is_over = None, True
-            for waiter in list(self._waiting):
-                waiter.cancel()
-        if self._forgive(task):
+        self._task, self._cancelled_before = task, task.cancelling()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        task, self._task, self._is_over = self._task, None, True
+        assert task is not None, "it is left by who has entered"
+        for waiter in self._waiting:
+            waiter.cancel()
+        if isinstance(error, asyncio.CancelledError):
+            return self._is_ours(error, task)
+        if self._forgive(task) and error is None:
             raise RuntimeError(
                 f"the handler of executor {self._owner!r} went on after it was cancelled to let it wait; "
                 "let asyncio.CancelledError pass where you catch it"
             )
+        return False
+
+    def _is_ours(self, error: asyncio.CancelledError, task: asyncio.Task[Any]) -> bool:
+        """Whether a cancellation is only that with which the handler is left, and ends here."""
+        if self.parked is not None:
+            task.uncancel()
+        # Somebody else may have cancelled at the same time: then there is more than ours to it.
+        if task.cancelling() > self._cancelled_before:
+            return False
+        if self.parked is None:
+            raise RuntimeError(
+                f"something that the handler of executor {self._owner!r} waited for was cancelled; "
+                "catch asyncio.CancelledError where you await what you have cancelled"
+            ) from error
+        return True
 
     def _forgive(self, task: asyncio.Task[Any]) -> bool:
         """Take our cancellation back, if there was one."""

@@ -9,29 +9,41 @@ if TYPE_CHECKING:
 
 
 class Purse:
-    """What one activation has spent so far, among all others of the superstep and of the sub-workflows in it.
+    """What one activation has spent so far, among all others of the superstep and of the sub-workflows in it."""
 
-    Its path names it: the homes of the activations around it and its own, each with a slash.
-    """
-
-    def __init__(self, path: str = "", spent: dict[str, Mapping[str, float]] | None = None) -> None:
-        self._path = path
-        self._spent: dict[str, Mapping[str, float]] = {} if spent is None else spent
+    def __init__(self, around: Purse | None = None, home: str = "") -> None:
+        self._around = around
+        self._home = home
+        self._amounts: Mapping[str, float] = {}
+        self._inside: dict[str, Purse] = {}
 
     def of(self, home: str) -> Purse:
         """That of an activation inside of this one."""
-        return Purse(f"{self._path}{home}/", self._spent)
+        return self._inside.get(home) or Purse(self, home)
 
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Say what it has spent in all, what was spent inside of it included."""
-        for path in [path for path in self._spent if path.startswith(self._path)]:
-            del self._spent[path]
-        self._spent[self._path] = amounts
+        self._empty()
+        self._amounts = amounts
+        self._join()
+
+    def _empty(self) -> None:
+        for purse in self._inside.values():
+            purse._empty()
+        self._amounts, self._inside = {}, {}
+
+    def _join(self) -> None:
+        """Be among the others. Who has spent nothing, and nothing inside, need not be."""
+        if self._around is not None and self._around._inside.get(self._home) is not self:
+            self._around._inside[self._home] = self
+            self._around._join()
 
     def beside(self, name: str) -> float:
         """What others have spent of a resource; not those around it, whose rest is what it was given."""
-        return sum(
-            amounts.get(name, 0)
-            for path, amounts in self._spent.items()
-            if not path.startswith(self._path) and not self._path.startswith(path)
-        )
+        if self._around is None:
+            return 0
+        others = (purse for purse in self._around._inside.values() if purse is not self)
+        return self._around.beside(name) + sum(purse._spent(name) for purse in others)
+
+    def _spent(self, name: str) -> float:
+        return self._amounts.get(name, 0) + sum(purse._spent(name) for purse in self._inside.values())

@@ -32,7 +32,7 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         raise WorkflowCheckpointException(
             f"checkpoint {checkpoint_id!r} is of run {manifest.run_id!r}, not of {run_id!r}: fork it instead"
         )
-    snapshot = await opening.read(blueprint, binding, manifest)
+    snapshot, written = await opening.found(blueprint, binding, manifest)
     nonce = blueprint.clock.new_id()
     async with PRESENCE.at(store.place, run_id):
         claim = await store.claim(run_id)
@@ -44,7 +44,8 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
         finally:
             await store.release(claim)
     origin = replace(opening.origin(record), nonce=nonce)
-    return opening.Tenure(origin, snapshot, binding.values, binding, head=manifest, position=record.position)
+    position = record.position
+    return opening.Tenure(origin, snapshot, binding.values, binding, head=manifest, position=position, written=written)
 
 
 async def fork(

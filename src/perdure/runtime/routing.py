@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupCase, ask
 from perdure.graph.executor import Executor, wiring
 from perdure.graph.messages import WorkflowMessage
 from perdure.graph.policy import FailedMessage
+from perdure.kernel.value import value
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.graph.edges import EdgeGroup
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Routing:
     """Where one message goes; `undelivered` says why it goes nowhere, if that is a loss."""
 
@@ -40,21 +40,26 @@ class _Verdict:
 
 async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:
     """Ask every group of the source where this message goes. A failure goes to its source's `on_error` unasked."""
-    on_error = wiring(graph.executors[source_id]).policy.on_error
-    if on_error is not None and target_id == on_error and isinstance(message, FailedMessage):
-        return _handed_on(graph, on_error, message)
-    groups = graph.groups_from[source_id]
-    if target_id is not None:
-        groups = tuple(group for group in groups if target_id in group.target_executor_ids)
+    if target_id is not None and isinstance(message, FailedMessage) and target_id == _on_error(graph, source_id):
+        return _handed_on(graph, target_id, message)
+    if target_id is None:
+        groups = graph.groups_from[source_id]
+    else:
+        groups = graph.groups_between.get((source_id, target_id), ())
         if not groups:
             return Routing(undelivered=f"executor {target_id!r} is not connected to {source_id!r}")
     verdict = _Verdict()
     for group in groups:
-        await _ask_group(graph, group, message, target_id, verdict)
+        if not _offer_unasked(graph, group, message, target_id, verdict):
+            await _ask_group(graph, group, message, target_id, verdict)
     undelivered = None
     if verdict.refused and not verdict.targets and not verdict.fan_ins and not verdict.is_held_back:
         undelivered = _refusal(message, verdict.refused)
     return Routing(tuple(verdict.targets), tuple(verdict.fan_ins), undelivered)
+
+
+def _on_error(graph: Graph, source_id: str) -> str | None:
+    return wiring(graph.executors[source_id]).policy.on_error
 
 
 def _handed_on(graph: Graph, target_id: str, message: FailedMessage) -> Routing:
@@ -68,18 +73,30 @@ def _refusal(message: Any, refused: Iterable[str]) -> str:
     return f"a {type_of(message)} can't be handled by {takers}"
 
 
-async def _ask_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> None:
+def _offer_unasked(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> bool:
+    """Offer the message to the targets of a group that asks nobody; False if it is one that does."""
     match group:
         case FanInEdgeGroup():
             if accepts(graph.executors[group.target_id], [message]):
                 verdict.fan_ins.append(group.id)
             else:
                 verdict.refused.append(group.target_id)
-        case SwitchCaseEdgeGroup():
-            chosen = await _switch(graph, group, message)
-            _offer(graph, (chosen,), message, target_id, verdict)
-        case FanOutEdgeGroup(selection_func=None):
+        case FanOutEdgeGroup():
+            if group.selection_func is not None or isinstance(group, SwitchCaseEdgeGroup):
+                return False
             _offer(graph, group.target_ids, message, target_id, verdict)
+        case _:
+            edge = group.edges[0]
+            if edge.condition is not None:
+                return False
+            _offer(graph, (edge.target_id,), message, None, verdict)
+    return True
+
+
+async def _ask_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> None:
+    match group:
+        case SwitchCaseEdgeGroup():
+            _offer(graph, (await _switch(graph, group, message),), message, target_id, verdict)
         case FanOutEdgeGroup():
             _offer(graph, await _selected(group, message), message, target_id, verdict)
         case _:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Output
     from perdure.records import Claim, Halt
     from perdure.runtime.blueprint import Blueprint
+    from perdure.runtime.driver import Events
     from perdure.runtime.intake import Intake
     from perdure.storages.binding import Binding
     from perdure.tracing import Span
@@ -257,13 +258,13 @@ class Session:
             if pristine is not None:
                 await restore_state(executor, pristine())
 
-    async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """Everything between the first and the last status."""
+    async def events(self) -> AsyncGenerator[Events]:
+        """Everything between the first and the last status, in batches."""
         tenure = self._require_tenure()
         self._span = self._begun_span(tenure)
         ledger = self._ledger(tenure)
         async for event in self._entered(tenure, ledger):
-            yield event
+            yield [event]
         if self._call.only_enters:
             return
         self._is_driven = True
@@ -286,10 +287,11 @@ class Session:
         )
         try:
             with no_exit():
-                async with Closing(driver.supersteps()) as events:
-                    async for event in events:
-                        self._follow(tenure, driver, ledger)
-                        yield event
+                async with Closing(driver.supersteps()) as batches:
+                    async for events in batches:
+                        if tenure.snapshot is not driver.snapshot:
+                            self._follow(tenure, driver, ledger)
+                        yield events
         finally:
             self._follow(tenure, driver, ledger)
 

@@ -46,10 +46,14 @@ NOT_DONE: Final = NotDone.NOT_DONE
 class StepOwner(Protocol):
     """The activation that steps belong to, as far as they need it."""
 
-    home: str
     around: Surroundings
     parking: Parking
     span: Span
+
+    @property
+    def home(self) -> str:
+        """What their records are named after."""
+        ...
 
     @property
     def executor_id(self) -> str:

@@ -4,74 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint.record import request_event
 from perdure.events import WorkflowEvent
 from perdure.graph.executor import wiring
+from perdure.kernel.effects import Done
 from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.attempts import Attempts
 from perdure.runtime.instances import has_hooks, load, saved_state
 from perdure.runtime.logbook import FRAMEWORK
 from perdure.runtime.parking import has_failed, stop
+from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from perdure.graph.executor import Executor
-    from perdure.kernel.effects import Activation, Done
+    from perdure.kernel.effects import Activation
     from perdure.runtime.activation import Surroundings
     from perdure.runtime.instances import Drift
-
-
-class Telling:
-    """Events on their way from the activations to the reader. Whoever waits is woken; nobody polls."""
-
-    def __init__(self) -> None:
-        self._events: deque[WorkflowEvent[Any]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def tell(self, event: WorkflowEvent[Any]) -> None:
-        """Hand on an event."""
-        self._events.append(event)
-        self.wake()
-
-    def wake(self, *_: object) -> None:
-        """Let the reader look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def told(self) -> Iterator[WorkflowEvent[Any]]:
-        """The events so far, each once."""
-        while self._events:
-            yield self._events.popleft()
-
-    async def wait(self) -> None:
-        """Wait to be woken."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    from perdure.runtime.telling import Telling
 
 
 class Superstep:
     """Runs the activations of a plan that the journal does not hold, and notes each as it finishes.
 
-    After `events()` has ended, `outcomes` holds what each did, in plan order.
+    `async with` begins them. `news` is what they tell; when there is no more, `outcomes` holds what each did, in plan
+    order. Who does not want to know before all have ended waits for that with `ended`. Afterwards nothing of them runs
+    any more, and unless all `is_kept` the executors are as they were before.
     """
+
+    is_stopped = False
+    is_kept = False
+    """Whether what the activations did is committed."""
+    _has_failed = False
+    _failed: asyncio.Task[None] | None = None
+    _late: asyncio.Handle | None = None
 
     def __init__(self, activations: Sequence[Activation], around: Surroundings, telling: Telling, drift: Drift) -> None:
         self._activations = activations
         self._around = around
         self._telling = telling
         self._drift = drift
+        self._lanes: list[asyncio.Task[None]] = []
+        self._running: list[asyncio.Task[None]] = []
+        """The lanes, without those at the end of the list that are known to be over."""
         self._found: dict[str, Done] = {}
-        self._states: dict[str, object] = dict(around.snapshot.executors)
-        """By executor: the state after its last activation that has ended."""
-        self.is_stopped = False
+        self._states: dict[str, object] = {}
+        """By executor: the state after its last activation in this superstep that has ended."""
         # Of a single activation the commit itself is the record, if it follows at once.
         self._notes_each = len(activations) > 1
         self._unnoted: dict[str, Done] = {}
@@ -81,7 +62,7 @@ class Superstep:
     @property
     def outcomes(self) -> tuple[Done, ...]:
         """What the activations did, in plan order."""
-        return tuple(self._found[activation.key] for activation in self._activations)
+        return tuple([self._found[activation.key] for activation in self._activations])
 
     @property
     def has_ended(self) -> bool:
@@ -93,18 +74,6 @@ class Superstep:
         self.is_stopped = True
         self._telling.wake()
 
-    @contextmanager
-    def noting_if_late(self) -> Generator[None]:
-        """For a stretch that others can make long: a reader who takes the time, a condition that waits.
-
-        As soon as anything else gets its turn in between, the commit is late, and all that has ended is noted.
-        """
-        late = asyncio.get_running_loop().call_soon(self.note_all)
-        try:
-            yield
-        finally:
-            late.cancel()
-
     def note_all(self) -> None:
         """Note what has ended, and from now on all that ends: the commit is late, or does not come."""
         self._notes_each = True
@@ -113,50 +82,118 @@ class Superstep:
             self._unnoted = {}
 
     async def settle(self) -> None:
-        """Wait until all that was noted is written."""
-        await self._around.journal.settle()
+        """The commit comes at once, or not at all: wait until all that was noted is written."""
+        if self._around.is_checkpointed:
+            self._go_on()
+            await self._around.journal.settle()
 
-    async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """Run everything. The first failure cancels the others, which are awaited, and is raised."""
-        if self.is_stopped:
-            return
-        tasks = [asyncio.ensure_future(lane) for lane in self._lanes()]
-        for task in tasks:
-            task.add_done_callback(self._telling.wake)
+    def _let_others_act(self) -> None:
+        """Others can make long what comes now: a reader who takes the time, a condition that waits.
+
+        As soon as anything else gets its turn before `_go_on`, the commit is late, and all that has ended is noted.
+        """
+        self._late = asyncio.get_running_loop().call_soon(self.note_all)
+
+    def _go_on(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    async def __aenter__(self) -> Self:
+        if not self.is_stopped:
+            create_task = asyncio.get_running_loop().create_task
+            self._lanes = [create_task(work) for work in self._work()]
+            self._running = self._lanes.copy()
+            for lane in self._lanes:
+                lane.add_done_callback(self._look)
+        return self
+
+    async def news(self) -> list[WorkflowEvent[Any]]:
+        """What was told since, once there is something; nothing if all have ended, or if it was stopped.
+
+        The first failure cancels the others, which are awaited; it is raised when all that they told is handed on.
+        """
+        if self._around.is_checkpointed:
+            self._go_on()
+        told = self._telling.told()
+        while not told and not self._is_over():
+            await self._telling.wait()
+            told = self._telling.told()
+        if not told and self._lanes:
+            await self._end()
+            told = self._telling.told()
+        if not told and self._failed is not None:
+            self._failed.result()
+        if self._around.is_checkpointed:
+            self._let_others_act()
+        return told
+
+    async def ended(self) -> None:
+        """Wait until all have ended, or until it was stopped. The first failure cancels the others, and is raised."""
+        while not self._is_over():
+            await self._telling.wait()
+        await self._end()
+        if self._failed is not None:
+            self._failed.result()
+        if self._around.is_checkpointed:
+            self._let_others_act()
+
+    def _look(self, lane: asyncio.Task[None]) -> None:
+        self._has_failed = has_failed(lane) or self._has_failed
+        if self._is_over():
+            self._telling.wake()
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to wait for. However often that is asked, each lane is looked at once."""
+        running = self._running
+        while running and running[-1].done():
+            self._has_failed = has_failed(running.pop()) or self._has_failed
+        return self.is_stopped or self._has_failed or not running
+
+    async def _end(self) -> None:
+        """Let nothing run on."""
+        lanes, self._lanes = self._lanes, []
+        if self._running or self._has_failed:
+            self._failed = next((lane for lane in lanes if has_failed(lane)), None)
+            await stop(lanes)
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
-            while True:
-                for event in self._telling.told():
-                    with self.noting_if_late():
-                        yield event
-                if self.is_stopped or all(task.done() for task in tasks) or any(map(has_failed, tasks)):
-                    break
-                await self._telling.wait()
+            if self._lanes:
+                await self._end()
         finally:
-            failed = [task for task in tasks if has_failed(task)]
-            await stop(tasks)
-            await self.settle()
-        for event in self._telling.told():
-            with self.noting_if_late():
-                yield event
-        if failed:
-            failed[0].result()
+            if self._around.span is not NO_SPAN:
+                self._around.span.end(error)
+            if not self.is_kept and self._around.is_checkpointed:
+                self.note_all()
+                await self.settle()
+                touched = {activation.executor_id for activation in self._activations}
+                await load(self._around.graph, self._around.snapshot, self._around.values, only=touched)
 
-    def _lanes(self) -> Iterator[Any]:
+    def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
+        if len(self._activations) == 1:
+            executor = self._around.graph.executors[self._activations[0].executor_id]
+            yield self._lane(executor, self._activations)
+            return
         by_executor: dict[str, list[Activation]] = {}
         for activation in self._activations:
             by_executor.setdefault(activation.executor_id, []).append(activation)
         for executor_id, activations in by_executor.items():
             executor = self._around.graph.executors[executor_id]
-            if wiring(executor).max_concurrency > 1 and len(activations) > 1:
+            if len(activations) > 1 and wiring(executor).max_concurrency > 1:
                 yield self._parallel_lane(executor, activations)
             else:
                 yield self._lane(executor, activations)
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        left = await self._taken_over(executor, activations)
-        last = next(reversed(self._ended(activations)), None)
+        left, last = activations, None
+        if self._around.keeps_records:
+            left = await self._taken_over(executor, activations)
+            last = next(reversed(self._ended(activations)), None)
         for activation in left:
-            done = await self._kept(executor, await self._slotted(executor, activation))
+            done = await self._attempted(executor, activation)
+            if self._around.is_checkpointed:
+                done = await self._kept(executor, done)
             self._finish(done)
             if done.effects.suspension is not None:
                 continue  # what it has recorded goes into the checkpoint; another life enters it again
@@ -174,9 +211,13 @@ class Superstep:
         fold and later lives take from the last in the plan.
         """
         key, name = done.effects.activation.key, done.effects.activation.executor_id
-        state, child = self._states.get(name), self._around.children.get(name)
-        found = self._found[key] = replace(done, effects=replace(done.effects, executor_state=state, child=child))
+        found = self._found[key] = _leaving(done, self._state(name), self._around.children.get(name))
         return found
+
+    def _state(self, executor_id: str) -> object:
+        """The state that an executor had when it was last asked; None if there is none."""
+        found = self._states.get(executor_id)
+        return self._around.snapshot.executors.get(executor_id) if found is None else found
 
     async def _parallel_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         """Several activations of one executor at once; its state is asked for when all are done.
@@ -186,11 +227,11 @@ class Superstep:
         queue = deque(await self._taken_over(executor, activations))
         if not queue:
             return
-        notes_each = not has_hooks(executor)
+        notes_each = not (self._around.is_checkpointed and has_hooks(executor))
 
         async def work() -> None:
             while queue:
-                done = await self._slotted(executor, queue.popleft())
+                done = await self._attempted(executor, queue.popleft())
                 self._finish(done)
                 if notes_each:
                     self._note(done)
@@ -243,14 +284,9 @@ class Superstep:
         for request in done.effects.requests:
             tell(request_event(request, values))
 
-    async def _slotted(self, executor: Executor, activation: Activation) -> Done:
-        attempts = Attempts(
-            activation, executor, self._around, drift=self._drift, put_back=lambda: self._put_back(executor)
-        )
-        if self._slots is None:
-            return await attempts.done()
-        async with self._slots:
-            return await attempts.done()
+    def _attempted(self, executor: Executor, activation: Activation) -> Coroutine[Any, Any, Done]:
+        attempts = Attempts(activation, executor, self._around, drift=self._drift, put_back=self._put_back)
+        return attempts.done() if self._slots is None else _slotted(self._slots, attempts)
 
     async def _put_back(self, executor: Executor) -> None:
         """Give an executor, or what a sub-workflow is made of, the state that it had before this activation.
@@ -261,8 +297,9 @@ class Superstep:
         if not around.is_checkpointed or wiring(executor).max_concurrency > 1:
             return
         child = around.children.get(name) or around.snapshot.children.get(name)
+        state = self._state(name)
         before = Snapshot(
-            executors={name: self._states[name]} if name in self._states else {},
+            executors={name: state} if state is not None else {},
             children={name: child} if child is not None else {},
         )
         await load(around.graph, before, around.values, only=[name])
@@ -270,6 +307,9 @@ class Superstep:
     def _finish(self, done: Done) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
+        if self.has_ended:
+            # The lane ends in this very turn of the loop: who waits for it need not wait to be told by its task.
+            self._telling.wake()
 
     def _note(self, *finished: Done) -> None:
         """Note what has ended, together."""
@@ -281,7 +321,16 @@ class Superstep:
 
     async def _kept(self, executor: Executor, done: Done) -> Done:
         """The same, with the state that the executor has now."""
-        if not self._around.is_checkpointed or not has_hooks(executor) or done.effects.suspension is not None:
+        if done.effects.suspension is not None or not has_hooks(executor):
             return done
         state = self._states[executor.id] = await saved_state(executor, self._around.values)
-        return replace(done, effects=replace(done.effects, executor_state=state))
+        return _leaving(done, state, done.effects.child)
+
+
+async def _slotted(slots: asyncio.Semaphore, attempts: Attempts) -> Done:
+    async with slots:
+        return await attempts.done()
+
+
+def _leaving(done: Done, executor_state: object, child: Snapshot | None) -> Done:
+    return Done(done.effects.leaving(executor_state, child), done.unrouted, done.updates)

@@ -46,14 +46,20 @@ class Surroundings:
     """The superstep, as it is traced."""
     streaming: bool = False
     is_checkpointed: bool = False
-    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
-    """By executor: the writes of its earlier activations in this superstep."""
-    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
-    """By executor: the sub-workflow as its earlier activations in this superstep left it."""
     purse: Purse = field(default_factory=Purse)
     """What the activations have spent so far, and those around this superstep."""
-    opened: set[str] = field(default_factory=set[str])
+    overlays: dict[str, dict[StateKey, Write]] = field(init=False)
+    """By executor: the writes of its earlier activations in this superstep."""
+    children: dict[str, Snapshot] = field(init=False)
+    """By executor: the sub-workflow as its earlier activations in this superstep left it."""
+    opened: set[str] = field(init=False)
     """The ids of the requests that this superstep has opened so far."""
+    keeps_records: bool = field(init=False)
+    """Whether what is recorded inside an activation will be found again."""
+
+    def __post_init__(self) -> None:
+        self.overlays, self.children, self.opened = {}, {}, set()
+        self.keeps_records = self.is_checkpointed and not isinstance(self.journal, NoJournal)
 
     def home_of(self, activation: Activation) -> str:
         """Where an activation was entered first."""
@@ -63,18 +69,14 @@ class Surroundings:
         """An id that is the same in every life of this run, and another one in a fork of it."""
         return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
 
-    @property
-    def keeps_records(self) -> bool:
-        """Whether what is recorded inside an activation will be found again."""
-        return self.is_checkpointed and not isinstance(self.journal, NoJournal)
-
     def held(self, home: str) -> dict[str, Held]:
         """By place: the results of an activation's steps that could not be recorded."""
         return self.values.held.setdefault(f"{self.root_id}/{home}", {})
 
-    def let_go(self, home: str) -> None:
+    def let_go(self, activation: Activation) -> None:
         """The activation is over, and is not entered again in this life."""
-        self.values.held.pop(f"{self.root_id}/{home}", None)
+        if self.values.held:
+            self.values.held.pop(f"{self.root_id}/{self.home_of(activation)}", None)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
         """Record something, synced, even if whoever waits for it is cancelled; whether it is on record now.
@@ -100,9 +102,13 @@ class Surroundings:
 
     def take_in(self, done: Done) -> None:
         """Let later activations of the same executor see what one has done."""
-        executor_id = done.effects.activation.executor_id
-        self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in done.effects.writes)
-        self.opened.update(request.id for request in done.effects.requests)
-        self.purse.of(self.home_of(done.effects.activation)).spend(done.effects.spent)
-        if done.effects.child is not None:
-            self.children[executor_id] = done.effects.child
+        effects = done.effects
+        executor_id = effects.activation.executor_id
+        if effects.writes:
+            self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in effects.writes)
+        if effects.requests:
+            self.opened.update(request.id for request in effects.requests)
+        if effects.child is not None:
+            self.children[executor_id] = effects.child
+        if self.snapshot.limits.budget:
+            self.purse.of(self.home_of(effects.activation)).spend(effects.spent)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perdure.runtime.activation import Surroundings
 
 _IN_PLACE_SECONDS_MAX = 5.0
+_NONE = TriesRecord(0)
 
 
 def is_final(error: BaseException) -> bool:
@@ -29,7 +30,7 @@ class Tries:
         self._key = key
         self._retry = retry
         found = around.journal.find(key) if retry is not None else None
-        self._record = TriesRecord(0) if found is None else TriesRecord.of(found)
+        self._record = _NONE if found is None else TriesRecord.of(found)
 
     @property
     def count(self) -> int:

@@ -214,9 +214,10 @@ class WorkflowExecutor(Executor):
             carried=carried,
             purse=around.purse.of(activation.home),
         )
-        async with Closing(driver.supersteps()) as events:
-            async for event in events:
-                self._pass_on(activation, event)
+        async with Closing(driver.supersteps()) as batches:
+            async for events in batches:
+                for event in events:
+                    self._pass_on(activation, event)
         activation.spend(driver.snapshot.limits.spent)
         activation.child = replace(driver.snapshot, limits=Limits(), scope="")
         await self._hand_out(activation, begun, driver.snapshot)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.graph.definition import Graph
     from perdure.graph.edges import EdgeGroup
     from perdure.graph.executor import Executor
+    from perdure.runtime.driver import Events
     from perdure.runtime.opening import Tenure
     from perdure.storages.protocol import CheckpointStorage
 
@@ -233,7 +234,7 @@ class Workflow:
         def finish(events: Any) -> WorkflowRunResult:
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
-        stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream(
+        stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
             self._events(call, session),
             finalizer=finish,
             cleanup_hooks=[partial(self._make_room, session)],
@@ -248,25 +249,25 @@ class Workflow:
         if self._session is session:
             self._active = None
 
-    async def _events(self, call: Call, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _events(self, call: Call, session: Session) -> AsyncGenerator[Events]:
         before, has_begun = self._status, False
         try:
             if call.has_message and not call.names_a_run:
                 await self._require_idle()
-            yield WorkflowEvent("started", origin=FRAMEWORK)
-            yield self._now(session, WorkflowRunState.IN_PROGRESS)
-            async with Closing(self._advanced(session)) as events:
-                async for event in events:
-                    has_begun = has_begun or event.type == "superstep_started"
-                    yield event
+            yield [WorkflowEvent("started", origin=FRAMEWORK)]
+            yield [self._now(session, WorkflowRunState.IN_PROGRESS)]
+            async with Closing(self._advanced(session)) as batches:
+                async for events in batches:
+                    has_begun = has_begun or events[0].type == "superstep_started"
+                    yield events
         except Exception as error:
             if isinstance(error, RunError) and not has_begun:
                 # A refusal: nothing ran and nothing changed, the run stands where it stood.
                 self._now(session, before)
                 raise
             status = self._now(session, WorkflowRunState.FAILED)
-            yield WorkflowEvent("failed", details=WorkflowErrorDetails.from_exception(error), origin=FRAMEWORK)
-            yield status
+            details = WorkflowErrorDetails.from_exception(error)
+            yield [WorkflowEvent("failed", details=details, origin=FRAMEWORK), status]
             raise
         except (GeneratorExit, CancelledError):
             self._now(session, WorkflowRunState.CANCELLED)
@@ -274,19 +275,22 @@ class Workflow:
         finally:
             self._make_room(session)
         assert session.tenure is not None, "a run that has ended well has begun"
-        yield self._now(session, final_state(session.tenure.snapshot))
+        yield [self._now(session, final_state(session.tenure.snapshot))]
 
-    async def _advanced(self, session: Session) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
         is_pending_told = False
         try:
             await session.open()
             self.tenure = session.tenure
-            async with Closing(session.events()) as events:
-                async for event in events:
-                    yield event
-                    if event.type == "request_info" and not is_pending_told:
-                        is_pending_told = True
-                        yield self._now(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
+            async with Closing(session.events()) as batches:
+                async for events in batches:
+                    asked = None if is_pending_told else _first_request(events)
+                    if asked is None:
+                        yield events
+                        continue
+                    is_pending_told = True
+                    yield events[: asked + 1]
+                    yield [self._now(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS), *events[asked + 1 :]]
         finally:
             await session.close()
 
@@ -403,6 +407,13 @@ class Workflow:
     def to_json(self) -> str:
         """The same as JSON."""
         return json.dumps(self.to_dict())
+
+
+def _first_request(events: Events) -> int | None:
+    for place, event in enumerate(events):
+        if event.type == "request_info":
+            return place
+    return None
 
 
 def _require_one_way(call: Call) -> None:

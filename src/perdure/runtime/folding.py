@@ -1,0 +1,92 @@
+"""The end of a superstep: messages are routed, updates merged, and all is folded into the next snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import StateConflictError, UndeliveredError
+from perdure.events import UndeliveredMessage, WorkflowEvent
+from perdure.graph.context import SHARED_SCOPE
+from perdure.kernel.effects import Sent
+from perdure.kernel.superstep import conflicts, fold
+from perdure.runtime.logbook import FRAMEWORK
+from perdure.runtime.outside import fan_ins_of
+from perdure.runtime.routing import route
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph
+    from perdure.kernel.effects import Done, Effects, Unrouted
+    from perdure.kernel.snapshot import Snapshot, StateKey
+
+
+class Folding:
+    """Makes of what the activations of a superstep did the next snapshot."""
+
+    def __init__(self, graph: Graph, values: Values) -> None:
+        self._graph = graph
+        self._values = values
+        self._fan_ins = fan_ins_of(graph)
+
+    async def folded(self, before: Snapshot, outcomes: Sequence[Done]) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
+        """The next snapshot, and what there is to tell of it. Users' conditions are asked in the order of the plan."""
+        told: list[WorkflowEvent[Any]] = []
+        effects = [await self._routed(done, told) if done.unrouted else done.effects for done in outcomes]
+        told += self._conflicts(effects)
+        after = fold(before, effects, fan_ins=self._fan_ins, merged=self._merged(before, outcomes))
+        told += [WorkflowEvent("warning", text, origin=FRAMEWORK) for text in self._values.warnings()]
+        return after, told
+
+    async def _routed(self, outcome: Done, told: list[WorkflowEvent[Any]]) -> Effects:
+        source_id = outcome.effects.activation.executor_id
+        return outcome.effects.routed(
+            tuple([await self._sent(source_id, unrouted, told) for unrouted in outcome.unrouted])
+        )
+
+    async def _sent(self, source_id: str, unrouted: Unrouted, told: list[WorkflowEvent[Any]]) -> Sent:
+        asked_for, message = unrouted.asked_for, unrouted.message
+        if source_id in self._graph.asking:
+            # Users' code must see the value as it was fixed, and not as it is now.
+            message = self._values.give(unrouted.data)
+        routing = await route(self._graph, source_id=source_id, target_id=asked_for, message=message)
+        if routing.undelivered is not None:
+            if self._graph.rules.undelivered == "error":
+                raise UndeliveredError(source_id=source_id, target_id=asked_for, reason=routing.undelivered)
+            data = UndeliveredMessage(unrouted.message, source_id, asked_for, routing.undelivered)
+            told.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
+        return Sent(unrouted.data, asked_for, routing.targets, routing.fan_ins, unrouted.due)
+
+    def _conflicts(self, effects: Sequence[Effects]) -> list[WorkflowEvent[Any]]:
+        """The warnings about keys that several executors wrote. Raises StateConflictError where that is an error."""
+        found: list[WorkflowEvent[Any]] = []
+        for conflict in conflicts(effects):
+            scope, key = conflict.key
+            if scope == SHARED_SCOPE and key in self._graph.rules.reducers:
+                continue
+            error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
+            if self._graph.rules.state_conflicts == "strict":
+                raise error
+            found.append(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
+        return found
+
+    def _merged(self, before: Snapshot, outcomes: Sequence[Done]) -> Mapping[StateKey, object]:
+        updates: dict[StateKey, list[object | None]] = {}
+        for outcome in outcomes:
+            for place, values in outcome.updates.items():
+                updates.setdefault(place, []).extend(values)
+        merged = {place: self._reduced(before, place, values) for place, values in updates.items()}
+        return {place: value for place, value in merged.items() if value is not None}
+
+    def _reduced(self, before: Snapshot, place: StateKey, updates: Sequence[object | None]) -> object | None:
+        """The value that the updates make of the committed one, fixed; None if they end with its removal."""
+        reducer = self._graph.rules.reducers[place[1]]
+        merged = [self._values.give_state(before.state[place])] if place in before.state else []
+        for update in updates:
+            if update is None:
+                merged.clear()
+            else:
+                given = self._values.give_state(update)
+                merged = [reducer(merged[0], given) if merged else given]
+        return self._values.fix(merged[0], f"state[{place[1]!r}]") if merged else None
