@@ -1,235 +1,150 @@
-"""perdure: durable multi-agent workflows. This module is only a list of names."""
+"""perdure: durable multi-agent workflows. This module is only a list of names.
 
-from perdure.checkpoint.compat import CompatibilityReport
-from perdure.checkpoint.record import WorkflowCheckpoint
-from perdure.checkpoint.steps import InterruptedStep, StepDecision
-from perdure.checkpoint.trust import register_type
-from perdure.clock import Clock, SystemClock
-from perdure.errors import (
-    AgentFrameworkException,
-    AlreadyAnsweredError,
-    AnswerTypeError,
-    ApprovalMismatchError,
-    BudgetExceededError,
-    CheckpointDamagedError,
-    CheckpointNotFoundError,
-    CheckpointWriteError,
-    ClaimLostError,
-    CommandWaitsError,
-    EdgeDuplicationError,
-    EncodeError,
-    EventsForgottenError,
-    ExecutorTimeoutError,
-    GraphConnectivityError,
-    IncompatibleGraphError,
-    IncompatibleTypeError,
-    MissingRunKwargsError,
-    PartDamagedError,
-    RequestError,
-    RunBusyError,
-    RunError,
-    RunExistsError,
-    RunExportedError,
-    RunFailedError,
-    RunNotFoundError,
-    RunParkedError,
-    RunUnfinishedError,
-    StaleCommandError,
-    StaleHeadError,
-    StateConflictError,
-    StepError,
-    StepMismatchError,
-    StepTimeoutError,
-    StepUnsettledError,
-    TypeCompatibilityError,
-    UndeliveredError,
-    UnknownRequestError,
-    UnknownWorkflowError,
-    UntrustedTypeError,
-    ValidationTypeEnum,
-    WorkflowCheckpointException,
-    WorkflowConvergenceException,
-    WorkflowException,
-    WorkflowRunnerException,
-    WorkflowValidationError,
-)
-from perdure.events import (
-    CheckpointInfo,
-    Undecoded,
-    UndeliveredMessage,
-    WorkflowErrorDetails,
-    WorkflowEvent,
-    WorkflowEventSource,
-    WorkflowEventType,
-    WorkflowRunState,
-)
-from perdure.graph.context import State, WorkflowContext
-from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Migration
-from perdure.graph.edges import (
-    Case,
-    Default,
-    Edge,
-    EdgeCondition,
-    FanInEdgeGroup,
-    FanOutEdgeGroup,
-    SingleEdgeGroup,
-    SwitchCaseEdgeGroup,
-    SwitchCaseEdgeGroupCase,
-    SwitchCaseEdgeGroupDefault,
-)
-from perdure.graph.executor import Executor
-from perdure.graph.function import FunctionExecutor, executor
-from perdure.graph.handlers import handler, response_handler
-from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
-from perdure.graph.policy import FailedMessage, Retry
-from perdure.graph.validation import validate_workflow_graph
-from perdure.hosting.embedded import EmbeddedScheduler
-from perdure.hosting.handle import HostedRun
-from perdure.hosting.host import Host
-from perdure.hosting.info import RunInfo
-from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
-from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
-from perdure.runtime.steps import NOT_DONE, step_key
-from perdure.secrets import Secret
-from perdure.storages.desk import PendingRequest
-from perdure.storages.protocol import CheckpointID, CheckpointStorage
-from perdure.storages.shipped import (
-    FileCheckpointStorage,
-    InMemoryCheckpointStorage,
-    PostgresCheckpointStorage,
-    SqliteCheckpointStorage,
-)
-from perdure.storages.urls import open_storage
-from perdure.streams import ResponseStream
-from perdure.viz import WorkflowViz
-from perdure.workflow.blocking import run_sync
-from perdure.workflow.builder import WorkflowBuilder
-from perdure.workflow.edit import Edit
-from perdure.workflow.result import WorkflowRunResult
-from perdure.workflow.run import Run
-from perdure.workflow.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflow.workflow import Workflow
+Each is loaded when it is first asked for: a program pays for what it uses. Type checkers read the same list in
+`__init__.pyi`.
+"""
 
-__all__ = [
-    "DEFAULT_MAX_ITERATIONS",
-    "INTERNAL_SOURCE_ID",
-    "NOT_DONE",
-    "AgentFrameworkException",
-    "AlreadyAnsweredError",
-    "AnswerTypeError",
-    "ApprovalMismatchError",
-    "BudgetExceededError",
-    "Case",
-    "CheckpointDamagedError",
-    "CheckpointID",
-    "CheckpointInfo",
-    "CheckpointNotFoundError",
-    "CheckpointStorage",
-    "CheckpointWriteError",
-    "ClaimLostError",
-    "Clock",
-    "CommandWaitsError",
-    "CompatibilityReport",
-    "Default",
-    "Dispatch",
-    "Edge",
-    "EdgeCondition",
-    "EdgeDuplicationError",
-    "Edit",
-    "EmbeddedScheduler",
-    "EncodeError",
-    "EventsForgottenError",
-    "Executor",
-    "ExecutorTimeoutError",
-    "FailedMessage",
-    "FanInEdgeGroup",
-    "FanOutEdgeGroup",
-    "FileCheckpointStorage",
-    "FullHistory",
-    "FunctionExecutor",
-    "GraphConnectivityError",
-    "Host",
-    "HostedRun",
-    "InMemoryCheckpointStorage",
-    "IncompatibleGraphError",
-    "IncompatibleTypeError",
-    "InterruptedStep",
-    "KeepFor",
-    "KeepLast",
-    "LatestOnly",
-    "MessageType",
-    "Migration",
-    "MissingRunKwargsError",
-    "PartDamagedError",
-    "PendingRequest",
-    "PostgresCheckpointStorage",
-    "RequestError",
-    "ResponseStream",
-    "Rest",
-    "Retention",
-    "Retry",
-    "Run",
-    "RunBusyError",
-    "RunError",
-    "RunExistsError",
-    "RunExportedError",
-    "RunFailedError",
-    "RunInfo",
-    "RunNotFoundError",
-    "RunParkedError",
-    "RunStatus",
-    "RunUnfinishedError",
-    "Scheduler",
-    "Secret",
-    "SingleEdgeGroup",
-    "SqliteCheckpointStorage",
-    "StaleCommandError",
-    "StaleHeadError",
-    "State",
-    "StateConflictError",
-    "StepDecision",
-    "StepError",
-    "StepMismatchError",
-    "StepTimeoutError",
-    "StepUnsettledError",
-    "SubWorkflowRequestMessage",
-    "SubWorkflowResponseMessage",
-    "SwitchCaseEdgeGroup",
-    "SwitchCaseEdgeGroupCase",
-    "SwitchCaseEdgeGroupDefault",
-    "SystemClock",
-    "TypeCompatibilityError",
-    "Undecoded",
-    "UndeliveredError",
-    "UndeliveredMessage",
-    "UnknownRequestError",
-    "UnknownWorkflowError",
-    "UntrustedTypeError",
-    "ValidationTypeEnum",
-    "Workflow",
-    "WorkflowBuilder",
-    "WorkflowCheckpoint",
-    "WorkflowCheckpointException",
-    "WorkflowContext",
-    "WorkflowConvergenceException",
-    "WorkflowErrorDetails",
-    "WorkflowEvent",
-    "WorkflowEventSource",
-    "WorkflowEventType",
-    "WorkflowException",
-    "WorkflowExecutor",
-    "WorkflowMessage",
-    "WorkflowRunResult",
-    "WorkflowRunState",
-    "WorkflowRunnerException",
-    "WorkflowValidationError",
-    "WorkflowViz",
-    "executor",
-    "handler",
-    "open_storage",
-    "register_type",
-    "response_handler",
-    "run_sync",
-    "step_key",
-    "validate_workflow_graph",
-]
+import importlib as _importlib
+import sys as _sys
+
+_NAMES = {
+    "checkpoint.compat": ("CompatibilityReport",),
+    "checkpoint.record": ("WorkflowCheckpoint",),
+    "checkpoint.size_limits": ("SizeLimits",),
+    "checkpoint.steps": ("InterruptedStep", "StepDecision"),
+    "checkpoint.trust": ("register_type",),
+    "clock": ("Clock", "SystemClock"),
+    "errors": (
+        "AgentFrameworkException",
+        "AlreadyAnsweredError",
+        "AnswerTypeError",
+        "ApprovalMismatchError",
+        "BudgetExceededError",
+        "CheckpointDamagedError",
+        "CheckpointNotFoundError",
+        "CheckpointWriteError",
+        "ClaimLostError",
+        "CommandWaitsError",
+        "EdgeDuplicationError",
+        "EncodeError",
+        "EventsForgottenError",
+        "ExecutorTimeoutError",
+        "GraphConnectivityError",
+        "IncompatibleGraphError",
+        "IncompatibleTypeError",
+        "MissingRunKwargsError",
+        "PartDamagedError",
+        "RequestError",
+        "RunBusyError",
+        "RunError",
+        "RunExistsError",
+        "RunExportedError",
+        "RunFailedError",
+        "RunNotFoundError",
+        "RunParkedError",
+        "RunUnfinishedError",
+        "StaleCommandError",
+        "StaleHeadError",
+        "StateConflictError",
+        "StepError",
+        "StepMismatchError",
+        "StepTimeoutError",
+        "StepUnsettledError",
+        "TypeCompatibilityError",
+        "UndeliveredError",
+        "UnknownRequestError",
+        "UnknownWorkflowError",
+        "UntrustedTypeError",
+        "ValidationTypeEnum",
+        "ValueTooLargeError",
+        "WorkflowCheckpointException",
+        "WorkflowConvergenceException",
+        "WorkflowException",
+        "WorkflowRunnerException",
+        "WorkflowValidationError",
+    ),
+    "events": (
+        "CheckpointInfo",
+        "Undecoded",
+        "UndeliveredMessage",
+        "WorkflowErrorDetails",
+        "WorkflowEvent",
+        "WorkflowEventSource",
+        "WorkflowEventType",
+        "WorkflowRunState",
+    ),
+    "graph.context": ("State", "WorkflowContext"),
+    "graph.definition": ("DEFAULT_MAX_ITERATIONS", "Migration"),
+    "graph.edges": (
+        "Case",
+        "Default",
+        "Edge",
+        "EdgeCondition",
+        "FanInEdgeGroup",
+        "FanOutEdgeGroup",
+        "SingleEdgeGroup",
+        "SwitchCaseEdgeGroup",
+        "SwitchCaseEdgeGroupCase",
+        "SwitchCaseEdgeGroupDefault",
+    ),
+    "graph.executor": ("Executor",),
+    "graph.function": ("FunctionExecutor", "executor"),
+    "graph.handlers": ("handler", "response_handler"),
+    "graph.messages": ("INTERNAL_SOURCE_ID", "MessageType", "WorkflowMessage"),
+    "graph.policy": ("FailedMessage", "Retry"),
+    "graph.validation": ("validate_workflow_graph",),
+    "hosting.embedded": ("EmbeddedScheduler",),
+    "hosting.handle": ("HostedRun",),
+    "hosting.host": ("Host",),
+    "hosting.info": ("RunInfo",),
+    "hosting.scheduler": ("Dispatch", "Rest", "Scheduler"),
+    "log": ("Log",),
+    "records": ("FullHistory", "KeepFor", "KeepLast", "LatestOnly", "Retention", "RunStatus"),
+    "runtime.steps": ("NOT_DONE", "step_key"),
+    "secrets": ("Secret",),
+    "storages.desk": ("PendingRequest",),
+    "storages.protocol": ("CheckpointID", "CheckpointStorage"),
+    "storages.shipped": (
+        "FileCheckpointStorage",
+        "InMemoryCheckpointStorage",
+        "PostgresCheckpointStorage",
+        "SqliteCheckpointStorage",
+    ),
+    "storages.sizes": ("PartSize", "SizeReport"),
+    "storages.urls": ("open_storage",),
+    "streams": ("ResponseStream",),
+    "viz": ("WorkflowViz",),
+    "workflow.blocking": ("run_sync",),
+    "workflow.builder": ("WorkflowBuilder",),
+    "workflow.edit": ("Edit",),
+    "workflow.result": ("WorkflowRunResult",),
+    "workflow.run": ("Run",),
+    "workflow.sub": ("SubWorkflowRequestMessage", "SubWorkflowResponseMessage", "WorkflowExecutor"),
+    "workflow.workflow": ("Workflow",),
+}
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+_MODULES = frozenset({"kernel", "stores", "types", *(module.partition(".")[0] for module in _NAMES)})
+"""What is there as an attribute, whether or not it was imported."""
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] - the stub spells it out
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value = getattr(_load(_HOMES[name]), name)
+        globals()[name] = value  # From now on it is found without this function.
+        return value
+    if name in _MODULES:
+        return _load(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_MODULES})
+
+
+def _load(module: str) -> object:
+    # Only what is listed here; nothing that comes from outside is ever imported by its name.
+    return _importlib.import_module(f"{__name__}.{module}")  # noqa: TID251

@@ -18,6 +18,7 @@ AgentFrameworkException
     │   │   ├── PartDamagedError              the same, where it is not known which checkpoint needs them
     │   │   ├── CheckpointWriteError          a checkpoint could not be written
     │   │   ├── EncodeError                   a value this program could not read back
+    │   │   │   └── ValueTooLargeError        a value that is larger than the storage allows
     │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
     │   │   ├── IncompatibleTypeError         a stored object does not fit its class
     │   │   ├── IncompatibleGraphError        the graph changed in a way that the checkpoint can't follow
@@ -227,6 +228,20 @@ class EncodeError(WorkflowCheckpointException, TypeError):
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"{path} can't be stored: {reason}; {remedy}")
+
+
+class ValueTooLargeError(EncodeError):
+    """A value that is larger than the storage allows is refused when it is saved."""
+
+    def __init__(self, *, path: str, size: int, limit: int, can_be_raised: bool = True) -> None:
+        self.size = size
+        self.limit = limit
+        raised = ", or raise the storage's limit: size_limits=SizeLimits(hard=...)" if can_be_raised else ""
+        super().__init__(
+            path=path,
+            reason=f"it takes {size:,} bytes, and {limit:,} is the limit",
+            remedy=f"keep it in a file or an object store and store the reference{raised}",
+        )
 
 
 class UntrustedTypeError(WorkflowCheckpointException):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from shapes import Breaking, Clerk, Tally, asking, breaking, counting, nested, requests, uneven
+from tests.storages.many_keys import EXPECTED, half_way, keeping
 
 from perdure import (
     AlreadyAnsweredError,
@@ -321,3 +322,11 @@ async def test_a_load_that_fails_is_told_with_its_reason() -> None:
         await counting(Unreachable()).run(checkpoint_id="x@1")
     assert not isinstance(caught.value, CheckpointNotFoundError)
     assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+async def test_a_long_table_of_contents_is_kept_whole() -> None:
+    storage = Dict()
+    await half_way(storage)
+    assert (await keeping(storage).run(run_id="r")).get_outputs() == [EXPECTED]
+    third = list(storage.kept)[2]
+    assert (await keeping(storage).run(checkpoint_id=third)).get_outputs() == [EXPECTED]

@@ -27,11 +27,13 @@ class SlowStore(MemoryStore):
         super().__init__()
         self.may_record = asyncio.Event()
         self.recorded: list[str] = []
+        self.writes = 0
 
     @override
     async def record(
         self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
+        self.writes += 1
         await self.may_record.wait()
         self.recorded.extend(record.key for record in records)
 
@@ -51,4 +53,36 @@ async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupte
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert store.recorded == ["done"]
+    await store.close()
+
+
+async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> None:
+    store, codec = SlowStore(), Codec(Trust.of())
+    claim = await store.claim("r", create=new_run("r"))
+    journal = RunJournal(store, claim, codec)
+    for number in range(100):
+        journal.note(f"first {number}", lambda: codec.encode(1, path="x"))
+    await asyncio.sleep(0)
+    for number in range(100):
+        journal.note(f"second {number}", lambda: codec.encode(1, path="x"))
+        await asyncio.sleep(0)
+    assert store.writes == 1
+    store.may_record.set()
+    await journal.settle()
+    assert store.writes == 2
+    assert store.recorded == [f"{which} {number}" for which in ("first", "second") for number in range(100)]
+    await store.close()
+
+
+async def test_what_was_noted_before_a_commit_is_void_after_it() -> None:
+    store, codec = SlowStore(), Codec(Trust.of())
+    claim = await store.claim("r", create=new_run("r"))
+    journal = RunJournal(store, claim, codec)
+    journal.note("void", lambda: codec.encode(1, path="x"))
+    journal.move("r@1")
+    journal.note("done", lambda: codec.encode(1, path="x"))
+    store.may_record.set()
+    await journal.settle()
+    assert store.recorded == ["done"]
+    assert list(journal.entries) == ["done"]
     await store.close()

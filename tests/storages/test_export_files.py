@@ -91,8 +91,8 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_a_later_format_is_refused_with_advice(written: Path, tmp_path: Path) -> None:
     later = tmp_path / "later.jsonl"
     header, _, rest = written.read_bytes().partition(b"\n")
-    later.write_bytes(json.dumps({**json.loads(header), "format": 2}).encode() + b"\n" + rest)
-    require_refused(later, "has export format 2, this perdure reads up to 1; upgrade perdure")
+    later.write_bytes(json.dumps({**json.loads(header), "format": 3}).encode() + b"\n" + rest)
+    require_refused(later, "has export format 3, this perdure reads up to 2; upgrade perdure")
 
 
 def test_a_path_that_can_not_be_read_is_named_with_the_cause(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_a_relative_path_is_one_of_the_present_directory(tmp_path: Path, monkeyp
     assert open_storage("sqlite:///../runs.db") is here
 
 
+def test_a_url_may_say_how_durable_its_storage_is(tmp_path: Path) -> None:
+    for url in ("file:runs", "sqlite:///runs.db"):
+        lax = open_storage(f"{url}?durability=os")
+        assert open_storage(f"{url}?durability=os") is lax
+        assert open_storage(url) is not lax
+        assert open_storage(f"{url}?durability=commit") is open_storage(url)
+        assert lax.store.place == open_storage(url).store.place
+    assert file_path("file:runs?durability=os") == tmp_path / "runs"
+    assert sqlite_path("sqlite:///runs.db?durability=os") == tmp_path / "runs.db"
+
+
 def test_threads_that_open_one_url_have_one_storage() -> None:
     barrier, found = threading.Barrier(8), set[int]()
 
@@ -104,6 +115,10 @@ def test_threads_that_open_one_url_have_one_storage() -> None:
         ("file:runs#one", "write '\\?' and '#' in a path as '%3F' and '%23'"),
         ("memory://", "give 'memory:' or 'memory:name'"),
         ("memory:one?two=3", "no parameters"),
+        ("file:runs?durability=sometimes", "durability='sometimes' is none; give 'commit'"),
+        ("sqlite:///runs.db?durability=", "durability='' is none"),
+        ("file:runs?durability=os&retention=all", "durability='os&retention=all' is none"),
+        ("postgresql://ada:hunter2@host/runs?durability=maybe", "durability='maybe' is none"),
         ("postgresql:runs", "give 'postgresql://user@host/database'"),
         ("postgres://ada:hunter2@host/runs#x", "no fragment"),
         ("postgresql://ada:hunter2@host/runs?stray=hunter2", "give one like 'postgresql://user:password@host"),

@@ -8,10 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from perdure.checkpoint.changes import ChangeFinder
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.documents import plain
 from perdure.checkpoint.journal import JournalReader, JournalWriter
-from perdure.checkpoint.pieces import PieceReader, PieceWriter, tree_of
+from perdure.checkpoint.pieces import PieceWriter
+from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.trust import Trust
 from perdure.checkpoint.values import CodedValues, Kept, LiveValues, as_kept
 from perdure.kernel.snapshot import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended
@@ -97,9 +99,9 @@ def written(snapshot: Snapshot) -> tuple[dict[str, str], dict[str, bytes]]:
     """The table of contents of a snapshot, and its parts, with all that they refer to."""
     toc: dict[str, str] = {}
     parts: dict[str, bytes] = {}
-    for path, part, nested in PieceWriter(CODEC).parts(snapshot, ""):
-        toc[path] = part.hash
-        parts.update((inner.hash, inner.data) for inner in (part, *nested))
+    for path, fresh in ChangeFinder(PieceWriter(CODEC)).changes(None, snapshot).fresh.items():
+        toc[path] = fresh.part().hash
+        parts.update((inner.hash, inner.data) for inner in (fresh.part(), *fresh.nested()))
     return toc, parts
 
 
@@ -134,6 +136,15 @@ def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: st
     stored = read(*written(WAITING[name]))
     moved = rekept(stored, VALUES, CodedValues(CODEC))
     assert shown(read(*written(moved))) == shown(WAITING[name])
+
+
+@each
+def test_a_record_of_a_sub_workflow_that_is_carried_brings_all_parts_to_another_store(name: str) -> None:
+    record = Kept(path="record", encoded=JournalWriter(CODEC).snapshot(WAITING[name]))
+    stored = read(*written(Snapshot(carried={"1.0/sub#0/child": record})))
+    moved = as_kept(rekept(stored, VALUES, VALUES).carried["1.0/sub#0/child"]).require_encoded()
+    found = JournalReader(CODEC, {part.hash: part.data for part in moved.parts}, "r@1").snapshot(moved.text)
+    assert shown(found) == shown(WAITING[name])
 
 
 def test_a_run_that_moves_through_memory_keeps_its_records() -> None:

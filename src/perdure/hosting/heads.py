@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perdure.checkpoint.codec import DamagedPartError
+from perdure.checkpoint.contents import only
 from perdure.checkpoint.documents import loads
-from perdure.checkpoint.manifest import Reader, is_settled, naming
+from perdure.checkpoint.manifest import Reader, is_settled, known_paths, naming
 from perdure.checkpoint.record import request_event
 from perdure.checkpoint.values import CodedValues, as_kept
-from perdure.errors import IncompatibleTypeError, UntrustedTypeError
+from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowEvent
 from perdure.runtime.activation import FRAMEWORK
 
@@ -39,13 +41,13 @@ class Head:
         """Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
         with naming(manifest):
-            parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).toc.values())
+            parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
         return cls(manifest, storage.codec(), parts)
 
     @property
     def status(self) -> HeadStatus:
         """What the checkpoint leaves to do."""
-        paths = self.manifest.toc
+        paths = known_paths(self.manifest)
         if "cancelled" in paths:
             return "cancelled"
         if "deliveries" in paths:
@@ -74,9 +76,11 @@ class Head:
         return Reader(_only(self.manifest, (path,)), self.parts, self.codec).snapshot()
 
 
-def _only(manifest: Manifest, paths: tuple[str, ...]) -> Manifest:
-    """A manifest with some of its paths: nothing else is read, nor has to be known by its type."""
-    return replace(manifest, toc={path: part for path, part in manifest.toc.items() if path.startswith(paths)})
+def _only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
+    try:
+        return only(manifest, beginnings)
+    except DamagedPartError as error:
+        raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
 
 
 def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:

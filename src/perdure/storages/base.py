@@ -9,6 +9,7 @@ import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImpo
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.manifest import is_settled, origin_of
 from perdure.checkpoint.record import Source, StoredCheckpoint, WorkflowCheckpoint
+from perdure.checkpoint.size_limits import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, SizeLimits, WeighingCodec
 from perdure.checkpoint.trust import Trust
 from perdure.clock import Clock, SystemClock
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
@@ -17,6 +18,7 @@ from perdure.storages.desk import Desk, PendingRequest
 from perdure.storages.exports import exported, imported
 from perdure.storages.following import committed_events
 from perdure.storages.saving import carried_manifest, saved_manifest
+from perdure.storages.sizes import size_report
 from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from perdure.events import WorkflowEvent
+    from perdure.storages.sizes import SizeReport
     from perdure.stores.port import HostStore, Store
 
 
@@ -44,8 +47,10 @@ class StoreStorage:
         allowed_checkpoint_types: Iterable[str | type] | None = None,
         allow_pickle: bool = False,
         clock: Clock | None = None,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
     ) -> None:
         self.store = store
+        self.size_limits = size_limits or NO_SIZE_LIMITS
         self.clock = clock or SystemClock()
         self.allow_pickle = allow_pickle
         self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
@@ -136,7 +141,10 @@ class StoreStorage:
 
     @property
     def _desk(self) -> Desk:
-        return Desk(self.store, self.codec, self.clock)
+        return Desk(self.store, self._weighing_codec, self.clock)
+
+    def _weighing_codec(self) -> Codec:
+        return WeighingCodec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits)
 
     async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
         """The requests that wait for an answer: of a run, of a workflow's runs, or of all. Needs the store alone.
@@ -178,6 +186,14 @@ class StoreStorage:
         """Tell a run to stop, from any process. It ends in a checkpoint from which it can be resumed."""
         await self._desk.cancel(run_id, reason=reason, by=by)
 
+    async def size_report(self, run_id: str, *, since: int = 1) -> SizeReport:
+        """How large a run is, what makes it so and what of it grows; `print` it. Needs the store alone.
+
+        The newest checkpoint is compared with the one that is `since` before it, or with the oldest there is.
+        Raises RunNotFoundError, CheckpointDamagedError.
+        """
+        return await size_report(self.store, run_id, since=since)
+
     async def collect(self) -> int:
         """Remove what no checkpoint refers to any more; the number of parts removed."""
         return await self.store.collect()
@@ -207,7 +223,12 @@ class StoreStorage:
 
         It has the clock of this storage and reads the same types.
         """
-        view = StoreStorage(self._host_store().tenant(name), allow_pickle=self.allow_pickle, clock=self.clock)
+        view = StoreStorage(
+            self._host_store().tenant(name),
+            allow_pickle=self.allow_pickle,
+            clock=self.clock,
+            size_limits=self.size_limits,
+        )
         view.allowed, view._trusted = self.allowed, self._trusted
         return view
 

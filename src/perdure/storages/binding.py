@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.record import Source, StoredCheckpoint
+from perdure.checkpoint.size_limits import Scale, SizeLimits
 from perdure.checkpoint.values import CodedValues
 from perdure.storages.base import StoreStorage
 from perdure.storages.foreign import ForeignStore
@@ -33,6 +34,10 @@ class Binding:
         """Whether commands can be sent to runs in this storage."""
         return not isinstance(self.store, ForeignStore)
 
+    def for_run(self) -> Binding:
+        """The same with values of its own: a run is told of what it keeps itself."""
+        return replace(self, values=self.values.of_run())
+
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of a run, in commit order."""
         if isinstance(self.store, ForeignStore):
@@ -48,11 +53,13 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
     if isinstance(storage, StoreStorage):
         storage.trust = storage.trust.including(trust)
         codec = Codec(storage.allowed.including(trust), allow_pickle=storage.allow_pickle)
-        return Binding(storage, storage.store, codec, CodedValues(codec, is_lenient=is_lenient))
+        values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(storage.size_limits))
+        return Binding(storage, storage.store, codec, values)
     if isinstance(storage, CheckpointStorage):
         codec = Codec(trust)
         store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)
-        return Binding(storage, store, codec, CodedValues(codec, is_lenient=is_lenient))
+        values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(SizeLimits()))
+        return Binding(storage, store, codec, values)
     raise TypeError(
         f"a {type(storage).__name__} is no checkpoint storage: it needs the methods save, load, list_checkpoints, "
         "delete, get_latest and list_checkpoint_ids"

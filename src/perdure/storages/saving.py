@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import references
 from perdure.checkpoint.documents import dumps
-from perdure.checkpoint.manifest import FORMAT
+from perdure.checkpoint.heading import FORMAT
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, VALUE_FIELDS
 from perdure.errors import EncodeError
 from perdure.records import Manifest, Part

@@ -1,0 +1,95 @@
+"""The names of the package are loaded when they are used, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perdure
+
+BUILDING = "from perdure import Executor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
+STORES = {"perdure.stores.file", "perdure.stores.memory", "perdure.stores.postgres", "perdure.stores.sqlite"}
+
+
+def loaded_by(program: str, directory: Path | None = None) -> set[str]:
+    """The modules that a new process has loaded after a program."""
+    script = f"{program}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=directory)
+    return set(json.loads(done.stdout))
+
+
+def test_the_package_alone_loads_nothing_else() -> None:
+    loaded = loaded_by("import perdure")
+    assert [name for name in loaded if name.startswith("perdure")] == ["perdure"]
+    assert loaded & {"asyncio", "dataclasses", "typing_extensions"} == set()
+
+
+def test_what_a_workflow_is_built_with_loads_no_store_no_host_and_no_library() -> None:
+    loaded = loaded_by(BUILDING)
+    assert "perdure.workflow.builder" in loaded
+    assert loaded & STORES == set()
+    for name in ("perdure.hosting", "perdure.viz", "perdure.testing", "sqlite3", "importlib.resources"):
+        assert name not in loaded
+    assert loaded & {"psycopg", "jsonschema", "opentelemetry", "pydantic", "graphviz", "rich"} == set()
+
+
+@pytest.mark.parametrize(
+    ("storage", "store"),
+    [
+        ("InMemoryCheckpointStorage()", "perdure.stores.memory"),
+        ("FileCheckpointStorage('runs')", "perdure.stores.file"),
+        ("SqliteCheckpointStorage('runs.db')", "perdure.stores.sqlite"),
+        ("open_storage('sqlite:///runs.db')", "perdure.stores.sqlite"),
+    ],
+)
+def test_a_storage_loads_its_own_store_alone(storage: str, store: str, tmp_path: Path) -> None:
+    assert loaded_by(f"import perdure; perdure.{storage}", tmp_path) & STORES == {store}
+
+
+def test_the_stub_says_where_each_name_is_and_lists_it() -> None:
+    stub = ast.parse(Path(perdure.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    said = {
+        alias.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname is None
+    }
+    [listed] = [ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign)]
+    table: dict[str, tuple[str, ...]] = vars(perdure)["_NAMES"]
+    homes = {name: f"perdure.{module}" for module, names in table.items() for name in names}
+    assert said == homes
+    assert sorted(listed) == sorted(perdure.__all__) == sorted(homes)
+
+
+def test_all_names_can_be_imported_at_once() -> None:
+    names: dict[str, object] = {}
+    exec("from perdure import *", names)
+    assert set(perdure.__all__) <= set(names)
+    assert names["Executor"] is perdure.Executor
+
+
+def test_modules_are_there_as_attributes_without_being_imported() -> None:
+    program = "import perdure; perdure.errors.EncodeError, perdure.hosting, perdure.stores, perdure.kernel"
+    assert {"perdure.errors", "perdure.hosting", "perdure.stores", "perdure.kernel"} <= loaded_by(program)
+
+
+def test_a_name_is_looked_up_once() -> None:
+    assert perdure.WorkflowBuilder is vars(perdure)["WorkflowBuilder"]
+
+
+def test_dir_tells_what_there_is() -> None:
+    assert {*perdure.__all__, "errors", "stores"} <= set(dir(perdure))
+
+
+def test_a_name_that_is_not_there_is_refused_as_by_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'perdure' has no attribute 'Werkflow'") as caught:
+        getattr(perdure, "Werkflow")  # noqa: B009 - a type checker would see that it is not there
+    assert (caught.value.name, caught.value.obj) == ("Werkflow", perdure)
+    with pytest.raises(ImportError, match="cannot import name 'Werkflow' from 'perdure'"):
+        exec("from perdure import Werkflow")
