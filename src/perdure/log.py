@@ -71,7 +71,8 @@ class Log(Sequence[T]):
 
     def extend(self, elements: Iterable[T]) -> None:
         """Add elements to the end."""
-        self._tail.extend(elements)
+        # All of them first: the elements may be those of this log.
+        self._tail.extend(list(elements))
 
     def __iadd__(self, elements: Iterable[T]) -> Self:
         """Add elements to the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -216,8 +217,9 @@ def test_every_part_that_is_damaged_or_missing_is_named_when_it_is_needed() -> N
                 list(log)
 
 
-def text_of(address: str, *, counts: str = "[1]", heights: str = "[0]") -> bytes:
-    return f'{{"~":"log","chunks":["{address}"],"counts":{counts},"heights":{heights},"tail":[]}}'.encode()
+def text_of(address: str, *, counts: str = "[1]", heights: str = "[0]", sizes: str = "[3]") -> bytes:
+    members = f'"counts":{counts},"heights":{heights},"sizes":{sizes}'
+    return f'{{"~":"log","chunks":["{address}"],{members},"tail":[]}}'.encode()
 
 
 @pytest.mark.parametrize(
@@ -229,6 +231,9 @@ def text_of(address: str, *, counts: str = "[1]", heights: str = "[0]") -> bytes
         (b"[1]", {"counts": "[1,1]"}),
         (b"[1]", {"counts": '["1"]'}),
         (b"[1]", {"heights": "[]"}),
+        (b"[1]", {"sizes": "[]"}),
+        (b"[1]", {"sizes": "[0]"}),
+        (b"[1]", {"sizes": '["3"]'}),
         (b"[1]", {"heights": "[-1]"}),
         (b"[1]", {"heights": "[1]"}),
         (b'{"~":"index","chunks":[],"counts":[]}', {"heights": "[1]"}),
@@ -240,6 +245,23 @@ def test_a_log_that_does_not_add_up_is_damage(data: bytes, members: dict[str, st
     kept = Kept(path="it", encoded=Encoded(text), stored=stored, checkpoint_id="run@7")
     with pytest.raises(CheckpointDamagedError):
         list(values.give(kept))
+
+
+@pytest.mark.parametrize("says", ["its size", "nothing"])
+def test_a_log_that_was_read_is_as_large_as_the_one_that_was_written(says: str) -> None:
+    values = CodedValues(codec)
+    log = Log(Message("x" * 700 + str(number), ["y" * 600 + str(number)]) for number in range(102))
+    encoded = codec.encode(log, path="it")
+    text, parts = encoded.text, parts_of(encoded)
+    if says == "nothing":
+        # As a log is that has one chunk, and does not say its size.
+        log = Log([Message("x" * 1_100)])
+        encoded = codec.encode(log, path="it")
+        text, parts = re.sub(rb',"sizes":\[\d+\]', b"", encoded.text), parts_of(encoded)
+    stored = Counting(parts)
+    read = values.give(Kept(path="it", encoded=Encoded(text, (), encoded.refs), stored=stored))
+    assert codec.encode(read, path="it").size == encoded.size == len(encoded.text) + sum(map(len, parts.values()))
+    assert bool(stored.read) is (says == "nothing")
 
 
 def test_another_process_writes_the_same_bytes() -> None:

@@ -246,6 +246,16 @@ def test_what_was_read_once_is_not_read_again(values: CodedValues) -> None:
     assert all(one is other for one, other in zip(first, second, strict=True))
 
 
+def test_reading_again_and_again_takes_no_more_memory(values: CodedValues) -> None:
+    for value in (["x" * 600 + str(number) for number in range(50)], {"a": LONG, "b": LONG.encode()}):
+        kept = values.fix({"docs": value}, "it")
+        values.give(kept)
+        count = len(kept.source().leaves)
+        for _ in range(3):
+            values.give(kept)
+        assert 0 < len(kept.source().leaves) == count
+
+
 def test_a_long_text_that_is_the_whole_value_is_its_own_part(values: CodedValues) -> None:
     kept = values.fix(LONG, "it")
     inline = values._codec.inline(kept.require_encoded())  # pyright: ignore[reportPrivateUsage]

@@ -89,6 +89,13 @@ def test_a_copy_has_the_same_elements_and_a_deep_copy_has_others() -> None:
     assert log[0] == [0]
 
 
+def test_it_can_be_added_to_itself() -> None:
+    log = Log([1, 2])
+    log.extend(log)
+    log += log
+    assert list(log) == [1, 2] * 4
+
+
 def test_the_program_keeps_the_elements_that_it_has_appended() -> None:
     elements = [[number] for number in range(600)]
     log = Log(elements)

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoint.chain import CODEC, Chain, kept, shown
 
+from perdure import Log
+from perdure.checkpoint.codec import references
 from perdure.checkpoint.contents import TOC_LENGTH_MAX, entries_of, paths_of
 from perdure.checkpoint.documents import loads
 from perdure.checkpoint.manifest import PIECES_LENGTH_MAX, Reader, is_settled
+from perdure.checkpoint.trails import WIDTH
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel.snapshot import (
     Answered,
@@ -26,7 +29,7 @@ from perdure.kernel.snapshot import (
     Snapshot,
     Suspended,
 )
-from perdure.kernel.trail import Trail
+from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 KEYS = 5_000
 OUTPUTS: Trail[Output] = Trail()
@@ -177,6 +180,26 @@ def test_an_output_that_is_long_is_brought_once() -> None:
         assert [len(part.data) for part in chain.brought if len(part.data) > 3_000 and part.refs == ()] == [3_004]
 
 
+@pytest.mark.parametrize("kind", [Log, list])
+@pytest.mark.parametrize("place", ["deliveries", "fan_in", "suspended", "delayed"])
+def test_of_a_history_that_is_handed_on_what_was_added_is_brought(kind: Any, place: str) -> None:
+    chain, history = Chain(), kind(f"{number} " + "x" * 400 for number in range(150))
+    brought: list[int] = []
+    for number in range(12):
+        history.append(f"{number} " + "y" * 400)
+        one = delivered(history)
+        waiting: dict[str, Any] = {
+            "deliveries": (delivered(number), one),
+            "fan_in": {"group": {"a": one.values}},
+            "suspended": (Suspended(one, "2024-01-02", None),),
+            "delayed": (Delayed("2024-01-02", "a", "a#0/0", one.values[0], None, ("b",), ()),),
+        }
+        chain.commit(Snapshot(turn=1, iteration=number, **{place: waiting[place]}))
+        brought.append(sum(len(part.data) for part in chain.brought))
+    assert brought[0] > 60_000
+    assert sum(brought[1:]) < 40_000
+
+
 def test_one_change_among_many_keys_costs_that_change() -> None:
     chain, snapshot = Chain(), wide()
     chain.commit(snapshot)
@@ -252,6 +275,66 @@ def test_what_is_read_without_the_rest_never_stands_in_the_base() -> None:
     manifest = chain.require_head()
     assert manifest.base is not None
     assert {"deliveries", "request/q", "outputs/0", "answered/0", "graph"} <= manifest.toc.keys()
+
+
+def trail_paths(manifest: Manifest, trail: str) -> list[str]:
+    return [path for path in paths_of(manifest) if path.startswith(f"{trail}/")]
+
+
+@pytest.mark.parametrize("stride", [7, 32, 500])
+def test_a_long_trail_takes_little_of_the_table_of_contents(stride: int) -> None:
+    chain, outputs = Chain(), OUTPUTS
+    one, sizes = Output("a", "output", kept(1)), list[int]()
+    for number in range(0, CHUNK_LENGTH * (WIDTH * WIDTH + 3), stride):
+        outputs = outputs.extended([one] * stride)
+        manifest, chain.brought = chain.attempt(Snapshot(outputs=outputs, iteration=number))
+        chain.parts |= {part.hash: part.data for part in chain.brought}
+        chain.head, chain.position = manifest, manifest.position
+        chain.writer.stand(manifest)
+        sizes.append(len(trail_paths(manifest, "outputs")))
+    assert max(sizes) <= 2 * WIDTH
+    assert sizes[-1] <= 1 + 3 + stride // CHUNK_LENGTH + 1
+    assert len(chain.read().outputs) == len(outputs)
+
+
+def test_chunks_that_stand_together_are_read_and_go_on_and_go() -> None:
+    chain = Chain()
+    texts = (str(number) for number in range(10_000))
+    outputs = answered = None
+    for count in (CHUNK_LENGTH * (WIDTH - 1), 40, CHUNK_LENGTH * WIDTH):
+        for _ in range(1 + count // 40 % 2):
+            before = chain.resume() if outputs is not None else Snapshot()
+            outputs = before.outputs.extended(Output("a", "output", kept(next(texts))) for _ in range(count))
+            answered = before.answered.extended(Answered(next(texts), "2024-01-01") for _ in range(count))
+            child = Snapshot(turn=1, outputs=outputs)
+            chain.commit(replace(before, outputs=outputs, answered=answered, children={"b": child}))
+            assert list(Reader(chain.require_head(), chain.parts, CODEC).answered()) == list(answered)
+        chain.go_on(None)
+        chain.commit(replace(chain.read(), iteration=count))
+    chain.resume()
+    chain.commit(Snapshot(outputs=OUTPUTS.extended([Output("a", "output", kept("new"))] * 70)))
+    assert sorted(trail_paths(chain.require_head(), "outputs")) == ["outputs/0", "outputs/1", "outputs/2"]
+    assert not trail_paths(chain.require_head(), "answered")
+
+
+def test_chunks_that_an_earlier_release_left_one_by_one_are_never_out_of_order() -> None:
+    outputs = OUTPUTS.extended(Output("a", "output", kept(number)) for number in range(CHUNK_LENGTH * 255))
+    chain = Chain()
+    chain.commit(Snapshot(outputs=outputs))
+    manifest, parts = chain.require_head(), chain.parts
+    flat = {path: address for path, address in manifest.toc.items() if not path.startswith("outputs/")}
+    for first in sorted(int(path.removeprefix("outputs/")) for path in trail_paths(manifest, "outputs")):
+        address = manifest.toc[f"outputs/{first}"]
+        inner = references(parts[address]) and json.loads(parts[address])["chunks"]
+        flat |= {f"outputs/{first + place}": each for place, each in enumerate(inner or [address])}
+    chain.head = replace(manifest, toc=flat)
+    chain.go_on(Reader(chain.head, parts, CODEC).written(chain.read()))
+    snapshot = chain.resume()
+    for number in range(2):
+        more = [Output("a", "output", kept(-number))] * CHUNK_LENGTH
+        snapshot = replace(snapshot, outputs=snapshot.outputs.extended(more))
+        chain.commit(snapshot)
+        assert chain.shows(snapshot)
 
 
 def test_a_value_that_goes_and_comes_back_is_there() -> None:

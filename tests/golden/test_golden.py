@@ -43,6 +43,13 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield storage
 
 
+@pytest.fixture
+def format_name(request: pytest.FixtureRequest) -> str:
+    """Which format the storage is of."""
+    directory, _ = request.node.callspec.params["storage"]
+    return directory.name
+
+
 async def resumed(storage: StoreStorage, run_id: str) -> Workflow:
     """The workflow, at the head of a run."""
     workflow = build(storage)
@@ -50,10 +57,11 @@ async def resumed(storage: StoreStorage, run_id: str) -> Workflow:
     return workflow
 
 
-async def test_every_checkpoint_can_be_looked_at(storage: StoreStorage) -> None:
+async def test_every_checkpoint_can_be_looked_at(storage: StoreStorage, format_name: str) -> None:
     build(storage)
     checkpoints = await storage.list_checkpoints(workflow_name="golden")
-    assert len(checkpoints) == 33
+    # Since the first format, what comes from outside is a commit of its own.
+    assert len(checkpoints) == {"format-1": 33, "format-2": 34}[format_name]
     kinds = [(c.run_id, c.iteration_count) for c in checkpoints if c.run_id in {"entered", "half", "rewound"}]
     assert kinds[:4] == [("entered", 0), ("half", 0), ("half", 1), ("half", 2)]
     for checkpoint in checkpoints:
@@ -108,12 +116,12 @@ async def test_a_finished_run_tells_its_outputs_again(storage: StoreStorage) -> 
     assert result.get_final_state() is WorkflowRunState.IDLE
 
 
-async def test_a_rewound_run_goes_on_from_where_it_was_put_back(storage: StoreStorage) -> None:
+async def test_a_rewound_run_goes_on_from_where_it_was_put_back(storage: StoreStorage, format_name: str) -> None:
     workflow = build(storage)
     result = await workflow.run(run_id="rewound")
     assert result.get_outputs() == ["ways near farfarther"]
     (*_, last) = await storage.list_checkpoints(run_id="rewound")
-    assert last.checkpoint_id == "rewound@9"
+    assert last.checkpoint_id == {"format-1": "rewound@9", "format-2": "rewound@11"}[format_name]
 
 
 async def test_a_checkpoint_made_by_hand_is_resumed(storage: StoreStorage) -> None:

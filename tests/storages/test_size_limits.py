@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from perdure import (
     EncodeError,
     Executor,
     InMemoryCheckpointStorage,
+    Log,
     SizeLimits,
     SqliteCheckpointStorage,
     ValueTooLargeError,
@@ -127,6 +129,88 @@ async def test_a_run_is_not_told_of_the_values_of_one_that_failed_before_it() ->
         await workflow.run(1, run_id="heavy")
     packer.size, packer.saved = 1, ""
     assert warnings(await workflow.run(1, run_id="light")) == []
+
+
+class Filling(Executor):
+    """Appends three hundred bytes to a log at a time, and fails when it has done so for a while."""
+
+    calls = 0
+
+    @handler
+    async def fill(self, times: int, ctx: WorkflowContext[int]) -> None:
+        self.calls += 1
+        if self.calls > 15:
+            raise RuntimeError("tired")
+        log: Log[str] = ctx.get_state("log") or Log()
+        log.append(f"{times} " + "x" * 300)
+        ctx.set_state("log", log)
+        await ctx.send_message(times + 1)
+
+
+async def test_a_log_reaches_its_limit_in_whichever_life(tmp_path: Path) -> None:
+    async def live(*given: int) -> None:
+        async with SqliteCheckpointStorage(tmp_path / "runs.db", size_limits=LIMITS) as storage:
+            filling = Filling(id="filling")
+            builder = WorkflowBuilder(name="filling", start_executor=filling, checkpoint_storage=storage)
+            await builder.add_edge(filling, filling).build().run(*given, run_id="r")
+
+    for given in ((1,), ()):
+        with pytest.raises(RuntimeError, match="tired"):
+            await live(*given)
+    with pytest.raises(ValueTooLargeError) as caught:
+        await live()
+    assert 10_000 < caught.value.size < 10_500
+
+
+class Sibling(Executor):
+    """The heavy one puts much where `what` says; the other one waits for it, and fails once."""
+
+    def __init__(self, id: str, what: str, failures: list[str]) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.what = what
+        self.failures = failures
+        self.saved = ""
+
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None:
+        del text
+        if self.id == "heavy":
+            if self.what == "state":
+                ctx.set_state("cart", "x" * 2_000)
+            else:
+                self.saved = "x" * 2_000
+        elif self.failures:
+            for _ in range(30):
+                await asyncio.sleep(0)
+            raise RuntimeError(self.failures.pop())
+
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        return {"saved": self.saved}
+
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        self.saved = state["saved"]
+
+
+class Start(Executor):
+    @handler
+    async def begin(self, text: str, ctx: WorkflowContext[str]) -> None:
+        await ctx.send_message(text)
+
+
+@pytest.mark.parametrize("what", ["state", "executor"])
+async def test_a_warning_is_not_lost_with_the_superstep_in_which_it_was_due(what: str) -> None:
+    storage, failures = InMemoryCheckpointStorage(size_limits=LIMITS), ["once"]
+
+    def workflow() -> Workflow:
+        start, heavy, light = Start(id="start"), Sibling("heavy", what, failures), Sibling("light", what, failures)
+        builder = WorkflowBuilder(name="siblings", start_executor=start, checkpoint_storage=storage)
+        return builder.add_fan_out_edges(start, [heavy, light]).build()
+
+    with pytest.raises(RuntimeError, match="once"):
+        await workflow().run("go", run_id="r")
+    await workflow().run(run_id="r")
+    kept = [event.data async for event in storage.events("r") if event.type == "warning"]
+    assert [text.split(" takes")[0] for text in kept] == [dict(PLACES)[what].replace("packer", "heavy")]
 
 
 async def test_a_run_that_was_refused_goes_on_with_a_higher_limit(tmp_path: Path) -> None:

@@ -152,6 +152,8 @@ def say(value: object) -> None:
 def answer(program: Program, order: dict[str, Any]) -> object:
     if order["do"] == "fork":
         return in_a_fork(program, order["then"])
+    if order["do"] == "fork while a commit waits":
+        return asyncio.run(in_a_fork_while_a_commit_waits(program, order["run"], order["then"]))
     try:
         # An event loop for each order: the store has to outlive it.
         return {"ok": asyncio.run(program.do(order))}
@@ -172,6 +174,14 @@ def in_a_fork(program: Program, orders: list[dict[str, Any]]) -> object:
         answers = json.load(stream)
     os.waitpid(pid, 0)
     return {"ok": answers}
+
+
+async def in_a_fork_while_a_commit_waits(program: Program, run_id: str, orders: list[dict[str, Any]]) -> object:
+    """The same, and then the checkpoint of a commit that nobody had begun to write when the process forked."""
+    committing = asyncio.create_task(program.runs[run_id].commit())
+    await asyncio.sleep(0)
+    answers = in_a_fork(program, orders)
+    return [answers, await committing]
 
 
 def main() -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from collected import CONSTANT, LEAF, A, Advancing, B, opened, require_whole
 from typing_extensions import override
 
+from perdure.stores.backend import PendingRecords
+from perdure.stores.collecting import Collecting
 from perdure.stores.disk import Disk
+from perdure.stores.layout import Layout
+from perdure.stores.protecting import Protection
+from perdure.stores.retention import Proportion
+from perdure.testing.stores import finished, new_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -103,6 +109,45 @@ def test_nobody_waits_for_more_than_a_piece_of_a_collection(quick_path: Path) ->
     assert opened(quick_path, disk).collect() >= 500
     assert max(disk.removals_of_a_hold) <= 100
     assert max(disk.reads_of_a_hold) < 10, "what does not change is read while others have their turn"
+
+
+def test_a_collection_rests_between_the_few_files_that_it_looks_at_at_once(quick_path: Path) -> None:
+    store = opened(quick_path)
+    for number in range(25):
+        claim = store.claim(f"r{number}", create=new_run(f"r{number}"), takeover=True, token=None)
+        store.write([PendingRecords(claim, None, (finished("a"),), is_durable=False)])
+    layout, disk, turns = Layout.open(Disk(), quick_path), Disk(), list[str]()
+
+    @contextlib.contextmanager
+    def hold() -> Generator[None]:
+        turns.append("hold")
+        with disk.lock(layout.lock):
+            yield
+
+    Collecting(layout=layout, lock=hold, rest=lambda: turns.append("rest")).collect()
+    assert turns == ["hold", "hold", "rest", "hold", "rest", "hold", "hold"]
+
+
+def test_what_is_noted_behind_a_torn_note_counts(quick_path: Path) -> None:
+    protection = Protection(Disk(), quick_path / "collecting")
+    protection.begin(7)
+    protection.note(["first"])
+    with (quick_path / "collecting").open("ab") as file:
+        file.write(b'0123456789abcdef {"refs":["of one that was kil')
+    protection.note(["second"])
+    assert protection.noted(7) == {"first", "second"}
+
+
+def test_what_is_left_is_counted_only_when_that_can_make_a_collection_due() -> None:
+    proportion, counts = Proportion(), list[int]()
+
+    def count() -> int:
+        counts.append(5000)
+        return 5000
+
+    due = [pruned for pruned in range(0, 5001, 50) if proportion.is_reached(pruned=pruned, count=count)]
+    assert due == [5000]
+    assert len(counts) == 2, "when there was enough at all, and when it was as much as there was"
 
 
 def test_of_two_collections_at_once_the_later_one_goes_on(quick_path: Path) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 from test_processes import OK, Child
 from typing_extensions import override
 
 from perdure import FileCheckpointStorage, SqliteCheckpointStorage
-from perdure.records import Halt
+from perdure.errors import CheckpointDamagedError
+from perdure.records import Halt, LatestOnly, Retention
 from perdure.stores.disk import Disk
 from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
+from perdure.testing.disk import SimulatedDisk
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.stores.port import Store
+    from simulated import Machine
+
+    from perdure.stores.port import HostStore, Store
 
 
 class SyncCountingDisk(Disk):
@@ -68,6 +72,63 @@ async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_syste
     assert await store.close_run("r", halt=Halt("exported", "2024-01-01T00:00:00+00:00", "it moved"))
     assert disk.syncs > 0, "it must not come alive here while it goes on elsewhere"
     await store.close()
+
+
+async def test_what_was_forgotten_has_left_a_run_that_lasts_whatever_is_waited_for(machine: Machine) -> None:
+    latest_only = Retention(checkpoints=LatestOnly())
+    for seed in range(12):
+        disk = SimulatedDisk(durability="os")
+        store = machine.open(disk, ManualClock(), latest_only)
+        run = await RunDriver.start(store, ManualClock(), "r")
+        told = {"small": text_part("kept"), "large": raw_part(b"kept" * 9000)}
+        for _ in range(3):
+            await run.commit(told, events=events("told"))
+        after = machine.open(disk.crash(seed), ManualClock(), latest_only)
+        record = await after.run("r")
+        assert record is not None
+        assert record.head == run.head
+        assert len(await after.parts((await after.manifest(record.head or "")).roots)) == 2
+
+
+async def test_a_command_that_was_taken_is_not_lost_with_the_commit_that_took_it(machine: Machine) -> None:
+    for seed in range(12):
+        disk = SimulatedDisk(durability="os")
+        run = await RunDriver.start(machine.open(disk, ManualClock()), ManualClock(), "r")
+        await run.commit()
+        await run.post(command("answer"))
+        await run.commit(consumed=("answer",))
+        record = await machine.open(disk.crash(seed), ManualClock()).run("r")
+        assert record is not None
+        assert record.head == "r@1"
+
+
+async def test_a_run_that_was_restored_lasts_whatever_is_waited_for(machine: Machine, tmp_path: Path) -> None:
+    source = FileStore(tmp_path)
+    run = await RunDriver.start(source, ManualClock(), "r")
+    await run.commit({"small": text_part("a"), "large": raw_part(b"a" * 9000)}, events=events("told"))
+    await run.post(command("waits"))
+    await run.release()
+    archive = await cast("HostStore", source).archive("r")
+    for seed in range(12):
+        disk = SimulatedDisk(durability="os")
+        await cast("HostStore", machine.open(disk, ManualClock())).restore(archive)
+        after = cast("HostStore", machine.open(disk.crash(seed), ManualClock()))
+        there = await after.archive("r")
+        assert (there.checkpoints, set(there.parts)) == (archive.checkpoints, set(archive.parts))
+        assert [each.id for each in there.inbox] == ["waits"]
+    await source.close()
+
+
+async def test_a_run_whose_every_checkpoint_is_gone_is_damaged_not_absent(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    for name in ("first", "second", "third"):
+        await run.commit(checkpoint_id=name)
+    await store.close()
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.json").unlink()
+    with pytest.raises(CheckpointDamagedError, match="'third' is damaged: its file is gone, and so is every other"):
+        await FileStore(tmp_path).run("r")
 
 
 def test_other_words_are_refused_with_what_is_possible(tmp_path: Path) -> None:

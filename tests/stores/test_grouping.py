@@ -8,9 +8,11 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import Halt
+from perdure.records import Halt, LatestOnly, Retention
+from perdure.stores.retention import PRUNED_BEFORE_COLLECTION_MIN
 from perdure.stores.sqlite import SqliteStore
 from perdure.stores.sqlite_database import SqliteDatabase
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
@@ -125,6 +127,23 @@ async def test_two_in_a_group_that_want_the_same_name_have_it_once(scene: Scene)
     await scene.store.close()
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_who_wants_the_name_that_another_in_the_group_has_by_itself_is_refused(
+    scene: Scene, *, is_known: bool
+) -> None:
+    one, other = await scene.runs("one", "other")
+    if not is_known:
+        # Whoever has just come back to a run reads it first.
+        await scene.store.close()
+    ends = await asyncio.gather(one.commit(), other.commit(checkpoint_id="one@1"), return_exceptions=True)
+    assert ends[0] == "one@1"
+    assert isinstance(ends[1], WorkflowCheckpointException)
+    assert "'one@1'" in str(ends[1])
+    assert list(await scene.store.ids()) == ["one@0", "other@0", "one@1"]
+    assert (await other.record()).head == "other@0"
+    await scene.store.close()
+
+
 async def test_a_name_that_looks_like_that_of_another_run_is_found_as_it_was_given(scene: Scene) -> None:
     one, other = await scene.runs("one", "other")
     await one.commit(checkpoint_id="other@1")
@@ -198,6 +217,39 @@ async def test_all_who_wait_hear_that_the_store_can_not_be_opened(tmp_path: Path
     (tmp_path / "runs.db").mkdir()
     ends = await asyncio.gather(*(run.commit() for run in runs), return_exceptions=True)
     assert [str(tmp_path / "runs.db") in str(end) for end in ends] == [True, True]
+
+
+class Startless(threading.Thread):
+    """A thread for which the system has no room."""
+
+    @override
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_all_who_wait_hear_that_there_is_nobody_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    runs = [await RunDriver.start(store, ManualClock(), name) for name in "ab"]
+    await store.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Startless)
+        ends = await asyncio.gather(*(run.commit() for run in runs), return_exceptions=True)
+    assert [str(end) for end in ends] == ["can't start new thread"] * 2
+    assert [await run.commit() for run in runs] == ["a@0", "b@0"]
+    await store.close()
+
+
+async def test_a_commit_is_told_as_written_though_no_collection_can_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db", retention=Retention(checkpoints=LatestOnly()), durability="os")
+    run = await RunDriver.start(store, ManualClock(), "r")
+    await run.commit()
+    monkeypatch.setattr(threading, "Thread", Startless)
+    for number in range(1, 2 * PRUNED_BEFORE_COLLECTION_MIN):
+        assert await run.commit() == f"r@{number}"
+    monkeypatch.undo()
+    await store.close()
 
 
 def test_several_event_loops_write_to_one_store(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cutting import Cut, Cutter
 from tests.postgres_server import needs_postgres, new_server, shared_server
+from typing_extensions import override
 
 from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import Halt
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     from tests.postgres_server import Server
+
+    from perdure.stores.sql_database import Sync
 
 pytestmark = needs_postgres
 
@@ -146,10 +149,11 @@ def test_inside_of_what_is_done_until_it_succeeds_each_try_counts_once() -> None
 class Lossy:
     """A store whose connection can be cut, and another one on the same schema that sees what is there."""
 
-    def __init__(self, cutter: Cutter) -> None:
+    def __init__(self, cutter: Cutter, *, database: type[PostgresDatabase] | None = None) -> None:
         schema = shared_server().fresh_schema()
         self.cutter = cutter
-        self.store = PostgresStore(f"postgresql://perdure@/postgres?host={cutter.directory}", schema=schema)
+        dsn = f"postgresql://perdure@/postgres?host={cutter.directory}"
+        self.store = PostgresStore(dsn, schema=schema, database=database)
         self.seen = PostgresStore(shared_server().dsn, schema=schema)
 
     @contextlib.contextmanager
@@ -198,6 +202,36 @@ async def test_records_and_commits_of_one_batch_are_settled_together(lossy: Loss
         await asyncio.gather(run.note(finished("a")), other.note(finished("b")), run.commit(), other.commit())
     assert list(await lossy.seen.ids()) == ["r@0", "r@1", *sorted(["r@2", "o@0"])]
     assert list(await lossy.seen.journal("r")) == []
+
+
+class Refusing(PostgresDatabase):
+    """A database that refuses, once it is told to, what is tried again."""
+
+    times = 0
+
+    @contextlib.contextmanager
+    @override
+    def transaction(
+        self, sync: Sync = "as chosen", *, alone: bool = False, lazy: bool = False, pipelined: bool = False
+    ) -> Generator[None]:
+        if Refusing.times and not pipelined:
+            Refusing.times -= 1
+            raise WorkflowCheckpointException("the server has no room for that")
+        with super().transaction(sync, alone=alone, lazy=lazy, pipelined=pipelined):
+            yield
+
+
+@cuts
+async def test_what_was_written_is_told_as_written_though_the_next_try_is_refused(cutter: Cutter, cut: Cut) -> None:
+    lossy = Lossy(cutter, database=Refusing)
+    run, other = await begun(lossy), await RunDriver.start(lossy.store, ManualClock(), "o")
+    with lossy.cut(cut):
+        Refusing.times = 1
+        await asyncio.gather(run.note(finished("a")), other.note(finished("b")), run.commit(), other.commit())
+    assert Refusing.times == 0
+    assert list(await lossy.seen.ids()) == ["r@0", "r@1", *sorted(["r@2", "o@0"])]
+    await lossy.store.close()
+    await lossy.seen.close()
 
 
 @cuts

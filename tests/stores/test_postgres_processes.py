@@ -224,6 +224,16 @@ async def test_a_forked_child_is_another_owner_and_does_its_parent_no_harm(
     await store.claim("r")
 
 
+def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callable[..., Child]) -> None:
+    child = start()
+    assert child.ask("claim", run="r") == OK
+    assert child.ask("commit", run="r", times=1) == OK
+    orders = [{"do": "claim", "run": "s"}, {"do": "commit", "run": "s", "times": 1}, {"do": "ids"}]
+    answers, head = child.ask("fork while a commit waits", run="r", then=orders)
+    assert answers["ok"] == [OK, OK, {"ok": ["r@0", "s@0"]}]
+    assert head == "r@1"
+
+
 async def test_what_a_commit_refers_to_is_never_swept(schema: str) -> None:
     """State A, B, A: the part of the third commit is there from the first, and nobody needs it in between."""
     stores = [PostgresStore(shared_server().dsn, schema=schema) for _ in range(2)]

@@ -218,6 +218,17 @@ def test_a_forked_child_is_another_owner(start: Callable[[], Child]) -> None:
     assert sorted(parent.ask("ids")["ok"]) == ["of the child@0", "of the child@1", "r@0", "r@1", "r@2"]
 
 
+def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callable[[], Child]) -> None:
+    parent = start()
+    assert parent.ask("claim", run="r") == OK
+    assert parent.ask("commit", run="r", times=1) == OK
+    orders = [{"do": "claim", "run": "s"}, {"do": "commit", "run": "s", "times": 1}, {"do": "ids"}]
+    parent.tell("fork while a commit waits", run="r", then=orders)
+    answers, head = parent.hear()
+    assert answers["ok"] == [OK, OK, {"ok": ["r@0", "s@0"]}]
+    assert head == "r@1"
+
+
 def test_an_open_store_does_not_hold_up_the_end(start: Callable[[], Child]) -> None:
     child = start()
     assert child.ask("claim", run="r") == OK

@@ -18,7 +18,7 @@ from perdure.checkpoint.values import as_kept
 from perdure.kernel.snapshot import Limits, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from perdure.checkpoint.pieces import PieceWriter
     from perdure.kernel.snapshot import Request, StateKey
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     Write: TypeAlias = Callable[[Any, Needs], bytes]
 
-Pace: TypeAlias = Literal["passing", "value", "lasting"]
-"""How soon an entry is another one: with nearly every superstep; whenever a program wants; not before it is gone."""
+Pace: TypeAlias = Literal["passing", "value", "lasting", "full"]
+"""How soon an entry is another one: with nearly every superstep; whenever a program wants; not before it is gone. What
+is full is a chunk of a trail, and lasts."""
 
 _NOTHING = Snapshot()
 _NO_LIMITS = Limits()
@@ -60,10 +61,16 @@ class Changes:
     fresh: dict[str, Fresh] = field(default_factory=dict[str, Fresh])
     gone: list[str] = field(default_factory=list[str])
 
-    def put(self, path: str, encoded: Encoded | Collection[object] | None) -> None:
-        """Something that comes and goes as a whole: an entry, or nothing any more."""
+    def put(
+        self, path: str, encoded: Encoded | Collection[object] | None, before: Callable[[], Encoded] | None = None
+    ) -> None:
+        """Something that comes and goes as a whole: an entry, or nothing any more.
+
+        `before` is what stood there. It is encoded again if that may spare some parts: of a log that is handed on and
+        on, all but what was added.
+        """
         if isinstance(encoded, Encoded):
-            self.fresh[path] = Fresh(encoded, "passing")
+            self.fresh[path] = Fresh(encoded, "passing", before() if before is not None and encoded.refs else None)
         else:
             self.gone.append(path)
 
@@ -92,9 +99,12 @@ class ChangeFinder:
         if after.requests is not before.requests:
             self._requests(before.requests, after.requests, prefix, found)
         self._passing(before, after, prefix, found)
-        self._trail(f"{prefix}outputs", (before.outputs, after.outputs), self._pieces.output, found)
-        self._trail(f"{prefix}answered", (before.answered, after.answered), texts.answered, found)
-        self._trail(f"{prefix}received", (before.received, after.received), texts.received, found)
+        if after.outputs is not before.outputs:
+            self._trail(f"{prefix}outputs", (before.outputs, after.outputs), self._pieces.output, found)
+        if after.answered is not before.answered:
+            self._trail(f"{prefix}answered", (before.answered, after.answered), texts.answered, found)
+        if after.received is not before.received:
+            self._trail(f"{prefix}received", (before.received, after.received), texts.received, found)
         if after.kwargs is not before.kwargs:
             values = [{} if kwargs is None else {"kwargs": kwargs} for kwargs in (before.kwargs, after.kwargs)]
             self._values(values[0], values[1], lambda key: f"{prefix}{key}", found)
@@ -125,17 +135,23 @@ class ChangeFinder:
         """What comes and goes as a whole."""
         pieces, cancelled, limits = self._pieces, after.cancelled, after.limits
         if not _is_same(before.deliveries, after.deliveries):
-            found.put(f"{prefix}deliveries", after.deliveries and pieces.array(after.deliveries, pieces.delivery))
+            self._put_all(f"{prefix}deliveries", (before.deliveries, after.deliveries), pieces.delivery, found)
         if after.fan_in is not before.fan_in and (after.fan_in or before.fan_in):
-            found.put(f"{prefix}fan_in", after.fan_in and pieces.fan_in(after.fan_in))
+            gathered = after.fan_in and pieces.fan_in(after.fan_in)
+            found.put(f"{prefix}fan_in", gathered, lambda: pieces.fan_in(before.fan_in))
         if not _is_same(before.suspended, after.suspended):
-            found.put(f"{prefix}suspended", after.suspended and pieces.array(after.suspended, pieces.suspended))
+            self._put_all(f"{prefix}suspended", (before.suspended, after.suspended), pieces.suspended, found)
         if not _is_same(before.delayed, after.delayed):
-            found.put(f"{prefix}delayed", after.delayed and pieces.array(after.delayed, pieces.delayed))
+            self._put_all(f"{prefix}delayed", (before.delayed, after.delayed), pieces.delayed, found)
         if cancelled is not before.cancelled:
             found.put(f"{prefix}cancelled", cancelled and texts.cancelled(cancelled))
         if limits is not before.limits and limits != before.limits:
             found.put(f"{prefix}limits", texts.limits(limits) if limits != _NO_LIMITS else None)
+
+    def _put_all(self, path: str, items: tuple[Sequence[Any], Sequence[Any]], write: Write, found: Changes) -> None:
+        before, after = items
+        array = self._pieces.array
+        found.put(path, after and array(after, write), lambda: array(before, write))
 
     def _counts(self, before: Snapshot | None, after: Snapshot, prefix: str, found: Changes) -> None:
         counts = [after.turn, after.iteration, after.since_input]
@@ -158,12 +174,10 @@ class ChangeFinder:
 
     def _trail(self, path: str, trails: tuple[Trail[Any], Trail[Any]], write: Write, found: Changes) -> None:
         before, after = trails
-        if after is before:
-            return
         first = _same_chunks(before, after)
         for index, chunk in enumerate(after.sealed[first:], first):
             place = f"{path}/{index}"
-            found.fresh[place] = self._chunk(place, chunk, write, _tail_at(before, index), "lasting")
+            found.fresh[place] = self._chunk(place, chunk, write, _tail_at(before, index), "full")
             self._tails.pop(place, None)
         count = len(after.sealed)
         if after.tail and not _is_same(after.tail, _tail_at(before, count)):

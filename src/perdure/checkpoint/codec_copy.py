@@ -7,6 +7,7 @@ import pathlib
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from operator import is_
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,16 @@ def is_immutable(value: Any) -> bool:
     if is_enum(cls):
         return True
     if is_named_tuple(cls):
-        return not getattr(value, "__dict__", None) and all(map(is_immutable, value))
-    return _is_frozen(cls) and all(map(is_immutable, _held(value)))
+        return cls.__dictoffset__ == 0 and all(map(is_immutable, value))
+    return _is_frozen(cls) and all(map(is_immutable, _held(value))) and not _has_more(value)
+
+
+def spare(value: Any) -> Any:
+    """A copy of a small frozen dataclass that only needs to be copied to be handed out again, else None."""
+    cls = type_of(value)
+    if not _is_frozen(cls) or (_copiers.get(cls) or _made_copier(cls)) is not _copied_record:
+        return None
+    return _copied_record(value) if ATOMS.issuperset(map(type, value.__dict__.values())) else None
 
 
 def is_unchanged(value: Any, copy: Any) -> bool:
@@ -113,6 +122,14 @@ def keeps_all_in_dict(cls: type) -> bool:
     return not any(hasattr(type_of(attribute), "__set__") for attribute in found)
 
 
+def is_closed(cls: type) -> bool:
+    """Whether the instances of a dataclass can't change, but for what their fields hold.
+
+    One that has a `__dict__` can: frozen or not, a `cached_property` writes into it.
+    """
+    return cls.__dictoffset__ == 0 and _is_frozen(cls)
+
+
 def _is_frozen(cls: type) -> bool:
     # A base that is no dataclass may bring slots, which are not seen here.
     parameters: Any = vars(cls).get("__dataclass_params__")
@@ -120,8 +137,15 @@ def _is_frozen(cls: type) -> bool:
 
 
 def _held(value: Any) -> list[object]:
-    inside = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
-    return [*inside, *getattr(value, "__dict__", {}).values()]
+    return [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+
+
+def _has_more(value: Any) -> bool:
+    """Whether an instance has attributes beside its fields, or will have once it is used."""
+    in_dict: Mapping[str, Any] = getattr(value, "__dict__", {})
+    if len(in_dict) > len(dataclasses.fields(value)):
+        return True
+    return any(isinstance(each, cached_property) for each in vars(type_of(value)).values())
 
 
 def _copy(value: Any) -> Any:
@@ -137,7 +161,8 @@ def _copy(value: Any) -> Any:
 
 
 def _copied_values(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    # Keys are hashable, and what is hashable is taken for what can't change, as everywhere in Python.
+    if not ATOMS.issuperset(map(type, values)):
+        raise Uncopyable
     return {key: value if type(value) in ATOMS else _copy(value) for key, value in values.items()}
 
 
@@ -170,6 +195,11 @@ def _refuse(_: Any) -> Any:
 def _made_copier(cls: type) -> Callable[[Any], Any]:
     copier = _copiers[cls] = _copier_of(cls)
     return copier
+
+
+def never_copy(cls: type) -> None:
+    """Instances are what a function of the program makes of stored data, not what their attributes are."""
+    _copiers[cls] = _refuse
 
 
 def _copier_of(cls: type) -> Callable[[Any], Any]:

@@ -31,7 +31,16 @@ class Bough:
 
     __slots__ = ("_children", "_origin", "_part", "_shared", "_size", "_within", "count", "hash", "height")
 
-    def __init__(self, hash_: str, *, count: int, height: int, origin: Origin, part: Part | None = None) -> None:
+    def __init__(
+        self,
+        hash_: str,
+        *,
+        count: int,
+        height: int,
+        origin: Origin,
+        part: Part | None = None,
+        size: int | None = None,
+    ) -> None:
         self.hash = hash_
         self.count = count
         self.height = height
@@ -40,7 +49,7 @@ class Bough:
         self._children: tuple[Bough, ...] | None = None
         self._within: tuple[Mapping[str, Part], Mapping[str, Branch]] | None = None
         self._shared: Sequence[Any] | None = None
-        self._size: int | None = None
+        self._size = size
 
     @classmethod
     def chunk(cls, part: Part, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> Bough:
@@ -54,23 +63,21 @@ class Bough:
     @classmethod
     def above(cls, children: tuple[Bough, ...]) -> Bough:
         """What puts these together."""
-        counts = [child.count for child in children]
-        text = INDEX_HEAD + to_bytes(f',"chunks":[{_hashes(children)}],"counts":[{_numbers(counts)}]}}')
-        part = Part.of(text, tuple(sorted({child.hash for child in children})))
-        first = children[0]
-        self = cls(part.hash, count=sum(counts), height=first.height + 1, origin=first._origin, part=part)
+        part = Part.of(
+            INDEX_HEAD + to_bytes(f",{_listed(children)}}}"), tuple(sorted({child.hash for child in children}))
+        )
+        first, count = children[0], sum([child.count for child in children])
+        self = cls(part.hash, count=count, height=first.height + 1, origin=first._origin, part=part)
         self._children = children
         return self
 
     @property
     def size(self) -> int:
-        """The bytes of the part and of all that it refers to. What was read and not looked at counts nothing."""
+        """The bytes of the part and of all that it refers to. Of what was read it is told by what stands above."""
         if self._size is None:
-            if self._part is None:
-                return 0
             parts, branches = self.within()
             inside = sum([len(part.data) for part in parts.values()]) + sum([each.size for each in branches.values()])
-            self._size = len(self._part.data) + inside
+            self._size = len(self.part().data) + inside
         return self._size
 
     def part(self) -> Part:
@@ -207,8 +214,8 @@ class _Growth:
         for bough in boughs:
             self._writer.refs.append(bough.hash)
             self._writer.branches[bough.hash] = bough
-        counts, heights = _numbers(bough.count for bough in boughs), _numbers(bough.height for bough in boughs)
-        return f'{{"~":"log","chunks":[{_hashes(boughs)}],"counts":[{counts}],"heights":[{heights}],{tail}'
+        heights = _numbers(bough.height for bough in boughs)
+        return f'{{"~":"log",{_listed(boughs)},"heights":[{heights}],{tail}'
 
 
 def _grow(boughs: list[Bough], bough: Bough) -> None:
@@ -256,18 +263,21 @@ def _boughs(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[Bough, 
     """The parts that a log, or a part of one, says that it has."""
     hashes = require(tree.get("chunks", []), list, "chunks")
     counts = require(tree.get("counts", []), list, "counts")
-    if not len(hashes) == len(counts) == len(heights):
+    sizes = require(tree.get("sizes", [None] * len(hashes)), list, "sizes")
+    if not len(hashes) == len(counts) == len(heights) == len(sizes):
         raise Damage("a log does not say how many elements its chunks have")
-    return tuple(_bough(*each, origin) for each in zip(hashes, counts, heights, strict=True))
+    return tuple(_bough(*each, origin) for each in zip(hashes, counts, heights, sizes, strict=True))
 
 
-def _bough(address: Any, count: Any, height: Any, origin: Origin) -> Bough:
+def _bough(address: Any, count: Any, height: Any, size: Any, origin: Origin) -> Bough:
     known = origin.source.branch(require(address, str, "chunk"))
     if isinstance(known, Bough) and known.count == count:
         return known
     if require(count, int, "counts") < 1 or require(height, int, "heights") < 0:
         raise Damage("a chunk of a log has no elements")
-    bough = Bough(address, count=count, height=height, origin=origin)
+    if size is not None and require(size, int, "sizes") < 1:
+        raise Damage("a chunk of a log has no bytes")
+    bough = Bough(address, count=count, height=height, origin=origin, size=size)
     origin.source.keep(bough)
     return bough
 
@@ -285,8 +295,11 @@ def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
     return found
 
 
-def _hashes(boughs: Iterable[Bough]) -> str:
-    return ",".join([f'"{bough.hash}"' for bough in boughs])
+def _listed(boughs: Sequence[Bough]) -> str:
+    """The parts of a log, with what is to be known of each before it is looked at."""
+    hashes = ",".join([f'"{bough.hash}"' for bough in boughs])
+    counts, sizes = _numbers(bough.count for bough in boughs), _numbers(bough.size for bough in boughs)
+    return f'"chunks":[{hashes}],"counts":[{counts}],"sizes":[{sizes}]'
 
 
 def _numbers(numbers: Iterable[int]) -> str:
@@ -296,5 +309,5 @@ def _numbers(numbers: Iterable[int]) -> str:
 LOG_KINDS: Mapping[type, Write] = {Log: _write_log}
 
 LOG_TAGS: Mapping[str, Tag] = {
-    "log": Tag(_read_log, frozenset({"~", "chunks", "counts", "heights", "items", "tail"}), keeps_chunks=True),
+    "log": Tag(_read_log, frozenset({"~", "chunks", "counts", "heights", "items", "sizes", "tail"}), keeps_chunks=True),
 }

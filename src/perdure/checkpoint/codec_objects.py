@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, Flag
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from perdure.checkpoint.codec_copy import never_copy
 from perdure.checkpoint.codec_faults import Misfit, Refusal
 from perdure.checkpoint.codec_read import Node, require
 from perdure.checkpoint.codec_write import Writer, quote
@@ -73,6 +74,7 @@ class CustomKind:
     def __init__(self, entry: Registration) -> None:
         self._entry = entry
         self._head = head(self.tag, entry.name)
+        never_copy(entry.cls)
 
     def write(self, writer: Writer, value: Any, /) -> str:
         """The text of what the type's `encode` makes of an instance."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.checkpoint.codec_copy import never_copy, type_of
 from perdure.checkpoint.codec_faults import Untrusted
 from perdure.checkpoint.codec_leaves import read_bytes, write_bytes
 from perdure.checkpoint.codec_objects import called
@@ -19,6 +20,7 @@ def write_pickle(writer: Writer, value: object) -> str:
 
     writer.immutable = False
     cls = type(value)
+    never_copy(cls)
     try:
         data = pickle.dumps(value, protocol=5)
     except Exception as error:
@@ -30,7 +32,9 @@ def _read_pickle(reader: Reader, node: Node) -> Any:
     import pickle  # noqa: PLC0415  only programs that opted in load it
 
     data = read_bytes(reader, node)
-    return called(lambda: pickle.loads(data), str(node.get("type")), "unpickling it")
+    value: Any = called(lambda: pickle.loads(data), str(node.get("type")), "unpickling it")
+    never_copy(type_of(value))
+    return value
 
 
 def _refuse_pickle(_: Reader, node: Node) -> Any:

@@ -117,7 +117,7 @@ class Reader:
         if leaf is None:
             part = Part(name, data, (), "raw")
             leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', part))
-        self._source.memories.append(leaf)
+        self._source.leaves[name] = leaf
         return cast("bytes", leaf.value)
 
     def trusted(self, name: object) -> type:
@@ -188,7 +188,7 @@ class Reader:
             if type(tree) is not str:
                 return tree
             leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Part(address, data)))
-        self._source.memories.append(leaf)
+        self._source.leaves[address] = leaf
         return leaf.value
 
     def _addresses(self, chunks: list[Any]) -> Iterator[str]:

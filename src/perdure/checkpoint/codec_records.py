@@ -9,7 +9,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.codec_copy import keeps_all_in_dict
+from perdure.checkpoint.codec_copy import is_closed, keeps_all_in_dict
 from perdure.checkpoint.codec_faults import Misfit
 from perdure.checkpoint.codec_objects import Unfit, called, head
 from perdure.checkpoint.codec_paths import attribute_step
@@ -114,7 +114,7 @@ class DataclassKind(RecordKind):
         self._fields: dict[str, dataclasses.Field[Any]] = {field.name: field for field in dataclasses.fields(cls)}
         self._slots = tuple(slot for slot in _slots(cls) if slot not in self._fields)
         super().__init__(cls, name, self._fields)
-        self.can_be_immutable = self._cls.__dataclass_params__.frozen
+        self.can_be_immutable = is_closed(cls)
         self._is_plain = keeps_all_in_dict(cls)
 
     def read(self, node: Node, /) -> Any:
@@ -161,11 +161,11 @@ class NamedTupleKind(RecordKind):
     """Named tuples, by name and not by position."""
 
     tag = "namedtuple"
-    can_be_immutable = True
 
     def __init__(self, cls: type, name: str) -> None:
         fields: tuple[str, ...] = vars(next(base for base in cls.__mro__ if "_fields" in vars(base)))["_fields"]
         super().__init__(cls, name, fields)
+        self.can_be_immutable = cls.__dictoffset__ == 0
 
     def read(self, node: Node, /) -> Any:
         """The instance of a text."""

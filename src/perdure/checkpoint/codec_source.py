@@ -10,22 +10,22 @@ from perdure.records import digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.checkpoint.codec_memo import Chunk
+    from perdure.checkpoint.codec_memo import Chunk, Leaf
     from perdure.checkpoint.encoded import Branch, Encoded
 
 
 class Source:
     """Gives the bytes of parts. What was read is hashed the first time; what was made here has been hashed."""
 
-    __slots__ = ("_branches", "_encoded", "_stored", "_verified", "chunks", "memories")
+    __slots__ = ("_branches", "_encoded", "_stored", "_verified", "chunks", "leaves")
 
     def __init__(self, stored: Mapping[str, bytes] | None = None, encoded: Encoded | None = None) -> None:
         self._stored = stored
         self._encoded = encoded
         self._verified: set[str] = set()
         self._branches: dict[str, Branch] = {}
-        self.memories: list[object] = []
-        """What the codec remembers as long as this is there."""
+        self.leaves: dict[str, Leaf] = {}
+        """The long texts and bytes that were read: the codec remembers them as long as this is there."""
         self.chunks: dict[str, Chunk] = {}
         """The chunks that were decoded."""
 

@@ -12,7 +12,7 @@ from perdure.checkpoint.events import told_in, told_text
 from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
-from perdure.checkpoint.values import CodedValues
+from perdure.checkpoint.values import CodedValues, as_kept
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel.effects import Done, Effects, Unrouted, Write
 
@@ -88,6 +88,25 @@ class JournalWriter:
                 reference = part_reference(needs.refer(fresh.encoded))
                 entries.append(b"%b:%b" % (quoted(path), to_bytes(reference)))
         return needs.whole(b"{" + b",".join(entries) + b"}")
+
+
+def stored_of(done: Done, before: Snapshot) -> set[str]:
+    """The parts that a checkpoint has of what an activation has written anew: a record of it need not bring them."""
+    effects = done.effects
+    values = [before.state.get(write.key) for write in effects.writes if not write.erase]
+    if effects.executor_state is not None:
+        values.append(before.executors.get(effects.activation.executor_id))
+    delivery = effects.activation.delivery
+    if any(as_kept(sent.data).require_encoded().refs for sent in done.unrouted):
+        # What has come is often handed on, with something added.
+        values += next((each.values for each in before.deliveries if each is delivery), ())
+    addresses: set[str] = set()
+    for value in values:
+        encoded = None if value is None else as_kept(value).encoded
+        # What has no references may stand in the checkpoint itself, and is no part of it then.
+        if encoded is not None and encoded.refs:
+            addresses.update(encoded.refs, encoded.made, encoded.branches)
+    return addresses
 
 
 class JournalReader:

@@ -13,11 +13,12 @@ from perdure.checkpoint.documents import loads, plain, verified
 from perdure.checkpoint.heading import FORMAT, Heading
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
+from perdure.checkpoint.trails import gathered
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from perdure.checkpoint.changes import Changes, Fresh
     from perdure.checkpoint.codec import Codec
@@ -52,6 +53,8 @@ class _Draft:
     fresh: dict[str, Part] = field(default_factory=dict[str, Part])
     nested: list[Part] = field(default_factory=list[Part])
     changed: list[str] = field(default_factory=list[str])
+    gone: set[str] = field(default_factory=set[str])
+    """Paths at which nothing stands any more, though what stood there is needed."""
     room: int = PIECES_LENGTH_MAX
 
 
@@ -110,6 +113,11 @@ class Writer:
         assert manifest is self._next.manifest, "the head is what was written last"
         self._head = self._next
 
+    @property
+    def standing(self) -> Snapshot | None:
+        """What the head was made of; None if that is not known."""
+        return self._head.snapshot
+
     def is_of(self, codec: Codec, author: Author) -> bool:
         """Whether it writes in this author's name, with this codec."""
         return self._codec is codec and self._heading.author == author
@@ -139,13 +147,28 @@ class Writer:
             if path not in draft.pieces and path not in draft.fresh and path not in gone:
                 # It has not changed again: from now on it costs nothing.
                 draft.fresh[path] = Part.of(text)
+        self._gather(draft, [path for path, entry in changes.fresh.items() if entry.pace == "full"])
         contents, base = before.followed(
             draft.pieces,
             changed={path: part.hash for path, part in draft.fresh.items()},
-            removed=[path for path in changes.gone if path in before.toc or path in before.listed],
+            removed=[path for path in (*changes.gone, *draft.gone) if path in before.toc or path in before.listed],
         )
         parts = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
         return contents, tuple({part.hash: part for part in parts}.values()), draft.changed
+
+    def _gather(self, draft: _Draft, full: Sequence[str]) -> None:
+        """Put chunks of trails together that are full."""
+
+        def address(path: str) -> str | None:
+            if path in draft.fresh:
+                return draft.fresh[path].hash
+            return None if path in draft.gone else self._head.contents.address(path)
+
+        for path in full:
+            for each in gathered(path, address):
+                draft.nested += [draft.fresh.pop(old) for old in (each.path, *each.gone) if old in draft.fresh]
+                draft.fresh[each.path] = each.part
+                draft.gone.update(each.gone)
 
     def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
         """Put an entry where it belongs, unless it stands there already."""

@@ -12,7 +12,7 @@ from perdure.kernel.snapshot import Answered, Cancelled, Delayed, Delivery, Limi
 from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.checkpoint.codec import Codec
 
@@ -164,10 +164,19 @@ class PieceReader:
         return Output(tree["executor"], tree["kind"], self.inline(tree["data"], path))
 
     def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> Trail[Any]:
-        loaded = [tuple(map(read, self._read(chunks[index]))) for index in sorted(chunks, key=int)]
+        in_order = [chunks[index] for index in sorted(chunks, key=int)]
+        loaded = [tuple(map(read, chunk)) for chunk in self._chunks(in_order)]
         if loaded and len(loaded[-1]) < CHUNK_LENGTH:
             return Trail(tuple(loaded[:-1]), loaded[-1])
         return Trail(tuple(loaded), ())
+
+    def _chunks(self, entries: Iterable[Entry]) -> Iterator[list[Any]]:
+        for entry in entries:
+            match self._read(entry):
+                case {"~": "index", "chunks": inner}:
+                    yield from self._chunks(inner)
+                case chunk:
+                    yield chunk
 
 
 def tree_of(entries: Mapping[str, Entry]) -> dict[str, Any]:

@@ -8,11 +8,17 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, InternalEdgeGroup
+from perdure.graph.edges import (
+    FanInEdgeGroup,
+    FanOutEdgeGroup,
+    InternalEdgeGroup,
+    SingleEdgeGroup,
+    SwitchCaseEdgeGroup,
+)
 from perdure.graph.executor import wiring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from perdure.graph.edges import EdgeGroup
     from perdure.graph.executor import Executor
@@ -74,6 +80,14 @@ class Rules:
     record_payloads: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Where messages go: to executors, and by group into fan-ins, of which the executor is named that they end at."""
+
+    targets: tuple[str, ...]
+    fan_ins: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Graph:
     """What there is to run. Built once, never changed."""
@@ -104,6 +118,12 @@ class Graph:
             for ends in product(group.source_executor_ids, group.target_executor_ids):
                 found.setdefault(ends, []).append(group)
         return {ends: tuple(groups) for ends, groups in found.items()}
+
+    @cached_property
+    def open_ways(self) -> Mapping[str, Ways]:
+        """By source: where each message goes that its takers can take; only of sources where nobody is asked."""
+        found = {source_id: _open_ways(groups) for source_id, groups in self.groups_from.items()}
+        return {source_id: ways for source_id, ways in found.items() if ways is not None}
 
     @cached_property
     def asking(self) -> frozenset[str]:
@@ -148,3 +168,21 @@ class Graph:
             yield function.__module__ if function is not None else executor.__class__.__module__
         for child in self.children.values():
             yield from child.modules()
+
+
+def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
+    targets: list[str] = []
+    fan_ins: dict[str, str] = {}
+    for group in groups:
+        match group:
+            case FanInEdgeGroup():
+                fan_ins[group.id] = group.target_id
+            case SwitchCaseEdgeGroup():
+                return None
+            case FanOutEdgeGroup() if group.selection_func is None:
+                targets += group.target_ids
+            case SingleEdgeGroup() if not group.edges[0].has_condition:
+                targets.append(group.edges[0].target_id)
+            case _:
+                return None
+    return Ways(tuple(targets), fan_ins)

@@ -43,8 +43,16 @@ class Dispatch:
     def _ranking(self) -> Ranking:
         return ranking_of(tuple(route.types.takes[0] for route in self.messages))
 
+    @cached_property
+    def _exact(self) -> Mapping[type, Route]:
+        """The handlers of the classes whose direct instances need no search."""
+        return {class_: self.messages[index] for class_, index in self._ranking.exact.items()}
+
     def route_of(self, value: object) -> Route | None:
         """The handler whose type fits the value most specifically."""
+        exact = self._exact.get(type(value))
+        if exact is not None:
+            return exact
         index = self._ranking.best(value)
         return None if index is None else self.messages[index]
 

@@ -32,15 +32,21 @@ class _NoExit:
         """Nothing is set up."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, _PASSING) or not _is_shared.get():
-            return
-        raise RuntimeError(
-            f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
-            "others; raise an Exception if the run is to fail"
-        ) from error
+        if error is not None:
+            require_no_exit(error)
 
 
 _NO_EXIT = _NoExit()
+
+
+def require_no_exit(error: BaseException) -> None:
+    """Raise RuntimeError in place of what would end a process that is shared."""
+    if isinstance(error, _PASSING) or not _is_shared.get():
+        return
+    raise RuntimeError(
+        f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
+        "others; raise an Exception if the run is to fail"
+    ) from error
 
 
 def no_exit() -> AbstractContextManager[None]:

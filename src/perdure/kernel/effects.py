@@ -92,6 +92,16 @@ class Effects:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     suspension: Suspension | None = None
 
+    @property
+    def only_sends(self) -> bool:
+        """Whether there is nothing but messages, and what was told."""
+        return (
+            not (self.writes or self.requests or self.outputs or self.spent)
+            and self.executor_state is None
+            and self.child is None
+            and self.suspension is None
+        )
+
     def routed(self, sends: tuple[Sent, ...]) -> Effects:
         """The same, with its messages: where each of them goes."""
         return self._with(sends, self.executor_state, self.child)

@@ -190,12 +190,6 @@ class Snapshot:
         return min(moments, default=None)
 
     @property
-    def _may_wake(self) -> bool:
-        """Whether there is anything at all that time could move."""
-        has_limit = self.limits.deadline is not None
-        return has_limit or bool(self.suspended or self.delayed or self.requests or self.children)
-
-    @property
     def left(self) -> Mapping[str, float]:
         """What may still be spent of what is limited, once the next superstep has begun."""
         begins = {"supersteps": 1, "activations": len(self.deliveries)}
@@ -205,7 +199,8 @@ class Snapshot:
     @property
     def wake_at(self) -> Moment | None:
         """When the run has to be looked at, though nobody has sent anything."""
-        if not self._may_wake:
+        if not (self.suspended or self.delayed or self.requests or self.children) and self.limits.deadline is None:
+            # There is nothing at all that time could move.
             return None
         if self.is_settled or self.cancelled is not None:
             return None

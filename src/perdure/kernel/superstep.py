@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from perdure.kernel.effects import Activation, Conflict
 from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from perdure.kernel.effects import Effects, Sent
     from perdure.kernel.snapshot import Limits, Request, StateKey, Value
-
-
-ValueT = TypeVar("ValueT")
 
 
 @value
@@ -70,7 +67,12 @@ def fold(
     `merged` holds the values that reducers made of several writes to one key.
     """
     sent = _sendings(effects)
-    deliveries, fan_in = arrived(snapshot.fan_in, [each for each in sent if each.sent.due is None], fan_ins)
+    later = tuple(_delayed(sent))
+    if later:
+        sent = [each for each in sent if each.sent.due is None]
+    deliveries, fan_in = arrived(snapshot.fan_in, sent, fan_ins)
+    # Most activations do nothing but send.
+    more = [effect for effect in effects if not effect.only_sends]
     # Every field by name, and not dataclasses.replace: that is several times slower, and this runs in every superstep.
     return Snapshot(
         turn=snapshot.turn,
@@ -78,33 +80,26 @@ def fold(
         since_input=snapshot.since_input + 1,
         deliveries=deliveries,
         fan_in=fan_in,
-        state=_written(snapshot.state, effects, merged or {}),
-        executors=_updated(
-            snapshot.executors,
-            {e.activation.executor_id: e.executor_state for e in effects if e.executor_state is not None},
-        ),
-        requests=_opened(snapshot, effects),
+        state=_written(snapshot.state, more, merged or {}) if more else snapshot.state,
+        executors=_with_states(snapshot.executors, more) if more else snapshot.executors,
+        requests=_opened(snapshot, effects) if more or snapshot.requests else snapshot.requests,
         answered=snapshot.answered,
-        outputs=snapshot.outputs.extended([output for e in effects for output in e.outputs]),
-        children=_updated(
-            snapshot.children, {e.activation.executor_id: e.child for e in effects if e.child is not None}
-        ),
+        outputs=snapshot.outputs.extended([output for e in more for output in e.outputs]) if more else snapshot.outputs,
+        children=_with_children(snapshot.children, more) if more else snapshot.children,
         kwargs=snapshot.kwargs,
         withheld_kwargs=snapshot.withheld_kwargs,
         received=snapshot.received,
-        suspended=(*snapshot.suspended, *_suspended(snapshot, effects)),
-        delayed=(*snapshot.delayed, *_delayed(sent)),
-        carried=_carried(snapshot, effects),
+        suspended=(*snapshot.suspended, *_suspended(snapshot, more)) if more else snapshot.suspended,
+        delayed=snapshot.delayed + later,
+        carried=_carried(snapshot, effects) if more or snapshot.carried else snapshot.carried,
         cancelled=snapshot.cancelled,
-        limits=_spent(snapshot, effects),
+        limits=_spent(snapshot, effects) if more or snapshot.limits.budget else snapshot.limits,
         scope=snapshot.scope,
     )
 
 
 def conflicts(effects: Sequence[Effects]) -> tuple[Conflict, ...]:
     """The keys that more than one executor wrote."""
-    if len(effects) == 1:
-        return ()
     writers: dict[StateKey, dict[str, None]] = {}
     for effect in effects:
         for write in effect.writes:
@@ -135,11 +130,12 @@ def arrived(
 
 
 def _sendings(effects: Iterable[Effects]) -> list[Sending]:
-    return [
-        Sending(effect.activation.executor_id, f"{effect.activation.key}/{ordinal}", sent)
-        for effect in effects
-        for ordinal, sent in enumerate(effect.sends)
-    ]
+    sendings: list[Sending] = []
+    for effect in effects:
+        if effect.sends:
+            source_id, key = effect.activation.executor_id, effect.activation.key
+            sendings += [Sending(source_id, f"{key}/{ordinal}", sent) for ordinal, sent in enumerate(effect.sends)]
+    return sendings
 
 
 def _deliveries(sendings: Iterable[Sending]) -> list[Delivery]:
@@ -240,7 +236,13 @@ def _written(
     return state
 
 
-def _updated(before: Mapping[str, ValueT], fresh: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
+def _with_states(before: Mapping[str, Value], effects: Iterable[Effects]) -> Mapping[str, Value]:
+    fresh = {e.activation.executor_id: e.executor_state for e in effects if e.executor_state is not None}
+    return {**before, **fresh} if fresh else before
+
+
+def _with_children(before: Mapping[str, Snapshot], effects: Iterable[Effects]) -> Mapping[str, Snapshot]:
+    fresh = {e.activation.executor_id: e.child for e in effects if e.child is not None}
     return {**before, **fresh} if fresh else before
 
 

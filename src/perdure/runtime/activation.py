@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint.steps import moment_in, moment_record, value_digest
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
-from perdure.graph.exits import no_exit
 from perdure.graph.messages import TimersDue
 from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
@@ -48,6 +47,8 @@ class ActivationRecorder:
 
     child: Snapshot | None = None
     span: Span = NO_SPAN
+    failure: WorkflowErrorDetails | None = None
+    """What the handler raised."""
     _sleeps = 0
     _is_over = False
     # Most handlers do nothing but send: what they don't use is never made.
@@ -275,7 +276,7 @@ class ActivationRecorder:
     async def called(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
         try:
-            with self.parking, no_exit():
+            with self.parking:
                 outcome = handler(*args)
                 if type(outcome) is CoroutineType or inspect.isawaitable(outcome):
                     await outcome
@@ -297,7 +298,10 @@ class ActivationRecorder:
         staging, asking, name = self._used_staging, self._used_asking, self.executor.id
         writes = staging.writes() if staging is not None else ()
         requests = asking.opened() if asking is not None else ()
-        outputs, unrouted = self._fixed_outputs(name), self._fixed_messages(name)
+        outputs = self._fixed_outputs(name) if self._outputs else ()
+        unrouted = self._fixed_messages(name) if self._sent else ()
+        for heavy in self.around.values.warnings():
+            self.book.tell(WorkflowEvent("warning", heavy, origin=FRAMEWORK))
         if is_told:
             self.book.completed([*[message for message, _, _ in self._sent], *self._yielded])
         if warning is not None:
@@ -314,21 +318,17 @@ class ActivationRecorder:
         return Done(effects, unrouted, staging.updates() if staging is not None else {})
 
     def _fixed_outputs(self, name: str) -> tuple[Output, ...]:
-        if not self._outputs:
-            return ()
         fix, path = self.around.values.fix, f"output of executor {name!r}"
         return tuple([Output(name, kind, fix(value, path)) for kind, value in self._outputs])
 
     def _fixed_messages(self, name: str) -> tuple[Unrouted, ...]:
-        if not self._sent:
-            return ()
         fix, path = self.around.values.fix, f"message of executor {name!r}"
         return tuple([Unrouted(fix(message, path), target, message, due) for message, target, due in self._sent])
 
-    def failed(self, error: BaseException) -> WorkflowErrorDetails:
+    def failed(self, error: BaseException) -> None:
         """Tell that the handler raised. What it did comes to nothing."""
         self._come_to_nothing()
-        return self.book.failed(error)
+        self.failure = self.book.failed(error)
 
     def _come_to_nothing(self) -> None:
         self._is_over = True

@@ -51,32 +51,26 @@ class Attempts:
         """What the activation did. Raises what the last attempt raised, unless another executor is told of it."""
         is_left = False
         try:
-            done = await (self._tried_once() if self._policy is NO_POLICY else self._tried())
+            done = await (self._attempt(self._recorder()) if self._policy is NO_POLICY else self._tried())
             is_left = done.effects.suspension is not None
         finally:
             if not is_left:
                 self._around.let_go(self._activation)
         return done
 
-    async def _tried_once(self) -> Done:
-        recorder = ActivationRecorder(self._activation, self._executor, self._around)
-        try:
-            return await self._attempt(recorder)
-        except Exception as error:
-            recorder.failed(error)
-            raise
+    def _recorder(self) -> ActivationRecorder:
+        return ActivationRecorder(self._activation, self._executor, self._around)
 
     async def _tried(self) -> Done:
         tries = self._tries()
         while True:
-            recorder = ActivationRecorder(self._activation, self._executor, self._around)
+            recorder = self._recorder()
             # A sub-workflow is one run: who comes next must not go on from before a turn that has begun.
             if tries.due is not None and not await tries.is_ready(may_leave=self._executor.child_graph() is None):
                 return recorder.suspended(Parked(wake_at=tries.due), self._told)
             try:
                 return await self._attempt(recorder)
             except Exception as error:
-                details = recorder.failed(error)
                 outlook = await tries.failed(error)
                 if outlook is None and (self._policy.on_error is None or is_final(error)):
                     raise
@@ -85,7 +79,8 @@ class Attempts:
                 recorder.warn(f"executor {self._executor.id!r}: {outlook}")
             self._told += recorder.book.rest()
             if outlook is None:
-                return self._handed_on(details, attempts=tries.count)
+                assert recorder.failure is not None, "the attempt has failed"
+                return self._handed_on(recorder.failure, attempts=tries.count)
 
     def _tries(self) -> Tries:
         retry = self._policy.retry
@@ -94,14 +89,19 @@ class Attempts:
         return Tries(self._around, key, retry)
 
     async def _attempt(self, recorder: ActivationRecorder) -> Done:
-        before = self._drift.look(self._executor) if self._around.is_checkpointed else None
-        recorder.book.invoked(recorder.message)
-        await (self._call(recorder) if self._around.span is NO_SPAN else self._traced(recorder))
-        if recorder.parking.parked is not None:
-            await self._put_back(self._executor)
-            return recorder.suspended(recorder.parking.parked, self._told)
-        warning = None if before is None else self._drift.noticed(self._executor, before)
-        return recorder.finish(earlier=self._told, warning=warning)
+        """What the handler did. If it raised, that is told."""
+        try:
+            before = self._drift.look(self._executor) if self._around.is_checkpointed else None
+            recorder.book.invoked(recorder.message)
+            await (self._call(recorder) if self._around.span is NO_SPAN else self._traced(recorder))
+            if recorder.parking.parked is not None:
+                await self._put_back(self._executor)
+                return recorder.suspended(recorder.parking.parked, self._told)
+            warning = None if before is None else self._drift.noticed(self._executor, before)
+            return recorder.finish(earlier=self._told, warning=warning)
+        except Exception as error:
+            recorder.failed(error)
+            raise
 
     async def _traced(self, recorder: ActivationRecorder) -> None:
         recorder.span = self._around.span.child("perdure.activation", executor_id=self._executor.id, home=recorder.home)
@@ -120,7 +120,7 @@ class Attempts:
 
     def _handed_on(self, details: WorkflowErrorDetails, *, attempts: int) -> Done:
         """The message goes to the executor that is told of failures; nothing else is left of the activation."""
-        recorder = ActivationRecorder(self._activation, self._executor, self._around)
+        recorder = self._recorder()
         failed = FailedMessage(recorder.message, self._executor.id, details, attempts)
         recorder.send(failed, self._policy.on_error)
         return recorder.finish(earlier=self._told, is_told=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.compat import graph_document
 from perdure.checkpoint.trust import Trust
-from perdure.graph.signature import graph_signature, signature_hash
+from perdure.graph.signature import signature_hash
 from perdure.storages.binding import Binding, bind
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Blueprint:
     @cached_property
     def signature(self) -> dict[str, Any]:
         """The documented signature of the graph."""
-        return graph_signature(self.graph)
+        return self.document["signature"]
 
     @cached_property
     def signature_hash(self) -> str:

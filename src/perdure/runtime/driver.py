@@ -24,6 +24,7 @@ from perdure.kernel.effects import Told
 from perdure.kernel.superstep import plan
 from perdure.moments import seconds_until
 from perdure.runtime.activation import FRAMEWORK, Surroundings
+from perdure.runtime.closing import Closing
 from perdure.runtime.folding import Folding
 from perdure.runtime.instances import Drift
 from perdure.runtime.journal import NoJournal
@@ -83,7 +84,6 @@ class Driver:
     """What was spent side by side, before a commit counts it."""
     _folding: Folding = field(init=False)
     _journal: Journal = field(default_factory=NoJournal, init=False)
-    _telling: Telling = field(init=False)
     _untold: list[Told] = field(default_factory=list["Told"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
     _is_to_stop: bool = field(default=False, init=False)
@@ -98,7 +98,6 @@ class Driver:
         What is told comes in batches: all that has happened by the time that the reader looks. If the reader wants no
         stream, each superstep is one.
         """
-        telling = self._telling = Telling(live=self.streaming)
         async with self._watched():
             while True:
                 if self._may_take_in():
@@ -107,39 +106,66 @@ class Driver:
                         yield told
                     if failure is not None:
                         raise failure
-                if self.snapshot.cancelled is not None or self.only_takes_in:
-                    return
-                if self.snapshot.is_idle:
-                    if await self.outside.wait(self.snapshot):
-                        continue
-                    return
+                if self._rests:
+                    if await self._has_ended():
+                        return
+                    continue
                 self._require_leave()
-                telling.tell(_superstep_event("superstep_started", self.snapshot.iteration + 1))
                 if self.streaming:
-                    yield telling.told()
+                    async with Closing(self._live_superstep()) as batches:
+                        async for told in batches:
+                            yield told
+                    continue
+                events: Events = [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
                 try:
-                    async with self._begun() as superstep:
-                        if self.streaming:
-                            while news := await superstep.news():
-                                yield news
-                        else:
-                            await superstep.ended()
-                        # Otherwise somebody wants the run to stop.
-                        if superstep.has_ended:
-                            after, warnings = await self._folding.folded(self.snapshot, superstep.outcomes)
-                            if warnings:
-                                telling.tell(*warnings)
-                                if self.streaming:
-                                    yield telling.told()
-                            telling.tell(*await self._superstep_committed(superstep, after, warnings))
-                except Exception as error:
-                    if told := telling.told():
-                        yield told
-                    if isinstance(error, BudgetExceededError):
-                        raise self._in_full(error) from error
+                    await self._whole_superstep(events)
+                except Exception:
+                    yield events
                     raise
-                if told := telling.told():
+                yield events
+
+    async def _live_superstep(self) -> AsyncGenerator[Events]:
+        """One superstep: what it tells as it happens."""
+        yield [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
+        superstep = self._begun()
+        try:
+            async with superstep:
+                while news := await superstep.news():
+                    yield news
+                if not superstep.has_ended:
+                    return  # somebody wants the run to stop
+                after, told = await self._folding.folded(self.snapshot, superstep.outcomes)
+                if told:
                     yield told
+                told = await self._superstep_committed(superstep, after, told)
+        except BudgetExceededError as error:
+            raise self._in_full(error) from error
+        yield told
+
+    async def _whole_superstep(self, told: Events) -> None:
+        """One superstep, to its end. What it tells is added to `told`, also if it fails."""
+        superstep = self._begun()
+        try:
+            async with superstep:
+                await superstep.ended(told)
+                if not superstep.has_ended:
+                    return  # somebody wants the run to stop
+                after, warnings = await self._folding.folded(self.snapshot, superstep.outcomes)
+                told += warnings
+                told += await self._superstep_committed(superstep, after, warnings)
+        except BudgetExceededError as error:
+            raise self._in_full(error) from error
+
+    @property
+    def _rests(self) -> bool:
+        """Whether there is no superstep to run now."""
+        return self.snapshot.is_idle or self.snapshot.cancelled is not None or self.only_takes_in
+
+    async def _has_ended(self) -> bool:
+        """Whether nothing is left to do. If only time can move the run on, it is waited for."""
+        if self.snapshot.cancelled is not None or self.only_takes_in:
+            return True
+        return not await self.outside.wait(self.snapshot)
 
     def _may_take_in(self) -> bool:
         """Whether it is worth to look outside."""
@@ -196,7 +222,8 @@ class Driver:
             return [*(live(each, self.values) for each in taken.told if each.type in _TOLD_LIVE), *told], taken.failure
 
     def _begun(self) -> Superstep:
-        superstep = Superstep(plan(self.snapshot), self._surroundings(), self._telling, self.drift)
+        telling = Telling(live=self.streaming)
+        superstep = Superstep(plan(self.snapshot), self._surroundings(telling), telling, self.drift)
         self._superstep_under_way = superstep
         if self._is_to_stop:
             superstep.stop()
@@ -276,7 +303,7 @@ class Driver:
     def _recorded(self) -> Mapping[str, Kept]:
         return self._records().records()
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, telling: Telling) -> Surroundings:
         span = self.span
         if span is not NO_SPAN:
             span = span.child("perdure.superstep", run_id=self.run_id, superstep=self.snapshot.iteration + 1)
@@ -284,7 +311,7 @@ class Driver:
             graph=self.graph,
             snapshot=self.snapshot,
             values=self.values,
-            tell=self._telling.tell,
+            tell=telling.tell,
             root_id=self.scope_id,
             clock=self.clock,
             span=span,

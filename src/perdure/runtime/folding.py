@@ -11,7 +11,7 @@ from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import conflicts, fold
 from perdure.runtime.logbook import FRAMEWORK
 from perdure.runtime.outside import fan_ins_of
-from perdure.runtime.routing import route
+from perdure.runtime.routing import route, straight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,11 +33,29 @@ class Folding:
     async def folded(self, before: Snapshot, outcomes: Sequence[Done]) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
         """The next snapshot, and what there is to tell of it. Users' conditions are asked in the order of the plan."""
         told: list[WorkflowEvent[Any]] = []
-        effects = [await self._routed(done, told) if done.unrouted else done.effects for done in outcomes]
-        told += self._conflicts(effects)
+        effects = [
+            self._straight(done) or await self._routed(done, told) if done.unrouted else done.effects
+            for done in outcomes
+        ]
+        if len(effects) > 1:
+            told += self._conflicts(effects)
         after = fold(before, effects, fan_ins=self._fan_ins, merged=self._merged(before, outcomes))
-        told += [WorkflowEvent("warning", text, origin=FRAMEWORK) for text in self._values.warnings()]
+        for text in self._values.warnings():
+            told.append(WorkflowEvent("warning", text, origin=FRAMEWORK))
         return after, told
+
+    def _straight(self, outcome: Done) -> Effects | None:
+        """The effects, if all messages go where they go by their type alone."""
+        source_id = outcome.effects.activation.executor_id
+        sent: list[Sent] = []
+        for unrouted in outcome.unrouted:
+            if unrouted.asked_for is not None:
+                return None
+            ways = straight(self._graph, source_id=source_id, message=self._looked_at(source_id, unrouted))
+            if ways is None:
+                return None
+            sent.append(Sent(unrouted.data, None, ways.targets, tuple(ways.fan_ins), unrouted.due))
+        return outcome.effects.routed(tuple(sent))
 
     async def _routed(self, outcome: Done, told: list[WorkflowEvent[Any]]) -> Effects:
         source_id = outcome.effects.activation.executor_id
@@ -46,10 +64,7 @@ class Folding:
         )
 
     async def _sent(self, source_id: str, unrouted: Unrouted, told: list[WorkflowEvent[Any]]) -> Sent:
-        asked_for, message = unrouted.asked_for, unrouted.message
-        if source_id in self._graph.asking:
-            # Users' code must see the value as it was fixed, and not as it is now.
-            message = self._values.give(unrouted.data)
+        asked_for, message = unrouted.asked_for, self._looked_at(source_id, unrouted)
         routing = await route(self._graph, source_id=source_id, target_id=asked_for, message=message)
         if routing.undelivered is not None:
             if self._graph.rules.undelivered == "error":
@@ -57,6 +72,10 @@ class Folding:
             data = UndeliveredMessage(unrouted.message, source_id, asked_for, routing.undelivered)
             told.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
         return Sent(unrouted.data, asked_for, routing.targets, routing.fan_ins, unrouted.due)
+
+    def _looked_at(self, source_id: str, unrouted: Unrouted) -> Any:
+        """Users' code must see the value as it was fixed, and not as it is now."""
+        return self._values.give(unrouted.data) if source_id in self._graph.asking else unrouted.message
 
     def _conflicts(self, effects: Sequence[Effects]) -> list[WorkflowEvent[Any]]:
         """The warnings about keys that several executors wrote. Raises StateConflictError where that is an error."""
@@ -76,6 +95,8 @@ class Folding:
         for outcome in outcomes:
             for place, values in outcome.updates.items():
                 updates.setdefault(place, []).extend(values)
+        if not updates:
+            return updates
         merged = {place: self._reduced(before, place, values) for place, values in updates.items()}
         return {place: value for place, value in merged.items() if value is not None}
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.checkpoint.codec import Encoded
 from perdure.checkpoint.documents import with_parts
-from perdure.checkpoint.journal import JournalReader, JournalWriter
+from perdure.checkpoint.journal import JournalReader, JournalWriter, stored_of
 from perdure.checkpoint.values import Kept, as_kept
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
     from perdure.events import CheckpointInfo
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOTHING: Mapping[str, Collection[str]] = MappingProxyType({})
 _CHILD = "child"
 TRACE = "trace"
 """The span of the life that has written since the head."""
@@ -143,13 +145,15 @@ class RunJournal:
         self.writer = JournalWriter(codec)
         self.entries: dict[str, Kept] = {}
         self._head: str | None = None
+        self.before: Snapshot | None = None
+        """What the head was made of, if that is known."""
         self._noted: list[JournalRecord] = []
         """What the store was not given yet."""
         self._writing: asyncio.Task[None] | None = None
 
-    async def open(self, head: str) -> None:
+    async def open(self, head: str, before: Snapshot | None = None) -> None:
         """Read what an earlier life has finished since the head."""
-        self._head = head
+        self._head, self.before = head, before
         records = await self._store.journal(self._claim.run_id)
         refs = [ref for record in records for ref in record.refs]
         parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
@@ -163,9 +167,9 @@ class RunJournal:
             for record in records
         }
 
-    def move(self, head: str) -> None:
+    def move(self, head: str, before: Snapshot | None = None) -> None:
         """The head has moved: what was noted is void."""
-        self._head = head
+        self._head, self.before = head, before
         self.entries = {}
         self._noted = []
 
@@ -184,20 +188,27 @@ class RunJournal:
         """Hand a record to the store without waiting for it."""
         self.note_all({key: encode})
 
-    def note_all(self, encoders: Mapping[str, Callable[[], Encoded]]) -> None:
-        """Hand records to the store, which keeps all of them or none, without waiting for it."""
+    def note_all(
+        self, encoders: Mapping[str, Callable[[], Encoded]], stored: Mapping[str, Collection[str]] = _NOTHING
+    ) -> None:
+        """Hand records to the store, which keeps all of them or none, without waiting for it.
+
+        `stored` are parts that the head has, by the key of a record which does not bring them: the head is there as
+        long as the record.
+        """
         try:
             encoded = {key: encode() for key, encode in encoders.items()}
         except EncodeError:
             # It can't be committed either, and the commit says why.
             return
-        self._noted += [self._entered(key, each) for key, each in encoded.items()]
+        self._noted += [self._entered(key, each, stored.get(key)) for key, each in encoded.items()]
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._write_noted())
 
-    def _entered(self, key: str, encoded: Encoded) -> JournalRecord:
+    def _entered(self, key: str, encoded: Encoded, stored: Collection[str] | None = None) -> JournalRecord:
         self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
-        return JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress=key != TRACE)
+        parts = tuple(encoded.beyond(stored.__contains__)) if stored else encoded.parts
+        return JournalRecord(key, encoded.text, encoded.refs, parts, is_progress=key != TRACE)
 
     async def _write_noted(self) -> None:
         """Write what was noted. What many have noted until the store has time for it is one write."""
@@ -280,8 +291,11 @@ class _JournalPart:
 
     def keep(self, finished: Mapping[str, Done]) -> None:
         """Note activations that have finished, all of them or none."""
-        encode = self._journal.writer.done
-        self._journal.note_all({f"{self._prefix}{home}": partial(encode, done) for home, done in finished.items()})
+        encode, before = self._journal.writer.done, self._journal.before
+        by_key = {f"{self._prefix}{home}": done for home, done in finished.items()}
+        # Of siblings that add to long values each record would have all of them, with every superstep.
+        stored = {} if before is None else {key: stored_of(done, before) for key, done in by_key.items()}
+        self._journal.note_all({key: partial(encode, done) for key, done in by_key.items()}, stored)
 
     def child(self) -> Snapshot | None:
         """A sub-workflow as an earlier life has left it."""

@@ -125,7 +125,7 @@ class StoreLedger:
         if self.head is None:
             return NoJournal()
         if not self._has_committed:
-            await self._journal.open(self.head.checkpoint_id)
+            await self._journal.open(self.head.checkpoint_id, self._writer.standing)
             self._link_lives()
         return self._journal.under("", {})
 
@@ -194,7 +194,7 @@ class StoreLedger:
         self._writer.stand(commit.manifest)
         self.head = commit.manifest
         self._has_committed = True
-        self._journal.move(commit.manifest.checkpoint_id)
+        self._journal.move(commit.manifest.checkpoint_id, self._writer.standing)
         self.position = commit.manifest.position
 
     def _timestamp(self) -> str:

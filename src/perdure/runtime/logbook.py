@@ -63,9 +63,12 @@ class Logbook:
     def _payload(self, kind: str, data: Any) -> None:
         """Tell with data what is kept without, unless the workflow records payloads."""
         event = WorkflowEvent(kind, data, executor_id=self._executor_id, origin=FRAMEWORK)
-        is_whole = self._around.graph.rules.record_payloads
-        self.tell(event, is_kept=is_whole)
-        if not is_whole and self._around.is_checkpointed:
+        if not self._around.is_checkpointed:
+            self._around.tell(event)
+        elif self._around.graph.rules.record_payloads:
+            self.tell(event)
+        else:
+            self._around.tell(event)
             self._entries.append(Told(kind, executor_id=self._executor_id))
 
     def failed(self, error: BaseException) -> WorkflowErrorDetails:
@@ -104,6 +107,8 @@ class Logbook:
 
     def told(self, outputs: Sequence[Output], requests: Sequence[Request]) -> tuple[Told, ...]:
         """What an activation that has ended told, with its outputs and requests as they were fixed."""
+        if not self._entries:
+            return ()
         return tuple([_resolved(entry, outputs, requests) for entry in self._entries])
 
     def rest(self) -> tuple[Told, ...]:

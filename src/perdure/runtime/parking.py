@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from perdure.graph.exits import require_no_exit
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
@@ -59,7 +61,14 @@ class Parking:
             waiter.cancel()
         if isinstance(error, asyncio.CancelledError):
             return self._is_ours(error, task)
-        if self._forgive(task) and error is None:
+        went_on = self.parked is not None
+        if went_on:
+            # Our cancellation is taken back.
+            self.parked = None
+            task.uncancel()
+        if error is not None:
+            require_no_exit(error)
+        elif went_on:
             raise RuntimeError(
                 f"the handler of executor {self._owner!r} went on after it was cancelled to let it wait; "
                 "let asyncio.CancelledError pass where you catch it"
@@ -78,14 +87,6 @@ class Parking:
                 f"something that the handler of executor {self._owner!r} waited for was cancelled; "
                 "catch asyncio.CancelledError where you await what you have cancelled"
             ) from error
-        return True
-
-    def _forgive(self, task: asyncio.Task[Any]) -> bool:
-        """Take our cancellation back, if there was one."""
-        if self.parked is None:
-            return False
-        self.parked = None
-        task.uncancel()
         return True
 
     @contextmanager

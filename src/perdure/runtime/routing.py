@@ -15,7 +15,7 @@ from perdure.typenames import type_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.graph.definition import Graph
+    from perdure.graph.definition import Graph, Ways
     from perdure.graph.edges import EdgeGroup
 
 
@@ -36,6 +36,20 @@ class _Verdict:
         self.fan_ins: list[str] = []
         self.refused: list[str] = []
         self.is_held_back = False
+
+
+def straight(graph: Graph, *, source_id: str, message: Any) -> Ways | None:
+    """Where a message goes that every target of its source can take, and about which nobody is asked; else None."""
+    ways, executors = graph.open_ways.get(source_id), graph.executors
+    if ways is None:
+        return None
+    for target_id in ways.targets:
+        if not accepts(executors[target_id], message):
+            return None
+    for target_id in ways.fan_ins.values():
+        if not accepts(executors[target_id], [message]):
+            return None
+    return ways
 
 
 async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:

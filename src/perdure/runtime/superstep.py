@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint.record import request_event
@@ -14,11 +15,12 @@ from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.attempts import Attempts
 from perdure.runtime.instances import has_hooks, load, saved_state
 from perdure.runtime.logbook import FRAMEWORK
+from perdure.runtime.narration import told_of
 from perdure.runtime.parking import has_failed, stop
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from perdure.graph.executor import Executor
     from perdure.kernel.effects import Activation
@@ -62,7 +64,10 @@ class Superstep:
     @property
     def outcomes(self) -> tuple[Done, ...]:
         """What the activations did, in plan order."""
-        return tuple([self._found[activation.key] for activation in self._activations])
+        found = self._found
+        if len(found) == 1:
+            return tuple(found.values())
+        return tuple([found[activation.key] for activation in self._activations])
 
     @property
     def has_ended(self) -> bool:
@@ -102,10 +107,11 @@ class Superstep:
     async def __aenter__(self) -> Self:
         if not self.is_stopped:
             create_task = asyncio.get_running_loop().create_task
-            self._lanes = [create_task(work) for work in self._work()]
-            self._running = self._lanes.copy()
-            for lane in self._lanes:
+            for work in self._work():
+                lane = create_task(work)
                 lane.add_done_callback(self._look)
+                self._lanes.append(lane)
+            self._running += self._lanes
         return self
 
     async def news(self) -> list[WorkflowEvent[Any]]:
@@ -128,17 +134,25 @@ class Superstep:
             self._let_others_act()
         return told
 
-    async def ended(self) -> None:
-        """Wait until all have ended, or until it was stopped. The first failure cancels the others, and is raised."""
+    async def ended(self, told: list[WorkflowEvent[Any]]) -> None:
+        """Wait until all have ended, or until it was stopped, and add to `told` what they tell.
+
+        The first failure cancels the others, which are awaited; then it is raised.
+        """
         while not self._is_over():
             await self._telling.wait()
-        await self._end()
+        if self._running or self._has_failed:
+            await self._end()
+        self._lanes = []
+        told += self._telling.told()
         if self._failed is not None:
             self._failed.result()
         if self._around.is_checkpointed:
             self._let_others_act()
 
     def _look(self, lane: asyncio.Task[None]) -> None:
+        if not self._lanes:
+            return  # all of them have been looked at
         self._has_failed = has_failed(lane) or self._has_failed
         if self._is_over():
             self._telling.wake()
@@ -170,20 +184,19 @@ class Superstep:
                 touched = {activation.executor_id for activation in self._activations}
                 await load(self._around.graph, self._around.snapshot, self._around.values, only=touched)
 
-    def _work(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def _work(self) -> Sequence[Coroutine[Any, Any, None]]:
+        executors = self._around.graph.executors
         if len(self._activations) == 1:
-            executor = self._around.graph.executors[self._activations[0].executor_id]
-            yield self._lane(executor, self._activations)
-            return
+            return (self._lane(executors[self._activations[0].executor_id], self._activations),)
         by_executor: dict[str, list[Activation]] = {}
         for activation in self._activations:
             by_executor.setdefault(activation.executor_id, []).append(activation)
-        for executor_id, activations in by_executor.items():
-            executor = self._around.graph.executors[executor_id]
-            if len(activations) > 1 and wiring(executor).max_concurrency > 1:
-                yield self._parallel_lane(executor, activations)
-            else:
-                yield self._lane(executor, activations)
+        return [self._lane_of(executors[name], activations) for name, activations in by_executor.items()]
+
+    def _lane_of(self, executor: Executor, activations: Sequence[Activation]) -> Coroutine[Any, Any, None]:
+        if len(activations) > 1 and wiring(executor).max_concurrency > 1:
+            return self._parallel_lane(executor, activations)
+        return self._lane(executor, activations)
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         left, last = activations, None
@@ -195,6 +208,8 @@ class Superstep:
             if self._around.is_checkpointed:
                 done = await self._kept(executor, done)
             self._finish(done)
+            if not self._around.is_checkpointed:
+                continue  # nobody would ever find what was noted
             if done.effects.suspension is not None:
                 continue  # what it has recorded goes into the checkpoint; another life enters it again
             if last is None or last.effects.activation.ordinal < activation.ordinal:
@@ -307,7 +322,7 @@ class Superstep:
     def _finish(self, done: Done) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
-        if self.has_ended:
+        if len(self._found) == len(self._activations):
             # The lane ends in this very turn of the loop: who waits for it need not wait to be told by its task.
             self._telling.wake()
 
@@ -324,7 +339,15 @@ class Superstep:
         if done.effects.suspension is not None or not has_hooks(executor):
             return done
         state = self._states[executor.id] = await saved_state(executor, self._around.values)
-        return _leaving(done, state, done.effects.child)
+        heavy = [WorkflowEvent("warning", each, origin=FRAMEWORK) for each in self._around.values.warnings()]
+        return _leaving(self._telling_also(done, heavy) if heavy else done, state, done.effects.child)
+
+    def _telling_also(self, done: Done, events: Sequence[WorkflowEvent[Any]]) -> Done:
+        """The same, with events that a later life must not lose."""
+        for event in events:
+            self._telling.tell(event)
+        told = (*done.effects.told, *(told_of(event, self._around.values) for event in events))
+        return Done(replace(done.effects, told=told), done.unrouted, done.updates)
 
 
 async def _slotted(slots: asyncio.Semaphore, attempts: Attempts) -> Done:

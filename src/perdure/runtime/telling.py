@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from perdure.events import WorkflowEvent
 
 
@@ -20,9 +22,9 @@ class Telling:
         self._events: list[WorkflowEvent[Any]] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, *events: WorkflowEvent[Any]) -> None:
-        """Hand on an event, or several."""
-        self._events += events
+    def tell(self, event: WorkflowEvent[Any]) -> None:
+        """Hand on an event."""
+        self._events.append(event)
         if self._is_live and self._waiter is not None:
             self.wake()
 
@@ -37,10 +39,7 @@ class Telling:
         events, self._events = self._events, []
         return events
 
-    async def wait(self) -> None:
+    def wait(self) -> Awaitable[None]:
         """Wait to be woken."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        return waiter

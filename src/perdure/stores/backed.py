@@ -10,6 +10,7 @@ from perdure.errors import WorkflowCheckpointException, WorkflowException
 from perdure.stores import watching
 from perdure.stores.backend import Backend, OfOneTenant, PendingCommit, PendingRecords
 from perdure.stores.carrying import Claiming, Owed, carried_out
+from perdure.stores.forking import watch_forks
 from perdure.stores.grouping import GroupWriter
 from perdure.stores.ids import require_checkpoint_id, require_run_id, require_tenant
 from perdure.stores.reading import Reading
@@ -67,6 +68,7 @@ class BackedStore(Reading[B]):
         self._collection: Future[int] | None = None
         self._owed = Owed()
         self._poller = watching.Poller(lambda: doer.do(_changes), pause)
+        watch_forks(self)
 
     @property
     def place(self) -> str:
@@ -173,7 +175,9 @@ class BackedStore(Reading[B]):
         await self._group.write(mine)
         if self._is_collection_due:
             self._is_collection_due = False
-            self._collect_soon()
+            # The write has had its end, whatever becomes of the collection. The next one that is due is tried again.
+            with contextlib.suppress(Exception):
+                self._collect_soon()
         if mine.error is not None:
             raise mine.error
 
@@ -181,6 +185,10 @@ class BackedStore(Reading[B]):
         """Begin a collection that nobody waits for, unless one is under way."""
         if self._collection is None or self._collection.done():
             self._collection = self._collector.post(_collect)
+
+    def forget_parent(self) -> None:
+        """Take note, in a forked child, that a collection which is under way is none of its own."""
+        self._collection = None
 
     def _write_all(self, backend: B, pending: Sequence[Pending]) -> None:
         """Write all of them, and wake those who wait for their runs."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import PartDamagedError
 from perdure.records import Part
+from perdure.stores.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,8 @@ class Besides:
         """The names that this process knows to outlast the machine, each with its file's inode."""
         self._shared: tuple[Stamp, Mapping[str, Part]] | None = None
         """The shared file that was read last: its parts are looked for one after the other."""
+        self._settled: dict[str, int] = {}
+        """The names that were settled, with all that their parts refer to, each with its file's inode."""
 
     def find(self, part_hash: str) -> Part | None:
         """The part of that hash, if it is here."""
@@ -59,6 +62,25 @@ class Besides:
         if new or any(self._lasting.get(part_hash) != inode for part_hash, inode in there.items()):
             self._disk.sync_directory(self._directory)
             self._remember(self._inodes(wanted))
+
+    def settle(self, roots: Iterable[str]) -> None:
+        """Let these parts last, as far as they are here, and all that they refer to, though nobody waited for them."""
+        if not self._disk.is_lazy:
+            return
+        waiting = list(dict.fromkeys(roots))
+        inodes: dict[str, int] = {}
+        for part_hash in waiting:
+            # The list grows while it is walked.
+            for found, inode in self._inodes([part_hash]).items():
+                if self._settled.get(found) != inode and found not in inodes:
+                    inodes[found] = inode
+                    waiting.extend(self.refs_of(found))
+        # Parts that were written together are one file.
+        files = {inode: self._path(part_hash) for part_hash, inode in inodes.items()}
+        settle(self._disk, *files.values())
+        if len(self._settled) > _REMEMBERED_MAX:
+            self._settled.clear()
+        self._settled.update(inodes)
 
     def _inodes(self, hashes: Iterable[str]) -> dict[str, int]:
         """Of these parts those that are here, each with its file's inode."""

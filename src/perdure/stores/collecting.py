@@ -2,8 +2,8 @@
 
 A collection has three stretches. It lists the parts that there are, and the files that may need some. It reads those
 files, one after the other, and what the parts refer to. And it removes the parts that nothing needs, some at a time. It
-holds the directory's lock for the listing, for each file of a run that could change under its hands, and for each of
-the removals; in between everybody else has his turn.
+holds the directory's lock for the listing, for a few files of runs at a time that could change under its hands, and for
+some of the removals; in between it rests so long that whoever waits has his turn.
 
 What is written meanwhile is noted (`protecting.py`) before it appears, with all that it refers to. So this is certain
 of a part that is removed: of the files that were listed none needs it, or is gone; and nothing that was written since
@@ -14,9 +14,11 @@ point, a collection leaves parts for the next one.
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perdure.stores.disk import LOCK_RETRY_SECONDS_MAX
 from perdure.stores.placing import closure
 from perdure.stores.runjournal import Stay
 
@@ -28,14 +30,22 @@ if TYPE_CHECKING:
     from perdure.stores.layout import Layout
 
 _REMOVED_AT_ONCE = 100
+_LOOKED_AT_AT_ONCE = 10
+_REST_SECONDS = 1.25 * LOCK_RETRY_SECONDS_MAX
+
+
+def _rest() -> None:
+    """Leave the lock free until each who waits for it has tried to have it."""
+    threading.Event().wait(_REST_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collecting:
-    """Collects parts. `lock` is the directory's."""
+    """Collects parts. `lock` is the directory's. Between two holds of it there is a `rest`."""
 
     layout: Layout
     lock: Callable[[], contextlib.AbstractContextManager[None]]
+    rest: Callable[[], None] = _rest
 
     def collect(self) -> int:
         """Remove the parts beside that nothing needs, and the files of runs that are void; the number of the parts."""
@@ -63,6 +73,8 @@ class Collecting:
         spared: set[str] = set()
         removed = 0
         for start in range(0, len(unneeded), _REMOVED_AT_ONCE):
+            if start:
+                self.rest()
             with self.lock():
                 noted = self.layout.protection.noted(number)
                 if noted is None:
@@ -96,6 +108,8 @@ class Collecting:
                 continue
             run_id = document.manifest.run_id
             if run_id not in forgotten:
+                if len(forgotten) % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
+                    self.rest()
                 forgotten[run_id] = self._forgotten(run_id)
             yield from needs(document, forgotten=forgotten[run_id])
 
@@ -108,15 +122,17 @@ class Collecting:
     def _of_runs(self) -> Iterator[str]:
         """What journals, inboxes and the events of forgotten checkpoints need. Those of runs that are void go."""
         files = self.layout
-        for each, look in (
-            (files.journals, self._of_journal),
-            (files.inboxes, self._of_inbox),
-            (files.events, self._of_events),
-        ):
-            for name in each.names():
-                with self.lock():
-                    roots = look(name)
-                yield from roots
+        looks = [
+            *((self._of_journal, name) for name in files.journals.names()),
+            *((self._of_inbox, name) for name in files.inboxes.names()),
+            *((self._of_events, name) for name in files.events.names()),
+        ]
+        for start in range(0, len(looks), _LOOKED_AT_AT_ONCE):
+            if start:
+                self.rest()
+            with self.lock():
+                roots = [look(name) for look, name in looks[start : start + _LOOKED_AT_AT_ONCE]]
+            yield from itertools.chain.from_iterable(roots)
 
     def _of_journal(self, name: str) -> set[str]:
         run, journal = self.layout.logs.named(name).current(), self.layout.journals.named(name)

@@ -43,6 +43,9 @@ class Committing:
         log, inbox = files.logs.of(claim.run_id), files.inboxes.of(claim.run_id)
         before = require(log.current(), claim, expected_head=commit.expected_head)
         rules.require_next(before.state, commit)
+        parent = before.state.rests_on
+        if parent is not None and not files.documents.exists(parent):
+            rules.require_whole(before.state, commit)
         if files.documents.exists(checkpoint_id):
             raise rules.exists_already(checkpoint_id)
         waiting = inbox.waiting(before)
@@ -124,6 +127,7 @@ class Committing:
         files, name = self.layout, log.path.name
         files.drop_journal(name)
         if consumed and not files.inboxes.named(name).waiting(after):
+            self.forgetting.settle(log, after)
             files.inboxes.named(name).drop()
         files.count_pruned(sum(1 for command in consumed if command.refs))
         if after.forgotten > before.forgotten:

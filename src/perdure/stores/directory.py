@@ -88,6 +88,7 @@ class FileBackend:
             files=files.events,
             protection=files.protection,
         )
+        self._proportion = keep.Proportion()
         self._gathering = Gathering(files)
         self._collecting = Collecting(layout=files, lock=self._lock)
         self._deleting = Deleting(layout=files, telling=self._telling)
@@ -381,10 +382,8 @@ class FileBackend:
     def is_collection_due(self) -> bool:
         # As of the last commit of this process, and so without a look at the disk.
         pruned = self._files.counter.last_pruned
-        if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
-            return False
         with self._errors():
-            return keep.is_collection_due(pruned=pruned, remaining=len(self._files.documents.names()))
+            return self._proportion.is_reached(pruned=pruned, count=lambda: len(self._files.documents.names()))
 
     def close(self) -> None:
         """Nothing is held between two operations."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.stores.durability import Durability
 
 LOCK_TIMEOUT_SECONDS = 30.0
-_LOCK_RETRY_SECONDS_MAX = 0.02
+LOCK_RETRY_SECONDS_MAX = 0.004
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # Not every system has the one that spares the file's times.
@@ -42,12 +42,19 @@ class Stamp:
 
 
 class Disk:
-    """The file system of this machine. With durability "os" nothing but `secure` waits for the disk itself."""
+    """The file system of this machine. With durability "os" little waits for the disk itself (`settling.py`)."""
 
-    _durability: Durability = "commit"
+    durability: Durability = "commit"
+    founded: tuple[Path, ...] = ()
+    """What all else stands in and nobody has waited for: new directories, and what says what they are."""
 
     def __init__(self, *, durability: Durability = "commit") -> None:
-        self._durability = durability
+        self.durability = durability
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether what was written need not be there after a power cut."""
+        return self.durability == "os"
 
     def boot_id(self) -> str:
         """Another one each time the machine starts; empty where the system does not tell."""
@@ -83,6 +90,8 @@ class Disk:
             self.make_directory(path.parent)
         path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
+        if self.is_lazy:
+            self.founded += (path,)
 
     def write_new(self, path: Path, data: bytes) -> None:
         """Write a file of that name and sync it. A file that has the name loses it and is not written to."""
@@ -112,6 +121,7 @@ class Disk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, and replace what had it."""
+        self._settle_before_replacing(source, target)
         source.replace(target)
 
     def remove(self, path: Path) -> None:
@@ -120,7 +130,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Let the names in a directory last."""
-        if self._durability == "commit":
+        if not self.is_lazy:
             self._sync_by_name(path)
 
     def secure(self, path: Path) -> None:
@@ -128,13 +138,18 @@ class Disk:
         self._sync_by_name(path)
         self._sync_by_name(path.parent)
 
+    def _settle_before_replacing(self, source: Path, target: Path) -> None:
+        """Let a file last that takes the place of one which may be on the disk already."""
+        if self.is_lazy and self.stamp(target):
+            self.secure(source)
+
     def _sync(self, descriptor: int, *, data_only: bool = False) -> None:
         """Wait for the disk. Every sync is a call of this."""
         (_sync_data if data_only else os.fsync)(descriptor)
 
     def _wait_for_data(self, descriptor: int) -> None:
         """Sync a file: what is in it and how long it is, its times not."""
-        if self._durability == "commit":
+        if not self.is_lazy:
             self._sync(descriptor, data_only=True)
 
     def _sync_by_name(self, path: Path) -> None:
@@ -253,6 +268,6 @@ def _lock(descriptor: int, path: Path) -> None:
                 ) from error
             time.sleep(pause)  # noqa: TID251 - no lock of the kernel waits for a limited time
             waited += pause
-            pause = min(2 * pause, _LOCK_RETRY_SECONDS_MAX)
+            pause = min(2 * pause, LOCK_RETRY_SECONDS_MAX)
         else:
             return

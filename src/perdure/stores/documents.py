@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from perdure.errors import CheckpointDamagedError
 from perdure.stores.document import decode, encode
 from perdure.stores.ids import file_name
+from perdure.stores.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +101,10 @@ class Documents:
         stamp = self._disk.stamp(target)
         if stamp:
             self._remember(stamp, document)
+
+    def settle(self, checkpoint_id: str) -> None:
+        """Let a checkpoint last that was not waited for when it appeared."""
+        settle(self._disk, self._path(checkpoint_id))
 
     def remove(self, checkpoint_id: str) -> None:
         """Let a checkpoint disappear. To last, `sync` has to follow."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import FullHistory
 from perdure.stores import retention as keep
+from perdure.stores.collecting import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +51,7 @@ class Forgetting:
         # Before anything is removed: what was removed earlier lasts by now, and its lines are not needed.
         log.shorten()
         self.telling.outlive(log, run, [document for _, document in doomed if document])
+        self.settle(log, run)
         pruned = 0
         for entry, _ in doomed:
             if self.layout.documents.holds(entry):
@@ -57,6 +59,19 @@ class Forgetting:
                 pruned += 1
             log.forget(entry.checkpoint_id)
         self.layout.count_pruned(pruned)
+
+    def settle(self, log: RunLog, run: RunLine) -> None:
+        """Let the run as it is last, where nobody waits for that: what it has come from is about to go."""
+        if not self.layout.is_lazy:
+            return
+        files, head = self.layout, run.state.record.head
+        document = files.documents.find(head) if head else None
+        if document:
+            files.besides.settle(needs(document))
+            files.documents.settle(document.manifest.checkpoint_id)
+        files.events.named(log.path.name).settle()
+        log.flush()
+        files.logs.settle(log)
 
     def _doomed(self, log: RunLog, run: RunLine) -> Iterator[tuple[LogEntry, Document | None]]:
         """What the retention lets go; a damaged checkpoint only if it told nothing."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.stores.backend import Backend
+from perdure.stores.forking import watch_forks
 from perdure.stores.jobs import end_all, fail_all
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class GroupWriter(Generic[B]):
         self._waiting: deque[_Waiting] = deque()
         self._gathering: asyncio.AbstractEventLoop | None = None
         """The loop that is about to hand in what waits. If another one is as well, the later of them finds nothing."""
+        watch_forks(self)
 
     async def write(self, mine: Pending) -> None:
         """Write it with all others that wait by then; how it ended, it knows itself.
@@ -71,8 +73,19 @@ class GroupWriter(Generic[B]):
     def hand_in(self) -> None:
         """Begin with what waits, as soon as what was begun before is done."""
         self._gathering = None
-        if self._waiting:
-            self._doer.post(self._write_waiting).add_done_callback(self._note_end)
+        if not self._waiting:
+            return
+        try:
+            job = self._doer.post(self._write_waiting)
+        except Exception as error:  # noqa: BLE001 - without a job nobody else would tell those who wait
+            _fail(self._take(), error)
+        else:
+            job.add_done_callback(self._note_end)
+
+    def forget_parent(self) -> None:
+        """Leave what waits to the parent of this process, which writes it."""
+        self._waiting.clear()
+        self._gathering = None
 
     def _write_waiting(self, backend: B) -> None:
         taken = self._take()

@@ -52,6 +52,8 @@ def _require(kind: str, value: str, length_max: int) -> None:
 
 def _leads_out(value: str) -> bool:
     """Whether an id is a way out of the directory that it would be kept in. Refused by stores without one, too."""
+    if "/" not in value and "\\" not in value:
+        return value == ".."
     path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
     return path != "/inside" and not path.startswith("/inside/")
 

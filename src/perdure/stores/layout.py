@@ -15,9 +15,11 @@ from perdure.stores.runfiles import RunFiles
 from perdure.stores.runinbox import RunInbox
 from perdure.stores.runjournal import RunJournal
 from perdure.stores.runlogs import ForkIndex, RunLogs, WorkflowIndex
+from perdure.stores.settling import strictly
 from perdure.stores.undertaking import Place, Undertakings
 
 if TYPE_CHECKING:
+    import contextlib
     from pathlib import Path
 
     from perdure.stores.disk import Disk
@@ -82,6 +84,15 @@ class Layout:
             _aside=aside,
         )
 
+    @property
+    def is_lazy(self) -> bool:
+        """Whether what was written need not be there after a power cut."""
+        return self._disk.is_lazy
+
+    def strictly(self) -> contextlib.AbstractContextManager[None]:
+        """Wait for all that is written in here, whatever is waited for otherwise."""
+        return strictly(self._disk)
+
     def drop_journal(self, name: str) -> None:
         """Remove the journal of that file name."""
         self.count_pruned(self.journals.named(name).drop())
@@ -123,6 +134,8 @@ def _require_format(disk: Disk, path: Path, *, lock: Path) -> None:
                 aside = path.with_suffix(".aside")
                 disk.write_new(aside, b"%d\n" % _FORMAT)
                 disk.rename(aside, path)
+                if disk.is_lazy:
+                    disk.founded += (path,)
                 return
     written = disk.read(path).strip().decode("ascii", "replace")
     if written != str(_FORMAT):
@@ -133,6 +146,5 @@ def _require_format(disk: Disk, path: Path, *, lock: Path) -> None:
 
 
 def _is_written(disk: Disk, path: Path) -> bool:
-    stamp = disk.stamp(path)
-    # A crash can leave it empty.
-    return stamp is not None and stamp.size > 0
+    # A crash can leave it empty, or nothing but zeros in it.
+    return disk.stamp(path) is not None and disk.read(path).strip(b"\0") != b""

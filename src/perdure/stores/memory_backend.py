@@ -101,6 +101,8 @@ class MemoryBackend:
         state = rules.require_claim(self._runs.get(claim.run_id), claim, expected_head=commit.expected_head)
         rules.require_head(state, commit.expected_head)
         rules.require_next(state, commit)
+        if state.rests_on is not None and self._checkpoints.get(state.rests_on) is None:
+            rules.require_whole(state, commit)
         self._checkpoints.require_new(commit.manifest.checkpoint_id)
         rules.require_done(self._inboxes.of(claim.run_id), commit)
         self._parts.put(commit.parts)

@@ -186,7 +186,7 @@ class Upkeep(Protocol):
         """Forget one checkpoint; False if there is none. The head moves to its newest remaining one.
 
         Journals that follow the checkpoint go with it. If it is the head, so do the commands that expect something
-        of it.
+        of it. A fork that has nothing but this checkpoint may then leave nothing out of its first commit.
         """
         ...
 

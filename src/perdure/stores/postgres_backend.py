@@ -92,8 +92,15 @@ class PostgresBackend(SqlBackend):
     def write(self, pending: Sequence[Pending]) -> None:
         # Whoever takes several runs takes them in the same order as the others. That of each run's own writes stays.
         ordered = sorted(pending, key=lambda each: each.claim.run_id)
+        is_unknown = False
+
+        def write_again() -> None:
+            nonlocal is_unknown
+            is_unknown = True
+            self._write_again(ordered)
+
         try:
-            self._steadily(lambda: self._write(ordered), again=lambda: self._write(ordered, again=True))
+            self._steadily(lambda: self._write(ordered), again=write_again)
         except (ConnectionLostError, ConflictError) as error:
             for each in pending:
                 each.error = write_error(each, error)
@@ -102,13 +109,20 @@ class PostgresBackend(SqlBackend):
                 ordered[0].error = write_error(ordered[0], error)
                 return
             # The server refuses one of them, and does not say which; the others must not suffer for it.
-            for each in ordered:
+            for each in self._unwritten(ordered) if is_unknown else ordered:
                 self.write([each])
 
-    def _write(self, pending: Sequence[Pending], *, again: bool = False) -> None:
-        if again:
-            self._write_again(pending)
-            return
+    def _unwritten(self, pending: Sequence[Pending]) -> Sequence[Pending]:
+        """Of writes whose outcome is not known, those that were not written."""
+
+        def look() -> Sequence[Pending]:
+            with self._database.errors(), self._postgres.transaction():
+                done = self._settled(pending)
+            return [each for each in pending if each not in done]
+
+        return self._steadily(look)
+
+    def _write(self, pending: Sequence[Pending]) -> None:
         with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(pending), pipelined=True):
             states = self._write_together(pending)
         self._known.note(states)

@@ -43,7 +43,7 @@ class Protection:
         if stamp.size > _SIZE_MAX:
             self.end()
             return
-        self._disk.write_at(self._path, stamp.size, lines.encoded({"refs": list(refs)}), sync=False)
+        lines.append(self._disk, self._path, {"refs": list(refs)}, sync=False)
 
     def noted(self, number: int) -> set[str] | None:
         """What was noted since the collection of that number began; None if it is not under way any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from perdure.records import HeadStatus, Retention
 
@@ -45,6 +46,7 @@ def forgets(retention: Retention) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=256)
 def moment(timestamp: str) -> float | None:
     """A timestamp as seconds since the epoch; None if it can't be read, and so never grows old."""
     try:
@@ -134,3 +136,23 @@ def is_older(moment: float | None, cutoff: float) -> bool:
 def is_collection_due(*, pruned: int, remaining: int) -> bool:
     """Whether enough was forgotten since the last collection; the work then stays in proportion."""
     return pruned >= max(PRUNED_BEFORE_COLLECTION_MIN, remaining)
+
+
+class Proportion:
+    """The same where it costs something to count what is left: that is done when it can make a difference.
+
+    A store that had so many checkpoints must forget as many before a collection is due, or have lost some otherwise,
+    which nobody notices before.
+    """
+
+    def __init__(self) -> None:
+        self._remaining = PRUNED_BEFORE_COLLECTION_MIN
+
+    def is_reached(self, *, pruned: int, count: Callable[[], int]) -> bool:
+        """Whether a collection is due."""
+        if pruned < self._remaining:
+            return False
+        remaining = count()
+        is_due = is_collection_due(pruned=pruned, remaining=remaining)
+        self._remaining = PRUNED_BEFORE_COLLECTION_MIN if is_due else remaining
+        return is_due

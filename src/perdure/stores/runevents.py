@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import EventBatch
 from perdure.stores import lineparts, lines
+from perdure.stores.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,11 @@ class RunEvents:
         self._disk.write_new(aside, b"".join(data[line.place.start : line.place.end] for line in kept.values()))
         self._disk.rename(aside, self._path)
         self._disk.sync_directory(self._path.parent)
+
+    def settle(self) -> None:
+        """Let what stands in the file last, though nobody waited for it when it was written."""
+        if self._disk.stamp(self._path):
+            settle(self._disk, self._path)
 
     def drop(self) -> None:
         """Remove the file, damaged or not."""

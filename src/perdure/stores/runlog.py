@@ -99,12 +99,15 @@ class RunLog:
             del self._unlogged[checkpoint_id]
 
     def _last_that_holds(self) -> RunLine | None:
+        lost: list[RunLine] = []
         for value in lines.backward(self._disk, self.path):
             line = from_json(value)
             if line.change == "commit" and not (line.newest and self._documents.holds(line.newest)):
+                lost.append(line)
                 continue
             if line.change == "deletion announced":
                 return self._with_deletion_settled(line)
+            _require_history(line, lost)
             return line
         return None
 
@@ -242,6 +245,17 @@ class RunLog:
             self._entries[entry.checkpoint_id] = entry
         if line.change == "deletion":
             self._entries.pop(line.subject or "", None)
+
+
+def _require_history(line: RunLine, lost: Sequence[RunLine]) -> None:
+    """Refuse a run without a checkpoint of which later lines tell that it had some.
+
+    The last one alone may be of a commit that did not come about, tried once or more often.
+    """
+    if line.state.record.position != rules.BEFORE_THE_FIRST:
+        return
+    if any(each.since or each.state.record.position != lost[0].state.record.position for each in lost):
+        raise CheckpointDamagedError(lost[0].subject or "", "its file is gone, and so is every other one of its run")
 
 
 def _next_id(line: RunLine) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.stores import lines
 from perdure.stores.ids import file_name
 from perdure.stores.runlog import RunLog
+from perdure.stores.settling import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,6 +58,10 @@ class RunLogs:
     def secure(self, log: RunLog) -> None:
         """Let a log last, also where nothing is synced otherwise."""
         self._disk.secure(log.path)
+
+    def settle(self, log: RunLog) -> None:
+        """Let a log last that was not waited for when it was written."""
+        settle(self._disk, log.path)
 
     def erase(self, log: RunLog) -> None:
         """Remove a log that says nothing worth keeping."""

@@ -54,6 +54,7 @@ class SqlBackend:
         self._inbox = self._tables.inbox
         self._archives = Archives(self._tables)
         self._known = KnownRuns()
+        self._proportion = keep.Proportion()
         self._tenants: dict[str, Self] = {}
 
     def of(self, tenant: str, *, founds: bool) -> Self:
@@ -333,10 +334,7 @@ class SqlBackend:
         if not self._tables.has_pruned:
             return False
         with self._database.errors():
-            pruned = self._tables.pruned()
-            if pruned < keep.PRUNED_BEFORE_COLLECTION_MIN:
-                return False
-            return keep.is_collection_due(pruned=pruned, remaining=self._tables.checkpoints.count())
+            return self._proportion.is_reached(pruned=self._tables.pruned(), count=self._tables.checkpoints.count)
 
     def close(self) -> None:
         self._database.close()

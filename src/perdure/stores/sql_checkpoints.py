@@ -30,6 +30,15 @@ class CheckpointTable:
             "checkpoint", checkpoint_id=checkpoint_id, **rows.named_after(checkpoint_id)
         ).fetchone()
 
+    def is_held(self, checkpoint_id: str) -> bool:
+        """Whether there is such a checkpoint; if so, nobody removes it before the transaction ends."""
+        return (
+            self._database.execute(
+                "hold_checkpoint", checkpoint_id=checkpoint_id, **rows.named_after(checkpoint_id)
+            ).fetchone()
+            is not None
+        )
+
     def manifest(self, checkpoint_id: str) -> Manifest:
         """A checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
         row = self.find(checkpoint_id)

@@ -33,7 +33,7 @@ class PartTable:
 
     def closure(self, roots: Iterable[str]) -> dict[str, bytes]:
         """The bytes of these parts and of all that they refer to. Raises PartDamagedError."""
-        return {row["hash"]: row["data"] for row in self._rows(roots)}
+        return {row["hash"]: _bytes(row["data"]) for row in self._rows(roots)}
 
     def whole(self, roots: Iterable[str]) -> Sequence[Part]:
         """The same parts with all that is known of them, but for those that are no bytes any more."""
@@ -62,3 +62,8 @@ class PartTable:
 
 def _hash(part: Part) -> str:
     return part.hash
+
+
+def _bytes(data: object) -> bytes:
+    """A damaged cell may hold anything. As bytes it is compared with its hash, like those that hold bytes."""
+    return data if isinstance(data, bytes) else str(data).encode("utf-8", "surrogateescape")

@@ -64,6 +64,8 @@ class Group:
         """The runs as this leaves them."""
         self._parts: dict[str, Part] = {}
         self._checkpoints: list[dict[str, object]] = []
+        self._ids: set[str] = set()
+        """Those of the checkpoints, which the database knows of only when all are put."""
         self._batches: list[dict[str, object]] = []
         self._pruned = 0
 
@@ -88,11 +90,19 @@ class Group:
         times = Counter(each.claim.run_id for each in pending)
         known: list[tuple[PendingCommit, rules.RunState]] = []
         left: list[Pending] = []
+        ids: set[str] = set()
         for each in pending:
             state = self._known_before(each) if times[each.claim.run_id] == 1 else None
-            if state is None or not isinstance(each, PendingCommit) or each.commit.taken:
+            if (
+                state is None
+                or state.rests_on is not None
+                or not isinstance(each, PendingCommit)
+                or each.commit.taken
+                or each.commit.manifest.checkpoint_id in ids
+            ):
                 left.append(each)
             else:
+                ids.add(each.commit.manifest.checkpoint_id)
                 known.append((each, state))
         for (each, state), row in zip(known, self._commit(known), strict=True):
             if row is None:
@@ -134,6 +144,10 @@ class Group:
         commit = pending.commit
         state = self._found(pending)
         rules.require_next(state, commit)
+        if state.rests_on is not None and not self._tables.checkpoints.is_held(state.rests_on):
+            rules.require_whole(state, commit)
+        if commit.manifest.checkpoint_id in self._ids:
+            raise rules.exists_already(commit.manifest.checkpoint_id)
         rules.require_done(self._tables.inbox.among(pending.claim.run_id, commit.taken), commit)
         (row,) = self._commit([(pending, state)])
         if row is None:
@@ -179,6 +193,7 @@ class Group:
 
     def _add(self, state: rules.RunState, commit: Commit) -> None:
         """Note what the commit adds to the other tables."""
+        self._ids.add(commit.manifest.checkpoint_id)
         self._checkpoints.append(
             rows.of_checkpoint(commit.manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
         )

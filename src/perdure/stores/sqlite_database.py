@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import sqlite3
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.stores.statements import migrations, named_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -25,6 +28,9 @@ BUSY_TIMEOUT_SECONDS = 30.0
 """How long a connection waits while another one writes."""
 
 _BUSY_RETRY_SECONDS = 0.02
+
+_COMMENT = re.compile(r"--.*")
+_NAME = re.compile(r":(\w+)")
 
 _PAGE_SIZE = 1024
 """Of new files. A commit touches eight pages or so, whole ones: with larger pages it writes three times as much."""
@@ -46,7 +52,7 @@ class SqliteDatabase:
         self.path = path
         self.durability: Durability = "commit"
         self._synchronous = ""
-        self._statements = named_statements("sqlite")
+        self._statements = _statements()
         # Versions of the data mean something to the connection that gave them, and to no other.
         self._connected = object()
         with self.errors():
@@ -88,18 +94,20 @@ class SqliteDatabase:
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         """Run the statement of that name."""
-        return self._connection.execute(self._statements[name], parameters)
+        statement = self._statements[name]
+        return self._connection.execute(statement.text, statement.places(parameters))
 
     def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
         """Run it once for each of them."""
-        self._connection.executemany(self._statements[name], rows)
+        statement = self._statements[name]
+        self._connection.executemany(statement.text, [statement.places(row) for row in rows])
 
     def execute_each(
         self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
     ) -> Sequence[sqlite3.Row | None]:
         """Run for each row its statement; of each the only row that it gives, if it gives one."""
-        texts = [self._statements[name] for name in names]
-        return [_only(self._connection.execute(text, row)) for text, row in zip(texts, rows, strict=True)]
+        run, statements = self._connection.execute, [self._statements[name] for name in names]
+        return [_only(run(each.text, each.places(row))) for each, row in zip(statements, rows, strict=True)]
 
     def number(self, name: str, /, **parameters: object) -> int:
         """The single number that a statement gives."""
@@ -146,6 +154,29 @@ class SqliteDatabase:
         if mode != self._synchronous:
             self._connection.execute("PRAGMA synchronous = FULL" if mode == "FULL" else "PRAGMA synchronous = NORMAL")
             self._synchronous = mode
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A statement whose values are numbered, and what puts named ones into that order.
+
+    sqlite3 asks for the name of each value each time, which takes as long as the statements of a commit do.
+    """
+
+    text: str
+    places: Callable[[Mapping[str, object]], tuple[object, ...]]
+
+
+@functools.cache
+def _statements() -> Mapping[str, _Statement]:
+    return {name: _numbered(text) for name, text in named_statements("sqlite").items()}
+
+
+def _numbered(text: str) -> _Statement:
+    bare = _COMMENT.sub("", text)
+    names = list(dict.fromkeys(_NAME.findall(bare)))
+    numbered = _NAME.sub(lambda found: f"?{names.index(found[1]) + 1}", bare)
+    return _Statement(numbered, lambda values: tuple([values[name] for name in names]))
 
 
 @contextlib.contextmanager

@@ -95,7 +95,10 @@ class Transferring:
             checkpoint_id = checkpoint.manifest.checkpoint_id
             if checkpoint_id not in replaced and self.layout.documents.exists(checkpoint_id):
                 raise rules.exists_already(checkpoint_id)
-        files = Restoring(self.layout, archive).files()
+        with self.layout.strictly():
+            files = Restoring(self.layout, archive).files()
+        # Those that were here already nobody may have waited for.
+        self.layout.besides.settle(part.hash for part in archive.parts)
         self._undertake(log, files)
         self.layout.count_pruned(len(replaced))
 

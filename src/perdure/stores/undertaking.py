@@ -1,7 +1,8 @@
 """A change of many files of a directory that happens as a whole.
 
 What is to appear is written aside, and then a plan that says what becomes of it. From then on the change has happened:
-whoever comes next carries out what a crash has left undone. Aside without a plan is nothing.
+whoever comes next carries out what a crash has left undone. Aside without a plan is nothing. All of it is waited for,
+whatever is waited for otherwise: of a run that has moved, the other copy is closed or removed then.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType
 
 from perdure.stores import lines
+from perdure.stores.settling import strictly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,11 +44,12 @@ class Undertakings:
 
     def undertake(self, files: Sequence[tuple[Target, bytes]], *, removed: Iterable[Target]) -> None:
         """Remove some files and let others appear, in the place of any of their names, all of it or nothing."""
-        self.remove_asides()
-        for number, (_, data) in enumerate(files):
-            self._disk.write_new(self._aside(number), data)
-        self._disk.sync_directory(self._directory)
-        self._write_plan([target for target, _ in files], list(removed))
+        with strictly(self._disk):
+            self.remove_asides()
+            for number, (_, data) in enumerate(files):
+                self._disk.write_new(self._aside(number), data)
+            self._disk.sync_directory(self._directory)
+            self._write_plan([target for target, _ in files], list(removed))
         self.finish()
 
     @property
@@ -56,6 +59,10 @@ class Undertakings:
 
     def finish(self) -> None:
         """Carry out the plan. To do so again does no harm as long as it stands."""
+        with strictly(self._disk):
+            self._carry_out()
+
+    def _carry_out(self) -> None:
         (plan,), _ = lines.forward(self._disk, self._directory / _PLAN)
         files = [_target(value) for value in plan["files"]]
         removed = [_target(value) for value in plan["removed"]]

@@ -28,6 +28,8 @@ from perdure.stores.disk import Disk, Stamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from perdure.stores.durability import Durability
+
 NOTHING_SURVIVES: Final = 0
 """The seed of a crash that keeps what was synced and no more."""
 
@@ -83,7 +85,8 @@ class SimulatedDisk(Disk):
     these moments is one at which a machine can go down.
     """
 
-    def __init__(self, *, before_change: Callable[[], None] | None = None) -> None:
+    def __init__(self, *, before_change: Callable[[], None] | None = None, durability: Durability = "commit") -> None:
+        super().__init__(durability=durability)
         self._before_change = before_change or _nothing
         self._root = _Directory()
         self._unsynced: list[_Naming] = []
@@ -94,7 +97,7 @@ class SimulatedDisk(Disk):
 
     def crash(self, seed: int) -> SimulatedDisk:
         """The disk as a machine finds it that went down just now. This one stays as it is."""
-        crash, disk = _Crash(seed), SimulatedDisk()
+        crash, disk = _Crash(seed), SimulatedDisk(durability=self.durability)
         disk._root = crash.left_of(self._root, self._unsynced)
         disk._numbers = crash.numbers
         disk._starts = self._starts + 1
@@ -117,6 +120,10 @@ class SimulatedDisk(Disk):
 
     @override
     def sync_directory(self, path: Path) -> None:
+        if not self.is_lazy:
+            self._sync_names(path)
+
+    def _sync_names(self, path: Path) -> None:
         self._before_change()
         directory = self._directory(path)
         for naming in list(self._unsynced):
@@ -125,8 +132,11 @@ class SimulatedDisk(Disk):
 
     @override
     def secure(self, path: Path) -> None:
-        self.sync_file(path)
-        self.sync_directory(path.parent)
+        if isinstance(self._find(path), _Directory):
+            self._sync_names(path)
+        else:
+            self.sync_file(path)
+        self._sync_names(path.parent)
 
     @override
     def stamp(self, path: Path) -> Stamp | None:
@@ -153,20 +163,23 @@ class SimulatedDisk(Disk):
         self._before_change()
         self._name({path: _Directory()})
         self.sync_directory(path.parent)
+        if self.is_lazy:
+            self.founded += (path,)
 
     @override
     def write_new(self, path: Path, data: bytes) -> None:
         self.remove(path)
         self._before_change()
         self._write(self._create(path), _Write(0, data))
-        self.sync_file(path)
+        if not self.is_lazy:
+            self.sync_file(path)
 
     @override
     def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
         self._before_change()
         found = self._find(path)
         self._write(found if isinstance(found, _File) else self._create(path), _Write(offset, data))
-        if sync:
+        if sync and not self.is_lazy:
             self.sync_file(path)
 
     @override
@@ -178,6 +191,7 @@ class SimulatedDisk(Disk):
 
     @override
     def rename(self, source: Path, target: Path) -> None:
+        self._settle_before_replacing(source, target)
         self._before_change()
         self._name({source: None, target: self._file(source)})
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import CheckpointNotFoundError, ClaimLostError, StaleHeadError
+from perdure.errors import CheckpointNotFoundError, ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.testing.stores.driver import RunDriver, raw_part, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop
 
@@ -94,6 +94,26 @@ class ForkConformance(StoreSuite):
         fork.claim = await store.claim("f")
         await fork.commit()
         assert (await fork.record()).head == "f@0"
+
+    @in_a_loop
+    async def test_a_fork_whose_parent_is_gone_has_to_write_all_that_it_needs(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        leaf = text_part("leaf")
+        parts = {"small": text_part("small", leaf), "large": raw_part(b"large" * 20_000)}
+        source = await RunDriver.start(store, clock, "r")
+        await source.commit(parts, leaf)
+        await source.commit()
+        fork = await RunDriver.start(store, clock, "f", parent="r@0")
+        await store.delete("r@0")
+        await store.collect()
+        whole = replace(fork.next_commit(parts), parts=(*parts.values(), leaf))
+        for left_out in whole.parts:
+            present = tuple(part for part in whole.parts if part is not left_out)
+            with pytest.raises(WorkflowCheckpointException, match="'r@0', from which it was forked, was deleted"):
+                await fork.write(replace(whole, parts=present))
+        await fork.write(whole)
+        assert await contents_of(store, "f@0") == {path: part.data for path, part in parts.items()}
 
     @in_a_loop
     async def test_a_fork_needs_not_write_what_its_parent_has(self, store: Store, clock: ManualClock) -> None:

@@ -316,6 +316,10 @@ DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <
 -- name: checkpoint
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
 
+-- name: hold_checkpoint
+-- Nobody removes it before the transaction ends.
+SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s FOR KEY SHARE;
+
 -- name: checkpoints
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s ORDER BY sequence;
 

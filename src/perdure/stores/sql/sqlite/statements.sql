@@ -338,6 +338,14 @@ UNION ALL
 SELECT * FROM checkpoints INDEXED BY checkpoints_by_name
 WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id AND checkpoint_id <> run_id || '@' || position;
 
+-- name: hold_checkpoint
+-- The same, to see that it is there. Nobody else writes before the transaction ends.
+SELECT 1 FROM checkpoints
+WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :checkpoint_id
+UNION ALL
+SELECT 1 FROM checkpoints INDEXED BY checkpoints_by_name
+WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id AND checkpoint_id <> run_id || '@' || position;
+
 -- name: checkpoints
 SELECT * FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
 

@@ -1,0 +1,70 @@
+"""A run that nobody streams tells the same, a whole superstep at a time."""
+
+from typing import Any
+
+from tests.workflow.nodes import ending, passing, told
+
+from perdure import Executor, FailedMessage, WorkflowBuilder, WorkflowContext, WorkflowEvent, WorkflowExecutor, handler
+from perdure.checkpoint.values import LiveValues
+from perdure.kernel.moves import begin_turn
+from perdure.kernel.snapshot import Snapshot
+from perdure.runtime.driver import Driver
+from perdure.runtime.ledger import NoLedger
+
+
+class Breaking(Executor):
+    """Yields, and fails."""
+
+    @handler
+    async def handle(self, message: int, ctx: WorkflowContext[int, int]) -> None:
+        await ctx.yield_output(message)
+        raise ValueError("broken")
+
+
+class Mourner(Executor):
+    """Is told of failures."""
+
+    @handler
+    async def handle(self, failed: FailedMessage, ctx: WorkflowContext[int, str]) -> None:
+        await ctx.yield_output(failed.error.message)
+
+
+def driver(*, streaming: bool) -> Driver:
+    a, b = passing("a"), ending("b")
+    graph = WorkflowBuilder(start_executor=a).add_edge(a, b).build().graph
+    values = LiveValues()
+    snapshot = begin_turn(Snapshot(), target_id="a", value=values.fix(1, "message"))
+    return Driver(
+        graph=graph,
+        snapshot=snapshot,
+        values=values,
+        ledger=NoLedger(),
+        scope_id="run",
+        is_checkpointed=False,
+        streaming=streaming,
+    )
+
+
+async def batches_of(driver: Driver) -> list[list[WorkflowEvent[Any]]]:
+    return [batch async for batch in driver.supersteps()]
+
+
+async def test_each_superstep_is_one_batch() -> None:
+    batches = await batches_of(driver(streaming=False))
+    assert [(batch[0].type, batch[-1].type) for batch in batches] == [("superstep_started", "superstep_completed")] * 2
+
+
+async def test_the_events_are_those_of_a_stream_in_the_same_order() -> None:
+    live = [event for batch in await batches_of(driver(streaming=True)) for event in batch]
+    whole = [event for batch in await batches_of(driver(streaming=False)) for event in batch]
+    assert told(whole) == told(live)
+
+
+async def test_what_a_sub_workflow_told_before_it_failed_is_told() -> None:
+    inner = WorkflowBuilder(start_executor=Breaking("inner")).build()
+    outer = WorkflowExecutor(inner, id="outer", on_error=Mourner("mourner"))
+    result = await WorkflowBuilder(start_executor=outer).build().run(1)
+    assert [event.data.type for event in result if event.type == "sub_workflow"] == [
+        *("superstep_started", "executor_invoked", "output", "executor_failed")
+    ]
+    assert result.get_outputs() == ["broken"]
