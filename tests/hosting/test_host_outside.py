@@ -68,6 +68,26 @@ async def test_a_run_that_asks_rests_and_goes_on_when_it_is_answered(storage: St
     assert (told.get_final_state(), told.get_outputs()) == (WorkflowRunState.IDLE, ["tea: yes (1)"])
 
 
+async def test_a_run_that_went_on_while_it_was_looked_at_is_not_taken_to_rest(storage: Storage) -> None:
+    async with office_host(storage) as host:
+        run = await host.start("office", "tea", run_id="tea")
+        await run.result()
+        answers = [{"about tea": "yes"}]
+
+        async def inbox(real: Any, run_id: str) -> Any:
+            """The inbox, read after an answer has come and was taken in."""
+            if answers:
+                await run.respond(answers.pop())
+                await until(host, run_id, "idle")
+            return await real(run_id)
+
+        looking = Host(wrapped(storage, inbox=inbox))
+        looking.register(office)
+        reader = await looking.run("tea")
+        told = await reader.result()
+    assert (told.get_final_state(), told.get_outputs()) == (WorkflowRunState.IDLE, ["tea: yes (1)"])
+
+
 async def test_requests_are_listed_by_run_by_workflow_and_all(storage: Storage) -> None:
     async with office_host(storage) as host:
         for text in ("tea", "milk"):

@@ -86,12 +86,14 @@ class RunReader:
             case "cancelled":
                 return True
             case "idle":
-                return not await self._store.inbox(record.run_id)
+                rests = not await self._store.inbox(record.run_id)
             case "waiting":
                 is_due = record.wake_at is not None and record.wake_at <= now(self._storage.clock)
-                return not is_due and all(map(_begins_a_turn, await self._store.inbox(record.run_id)))
+                rests = not is_due and all(map(_begins_a_turn, await self._store.inbox(record.run_id)))
             case "running" | "sleeping":
                 return False
+        # A command that is not in the inbox any more may be what has moved the head since it was read.
+        return rests and (await self.record(record.run_id)).head == record.head
 
     async def _status(self, record: RunRecord) -> HeadStatus:
         """Where a run stands. A fork that has no checkpoint yet stands where its parent does."""
