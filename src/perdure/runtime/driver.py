@@ -120,6 +120,7 @@ class Driver:
                 try:
                     await self._whole_superstep(events)
                 except Exception:
+                    # What it told before it failed is told first, as to somebody who streams.
                     yield events
                     raise
                 yield events
