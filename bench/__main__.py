@@ -100,17 +100,24 @@ def _samples(
 
 
 class _Progress:
-    """Says what is under way. Nothing is drawn while it is measured, for that would be counted as written."""
+    """Says what is under way: to a terminal each thing, to a log each round.
+
+    Nothing is drawn while it is measured, for that would be counted as written.
+    """
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
+        self._round: int | None = None
 
     def __call__(self, number: int, entry: Entry) -> None:
         stage = f"round {number} of {self._rounds}" if number else "warming up"
-        line = f"{stage}: {entry.work.title}, {entry.peer.name}, {entry.store.value}"
         if sys.stderr.isatty():
+            line = f"{stage}: {entry.work.title}, {entry.peer.name}, {entry.store.value}"
             sys.stderr.write(f"\r\x1b[K{line[:110]}")
-            sys.stderr.flush()
+        elif number != self._round:
+            sys.stderr.write(f"{stage}\n")
+        self._round = number
+        sys.stderr.flush()
 
 
 def _page(
