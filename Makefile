@@ -16,7 +16,7 @@ export PIP_ROOT_USER_ACTION := ignore
 .PHONY: help demo test soak check lint types layers bench clean
 
 help:
-	@echo "make demo    kill a workflow, resume it in a new process, compare: under a minute"
+	@echo "make demo    kill agents in their turns, resume in a new process, compare: under a minute"
 	@echo "make test    run the tests"
 	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left;"
 	@echo "             then kill and freeze hosts with 200 runs on them, a minute for each store"

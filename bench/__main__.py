@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _SPREAD_OF_A_BUSY_MACHINE = 0.5
 _PICTURE = "history.svg"
-_WIDTH_OF_A_LOG = 140
+_WIDTH_OF_A_LOG = 160
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ def aims(results: Results, footprints: Sequence[Footprint | Refusal]) -> list[Ai
         *_ballast(results),
         *_crowd(results),
         *_install(results, footprints),
+        *_conversation(results),
     ]
 
 
@@ -93,10 +94,8 @@ def _bytes_of_history(results: Results, line: Line, what: str) -> Iterator[Aim]:
 
 def _growth(line: Line) -> float:
     """What the last quarter of the supersteps has written, measured by the first."""
-    quarter = max(1, len(line.points) // 4)
-    first = line.points[quarter - 1].written
-    last = line.points[-1].written - line.points[-1 - quarter].written
-    return last / max(1, first)
+    first, last = line.quarters
+    return last.written / max(1, first.written)
 
 
 def _resume(results: Results) -> Iterator[Aim]:
@@ -182,6 +181,26 @@ def _install(results: Results, footprints: Sequence[Footprint | Refusal]) -> Ite
         yield Aim("I", "packages", "below agent-framework's", f"{ours.packages}", ours.packages < theirs.packages, told)
         told = size(theirs.bytes)
         yield Aim("I", "size", "below agent-framework's", size(ours.bytes), ours.bytes < theirs.bytes, told)
+
+
+def _conversation(results: Results) -> Iterator[Aim]:
+    for key in ("J 250", "J 1000"):
+        others = [line for line in results.of(key) if _is_peer(line)]
+        for line in (line for line in results.of(key) if _is_ours(line)):
+            what = f"{line.entry.work.title}, {line.entry.store.value}"
+            growth, told = _growth(line), ", ".join(f"{_named(each)} {number(_growth(each))} x" for each in others)
+            measured = f"the last quarter {number(growth)} x the first"
+            yield Aim("J", what, f"writes the same in each turn ({_FLAT} x)", measured, growth <= _FLAT, told)
+            # Whatever library it is, it hands the model all that was said before. So this is told and not judged.
+            told = ", ".join(f"{_named(each)} {number(_slowdown(each))} x" for each in others)
+            measured = f"a turn takes {number(_slowdown(line))} x the time"
+            yield Aim("J", what, "", measured, is_met=None, peer=told)
+
+
+def _slowdown(line: Line) -> float:
+    """What a turn of the last quarter takes, measured by one of the first."""
+    first, last = line.quarters
+    return last.seconds / first.seconds
 
 
 def _best(results: Results, key: str, store: Store | None) -> Line | None:

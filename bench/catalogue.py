@@ -10,6 +10,7 @@ from bench.peers.limits import limits
 from bench.peers.machine import Machine
 from bench.peers.perdure import PerdureLog
 from bench.works.ballast import Load
+from bench.works.conversation import Conversation
 from bench.works.crowd import Crowd
 from bench.works.fan import Fan
 from bench.works.history import History
@@ -54,6 +55,8 @@ def works(pythons: Mapping[str, Path]) -> list[Work]:
         *(Load(f"G {ballast.name.lower()}", _DURABLE, ballast, supersteps=10) for ballast in Ballast),
         Crowd("H", _DURABLE, runs=100, supersteps=50),
         Import("I", pythons),
+        Conversation("J 250", _ON_DISK, turns=250),
+        Conversation("J 1000", _ON_DISK, turns=1000),
     ]
 
 

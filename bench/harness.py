@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.server import Postgres
     from bench.work import Reading, Work
 
-_ROUNDS_MAX = ((8.0, 2), (1.5, 3))
+_ROUNDS_MAX = ((60.0, 1), (8.0, 2), (1.5, 3))
 """What takes longer than so many seconds is measured in so many rounds at most."""
 
 

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from bench.script import Script
+
 Run = Callable[[], Awaitable[int]]
 """The part that is timed. It gives a number by which the work can be seen to be done."""
 
 Tick = Callable[[], None]
-"""Called by an executor in each superstep, so that the way through a run can be seen."""
+"""Called in each superstep, or before each turn, so that the way through a run can be seen."""
 
 
 class Store(Enum):
@@ -152,6 +154,22 @@ class Crowds(Protocol):
 
     def crowd(self, runs: int, supersteps: int, place: Place) -> AbstractAsyncContextManager[Run]:
         """So many rings side by side. Gives the supersteps of all."""
+        ...
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """An agent that remembers what was said."""
+
+    def converses(self, turns: int, store: Store) -> bool:
+        """Whether it can go on for so many turns there, in a time that is worth waiting for."""
+        ...
+
+    def conversation(self, script: Script, tick: Tick, place: Place) -> AbstractAsyncContextManager[Run]:
+        """A run for each question, of which all is kept before the next begins; `bench.script.Model` answers.
+
+        Gives the characters of the whole conversation: those that the model was shown in the last turn, and its answer.
+        """
         ...
 
 

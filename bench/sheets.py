@@ -25,6 +25,7 @@ LEGEND: Final = (
     ("x machine", "how many times as long as the bare machine, compared within each round."),
     ("written", "the bytes of all write calls of the process, and of the database server that works for it."),
     ("stored", "the bytes that the store holds in the end."),
+    ("a turn's time, a turn writes", "from the first quarter of the conversation to its last."),
     (
         "checkpoint",
         (
@@ -95,6 +96,7 @@ def _sheet(work: Work, lines: list[Line], baseline: str) -> Sheet:
         ("x machine", [_times(line.floor) for line in lines]),
         ("written", ["" if line.written is None else size(line.written) for line in lines]),
         ("stored", ["" if line.stored is None else size(line.stored) for line in lines]),
+        *(_of_turns(lines) if work.unit == "conversation" else ()),
         ("checkpoint", [_kept(line.entry.durability) for line in lines]),
     ]
     # A column that says nothing of this work is left out.
@@ -103,6 +105,12 @@ def _sheet(work: Work, lines: list[Line], baseline: str) -> Sheet:
     rows = tuple(zip(*(cells for _, cells in shown), strict=True))
     letter = work.key.split()[0]
     return Sheet(f"{letter}: {work.title}", tuple(name for name, _ in shown), rows, strong)
+
+
+def _of_turns(lines: list[Line]) -> Iterator[tuple[str, list[str]]]:
+    ends = [line.quarters for line in lines]
+    yield "a turn's time", [f"{duration(first.seconds)} to {duration(last.seconds)}" for first, last in ends]
+    yield "a turn writes", [f"{size(first.written)} to {size(last.written)}" for first, last in ends]
 
 
 def _times(ratio: float | None) -> str:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarter:
+    """What one superstep, or turn, took in a quarter of a run."""
+
+    seconds: float
+    written: float
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """What an entry took over all rounds, for one unit."""
 
@@ -37,6 +45,21 @@ class Line:
     def spread(self) -> float:
         """From the fastest to the slowest round, as a part of the median."""
         return (self.slowest - self.fastest) / self.median
+
+    @property
+    def quarters(self) -> tuple[Quarter, Quarter]:
+        """The first and the last quarter of a run that was looked at on its way."""
+        quarter = max(1, len(self.points) // 4)
+        before = self.points[-1 - quarter] if len(self.points) > quarter else _BEGINNING
+        return _between(_BEGINNING, self.points[quarter - 1]), _between(before, self.points[-1])
+
+
+_BEGINNING = Point(0, 0.0, 0)
+
+
+def _between(start: Point, end: Point) -> Quarter:
+    passed = end.superstep - start.superstep
+    return Quarter((end.seconds - start.seconds) / passed, (end.written - start.written) / passed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""A run that is killed half-way with SIGKILL and goes on in a new process, from one SQLite file.
+"""Agents that are killed half-way with SIGKILL and go on in a new process, from one SQLite file.
 
     python examples/demo.py
 
-No service, no API key. The program starts itself as a worker, kills the worker, and starts it again with the very same
-command. The worker asks for a run by its id: the first time that starts it, the second time it goes on.
+No service, no API key: the model follows a script, all else is real. The program starts itself as a worker, kills the
+worker in the middle of two agents' turns, and starts it again with the very same command. Then a person has to approve
+a call: another process, which has nothing but the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,78 +23,142 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from perdure import Executor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext, executor, handler
+from perdure import (
+    Agent,
+    AgentExecutorRequest,
+    AgentExecutorResponse,
+    Message,
+    SqliteCheckpointStorage,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+    tool,
+)
+from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-SECONDS_BY_CHAPTER = {
-    "the question": 0.2,
-    "what is known": 0.3,
-    "the method": 0.4,
-    "the findings": 1.5,
-    "what follows": 1.6,
-    "the summary": 1.7,
+    from perdure import WorkflowRunResult
+    from perdure.testing import Reply
+
+RUN_ID = "report-1"
+TOPIC = "Write about bridges."
+FOUND = {
+    "history": "The bridge of Arkadiko has stood for 3300 years.",
+    "physics": "An arch turns its load into pressure, and stone bears pressure.",
+    "economy": "A bridge that stands costs less than two that fell.",
 }
-WRITTEN_BEFORE_THE_KILL = 3
-TICKS_BEFORE_THE_KILL = 6
+SECONDS = {"physics, model, 2nd call": 2.0, "economy, tool library": 2.0}
+SECONDS_ELSE = 0.2
+BACK_BEFORE_THE_KILL = 6
+TICKS_BEFORE_THE_KILL = 8
 TICK_SECONDS = 0.1
 
 
-@dataclass
-class Chapter:
-    """What a writer hands in."""
+class Outside:
+    """The world that calls are made to. It tells of each, as it begins and when it comes back."""
 
-    number: int
-    text: str
-
-
-class Writer(Executor):
-    """Writes one chapter. It takes its time, as a model would that is paid for every call."""
-
-    def __init__(self, number: int, subject: str, seconds: float, tell: Callable[[str, str], None]) -> None:
-        super().__init__(id=f"writer-{number}")
-        self._number = number
-        self._subject = subject
-        self._seconds = seconds
+    def __init__(self, tell: Callable[[str, str], None], pace: float) -> None:
         self._tell = tell
+        self._pace = pace
 
-    @handler
-    async def write(self, title: str, ctx: WorkflowContext[Chapter]) -> None:
-        for _ in range(round(self._seconds / TICK_SECONDS)):
-            self._tell("writing", self._subject)
-            await asyncio.sleep(TICK_SECONDS)
-        self._tell("written", self._subject)
-        await ctx.send_message(Chapter(self._number, f"{self._number}. {title}: {self._subject}"))
+    async def call(self, what: str) -> None:
+        for _ in range(round(SECONDS.get(what, SECONDS_ELSE) * self._pace / TICK_SECONDS) or 1):
+            self._tell("called", what)
+            await asyncio.sleep(TICK_SECONDS * self._pace)
+        self._tell("back", what)
+
+    def says(
+        self, what: str, reply: Callable[[Sequence[Message]], Reply]
+    ) -> Callable[[Sequence[Message], Mapping[str, Any]], Awaitable[Reply]]:
+        """A line of a script that takes its time."""
+
+        async def line(messages: Sequence[Message], _: Mapping[str, Any]) -> Reply:
+            await self.call(what)
+            return reply(messages)
+
+        return line
 
 
-@executor(id="editor")
-async def editor(topic: str, ctx: WorkflowContext[str]) -> None:
-    """Give every writer the title."""
-    await ctx.send_message(f"On {topic}")
+def researcher(subject: str, outside: Outside) -> Agent:
+    """An agent that asks its model, looks something up as told, and asks its model again."""
+
+    # Reading may be done again. What must not be, is told to the model as interrupted, unless a tool says otherwise.
+    @tool(if_interrupted="rerun")
+    async def library(query: str) -> str:
+        """Look something up."""
+        await outside.call(f"{subject}, tool library")
+        return FOUND[query]
+
+    client = ScriptedChatClient(
+        [
+            outside.says(f"{subject}, model, 1st call", lambda _: ToolCall("library", query=subject)),
+            outside.says(f"{subject}, model, 2nd call", lambda messages: str(messages[-1].contents[0].result)),
+        ]
+    )
+    return Agent(client, f"You know about {subject}.", name=subject, tools=[library])
 
 
-@executor(id="printer")
-async def printer(chapters: list[Chapter], ctx: WorkflowContext[Any, str]) -> None:
-    """Put the chapters together, once all are in."""
-    await ctx.yield_output("\n".join(chapter.text for chapter in chapters))
+def editor(outside: Outside) -> Agent:
+    """An agent that puts a report together, and may not publish it without approval."""
+
+    @tool(approval_mode="always_require")
+    async def publish(report: str) -> str:
+        """Publish a report."""
+        await outside.call("editor, tool publish")
+        return f"Published:\n{report}"
+
+    client = ScriptedChatClient(
+        [
+            outside.says("editor, model, 1st call", lambda messages: ToolCall("publish", report=messages[-1].text)),
+            outside.says("editor, model, 2nd call", lambda messages: str(messages[-1].contents[0].result)),
+        ]
+    )
+    return Agent(client, "You publish what was found.", name="editor", tools=[publish])
+
+
+@executor(id="ask")
+async def ask(topic: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+    """Give every researcher the topic."""
+    await ctx.send_message(AgentExecutorRequest([Message("user", [topic])]))
+
+
+@executor(id="gather")
+async def gather(found: list[AgentExecutorResponse], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+    """Give the editor what was found, once all of it is in."""
+    report = "\n".join(each.agent_response.text for each in found)
+    await ctx.send_message(AgentExecutorRequest([Message("user", [report])]))
 
 
 def build(tell: Callable[[str, str], None], pace: float = 1.0) -> Workflow:
-    """The workflow: an editor, six writers side by side, a printer."""
-    writers = [
-        Writer(number, subject, seconds * pace, tell)
-        for number, (subject, seconds) in enumerate(SECONDS_BY_CHAPTER.items(), start=1)
-    ]
-    builder = WorkflowBuilder(name="report", start_executor=editor)
-    return builder.add_fan_out_edges(editor, writers).add_fan_in_edges(writers, printer).build()
+    """The workflow: three agents side by side, then one that needs approval."""
+    outside = Outside(tell, pace)
+    researchers, last = [researcher(subject, outside) for subject in FOUND], editor(outside)
+    builder = WorkflowBuilder(name="report", start_executor=ask, output_from=[last])
+    return (
+        builder.add_fan_out_edges(ask, researchers).add_fan_in_edges(researchers, gather).add_edge(gather, last).build()
+    )
 
 
 async def work(database: str) -> None:
     """What the worker process does, the first time and every time."""
     storage = SqliteCheckpointStorage(database)
-    result = await build(tell).run("lasting", run_id="report-1", checkpoint_storage=storage)
-    tell("result", result.get_outputs()[0])
+    result = await build(tell).run(TOPIC, run_id=RUN_ID, checkpoint_storage=storage)
+    tell("state", result.get_final_state().value)
+    for response in result.get_outputs():
+        tell("result", response.text)
+
+
+async def approve(database: str, name: str) -> None:
+    """What the person's process does: it has the file, and needs neither the workflow nor its agents."""
+    storage = SqliteCheckpointStorage(database)
+    for request in await storage.requests():
+        call = request.data.function_call
+        tell("question", f"{call.name}({', '.join(call.parse_arguments())})")
+        seen = {} if request.approves is None else {request.request_id: request.approves}
+        await storage.respond(request.run_id, {request.request_id: True}, by=name, approves=seen)
 
 
 def tell(event: str, text: str) -> None:
@@ -102,36 +166,39 @@ def tell(event: str, text: str) -> None:
     print(json.dumps({"event": event, "text": text, "pid": os.getpid()}), flush=True)
 
 
-def silent(event: str, text: str) -> None:
-    """Tell nobody."""
+async def undisturbed() -> tuple[str, list[str]]:
+    """The same workflow in one go, for comparison: its result, and the calls that came back."""
+    back: list[str] = []
+    workflow = build(lambda event, text: back.append(text) if event == "back" else None, pace=0)
+    asked: WorkflowRunResult = await workflow.run(TOPIC)
+    answers = {
+        each.request_id: each.data.to_function_approval_response(approved=True)
+        for each in asked.get_request_info_events()
+    }
+    return (await workflow.run(responses=answers)).get_outputs()[-1].text, back
 
 
-async def undisturbed() -> str:
-    """The same workflow in one go, for comparison."""
-    return (await build(silent, pace=0).run("lasting")).get_outputs()[0]
-
-
-def worker(database: Path) -> subprocess.Popen[str]:
-    """Start a worker: the same command each time."""
-    command = [sys.executable, __file__, "worker", str(database)]
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """Start a process of this program."""
+    command = [sys.executable, __file__, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - this very file
 
 
 def told_by(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-    """What a worker tells, as it tells it."""
+    """What a process tells, as it tells it."""
     assert process.stdout is not None
     for line in process.stdout:
         yield json.loads(line)
 
 
-def until_killed(database: Path) -> list[dict[str, Any]]:
-    """Start a worker and kill it when some writers are done and the others still write; what it told."""
+def until_killed(database: str) -> list[dict[str, Any]]:
+    """Start a worker and kill it when some calls are back and two are under way; what it told."""
     told: list[dict[str, Any]] = []
     ticks = 0
-    with worker(database) as process:
+    with started("worker", database) as process:
         for entry in told_by(process):
             told.append(entry)
-            if sum(each["event"] == "written" for each in told) >= WRITTEN_BEFORE_THE_KILL:
+            if sum(each["event"] == "back" for each in told) >= BACK_BEFORE_THE_KILL:
                 ticks += 1
             if ticks > TICKS_BEFORE_THE_KILL:
                 process.send_signal(signal.SIGKILL)
@@ -139,50 +206,80 @@ def until_killed(database: Path) -> list[dict[str, Any]]:
     return told
 
 
-def to_the_end(database: Path) -> list[dict[str, Any]]:
-    """Start a worker and let it be; what it told."""
-    with worker(database) as process:
+def to_the_end(*arguments: str) -> list[dict[str, Any]]:
+    """Start a process and let it be; what it told."""
+    with started(*arguments) as process:
         return list(told_by(process))
 
 
-def timeline(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Table:
-    """Who wrote which chapter, as the processes themselves told it."""
-    table = Table("chapter", f"process {first[0]['pid']}", f"process {second[0]['pid']}")
-    for chapter in SECONDS_BY_CHAPTER:
+def timeline(calls: Sequence[str], lives: Sequence[list[dict[str, Any]]]) -> Table:
+    """Which process made which call, as the processes themselves told it."""
+    table = Table("call", *(f"process {told[0]['pid']}" for told in lives))
+    for place, call in enumerate(calls):
         cells: list[str] = []
-        for told in (first, second):
-            events = [entry["event"] for entry in told if entry["text"] == chapter]
-            cells.append("[green]written[/]" if "written" in events else "[red]killed here[/]" if events else "")
-        table.add_row(chapter, *cells)
+        for told in lives:
+            events = [entry["event"] for entry in told if entry["text"] == call]
+            cells.append("[green]made[/]" if "back" in events else "[red]killed here[/]" if events else "")
+        is_last = place + 1 == len(calls) or calls[place + 1].partition(",")[0] != call.partition(",")[0]
+        table.add_row(call, *cells, end_section=is_last)
     return table
 
 
+def come_back(lives: Sequence[list[dict[str, Any]]]) -> list[str]:
+    """The calls that came back, in any process."""
+    return [entry["text"] for told in lives for entry in told if entry["event"] == "back"]
+
+
 def main() -> None:
-    """Kill, resume, compare, and show it."""
+    """Kill, resume, approve, compare, and show it."""
     console = Console()
     console.print(
         Panel(
-            "Six writers work side by side on a report: one superstep of a workflow.\n"
-            "What a writer has finished is noted at once, in one SQLite file.",
+            "Three agents work side by side on a report: each asks its model, calls a tool, asks its model again. "
+            "What a model or a tool has given is on disk, in one SQLite file, before the agent has it.",
             title="perdure",
         )
     )
     with tempfile.TemporaryDirectory() as directory:
-        database = Path(directory, "runs.db")
+        database = str(Path(directory, "runs.db"))
         first = until_killed(database)
-        console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}: three chapters are written, three are half-way.")
-        second = to_the_end(database)
-    console.print("Then the very same command again: a new process finds the run by its id and goes on at once.\n")
-    console.print(timeline(first, second))
-    result, expected = second[-1]["text"], asyncio.run(undisturbed())
-    if result != expected:
-        sys.exit(f"the resumed run ended with another result:\n{result}\nexpected:\n{expected}")
+        console.print(f"[red]SIGKILL[/] to process {first[0]['pid']}, in the middle of two turns.")
+        second = to_the_end("worker", database)
+        console.print(
+            f"The very same command again: process {second[0]['pid']} goes on inside of the turns, "
+            "until a call needs approval, and ends."
+        )
+        [question] = to_the_end("approve", database, "alice")
+        console.print(
+            f"Process {question['pid']} has only that file. "
+            f"Here a person, alice, approves the call: {question['text']!r}."
+        )
+        third = to_the_end("worker", database)
+        console.print("The same command, for the last time:\n")
+    lives = [first, second, third]
+    result, calls = asyncio.run(undisturbed())
+    console.print(timeline(sorted(calls, key=order), lives))
+    if sorted(come_back(lives)) != sorted(calls) or third[-1]["text"] != result:
+        sys.exit(f"not what an undisturbed run does: {come_back(lives)}, {third[-1]['text']!r}\n{calls}, {result!r}")
     console.print(Panel(result, title="the result", subtitle="[green]the same as of a run that nobody disturbed[/]"))
-    console.print("No finished chapter was written again, though the superstep had no checkpoint yet.")
+    console.print(
+        f"{len(calls)} calls came back, each of them [green]once[/]. The two that were under way when the process died "
+        "were made again, since nobody had their answers. All else of these turns was on disk, though the superstep "
+        "had no checkpoint yet."
+    )
+
+
+def order(call: str) -> tuple[int, str]:
+    """Where a call stands in the picture: by agent, and then as it comes in a turn."""
+    agent, _, rest = call.partition(", ")
+    return [*FOUND, "editor"].index(agent), {"model, 1st call": "1", "model, 2nd call": "3"}.get(rest, "2")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["worker"]:
-        asyncio.run(work(sys.argv[2]))
-    else:
-        main()
+    match sys.argv[1:]:
+        case ["worker", database]:
+            asyncio.run(work(database))
+        case ["approve", database, name]:
+            asyncio.run(approve(database, name))
+        case _:
+            main()

@@ -13,10 +13,13 @@ from bench.peer import Durability, Place, Store
 from bench.peers.limits import limits
 from bench.peers.machine import Machine
 from bench.peers.perdure import Perdure
-from bench.probe import Probe, handed_over
-from bench.sheets import aims_sheet
+from bench.probe import Probe, handed_over, size_of
+from bench.script import Model, Script
+from bench.server import OwnMeter
+from bench.sheets import aims_sheet, work_sheets
 from bench.summary import summarize
-from bench.work import Reading, require_done
+from bench.work import Point, Reading, Room, require_done
+from bench.works.conversation import Conversation
 from bench.works.ring import Ring
 
 if TYPE_CHECKING:
@@ -135,3 +138,46 @@ def test_a_small_work_stays_small() -> None:
         small = work.small()
         assert small.key == work.key
         assert small.small().small() == small.small()
+
+
+def _conversation(*written: int) -> Results:
+    """A conversation of a hundred turns, and what a turn has written in each quarter of it."""
+    points = [Point(25 * n, 0.25 * n, 25 * sum(written[:n])) for n in range(1, 5)]
+    work = Conversation("J 1000", (Store.SQLITE,), turns=100)
+    entry = Entry(work, Perdure(), Store.SQLITE, Durability.SYNCED)
+    reading = Reading(1.0, points[-1].written, 0.0, tuple(points))
+    return summarize([Sample(entry, 1, reading)], baseline="perdure", floor="machine")
+
+
+@pytest.mark.parametrize(("last", "is_met"), [(1500, True), (1600, False)])
+def test_a_turn_may_not_write_more_because_of_what_was_said_before(last: int, is_met: bool) -> None:  # noqa: FBT001
+    writes, takes = aims(_conversation(1000, 9000, 9000, last), [])
+    assert (writes.line, writes.is_met, writes.measured) == (
+        "J",
+        is_met,
+        f"the last quarter {last / 1000:.2f} x the first",
+    )
+    assert (takes.is_met, takes.measured) == (None, "a turn takes 1.00 x the time")
+
+
+def test_the_table_of_a_conversation_says_how_its_turns_change() -> None:
+    sheet = next(work_sheets(_conversation(1000, 1000, 1000, 2000), baseline="perdure"))
+    row = dict(zip(sheet.columns, sheet.rows[0], strict=True))
+    assert (row["a turn's time"], row["a turn writes"]) == ("10.0 ms to 10.0 ms", "1.00 KB to 2.00 KB")
+
+
+def test_a_model_that_is_shown_less_than_was_said_gives_another_answer() -> None:
+    script = Script.of(3)
+    model = Model(script)
+    shown = [script.questions[0], script.answers[0], script.questions[1], script.answers[1], script.questions[2]]
+    assert model.reply(shown[2:], str).text != script.answers[2]
+    assert model.heard == 0
+    assert model.reply(shown, str).text == script.answers[2]
+    assert model.heard + len(script.answers[2]) == script.size
+
+
+async def test_an_agent_is_measured_by_all_that_it_remembers(tmp_path: Path) -> None:
+    work = Conversation("J 1000", (Store.SQLITE,), turns=4)
+    reading = await work.reading(Perdure(), Room(Place(Store.SQLITE, tmp_path), tmp_path, OwnMeter()))
+    assert [point.superstep for point in reading.points] == [1, 2, 3, 4]
+    assert reading.stored == size_of(tmp_path) >= Script.of(4).size

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 from agent_framework import FileCheckpointStorage, InMemoryCheckpointStorage, Workflow
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
+from bench.peers import agent_framework_agents as agents
 from bench.peers import agent_framework_graphs as graphs
+from bench.script import Model, Script
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from agent_framework import CheckpointStorage
+
+_TURNS_MAX = 250
 
 # It warns of an executor that sends to itself, which one of ours is meant to do.
 logging.getLogger("agent_framework").setLevel(logging.ERROR)
@@ -95,6 +99,28 @@ class AgentFramework:
         await _number(graphs.ring(1, storage))
         workflow = graphs.history(entries, tick, storage)
         yield lambda: _number(workflow)
+
+    def converses(self, turns: int, store: Store) -> bool:
+        """A turn takes longer the more was said, so that a thousand take a quarter of an hour."""
+        return turns <= _TURNS_MAX and store is not Store.NONE
+
+    @asynccontextmanager
+    async def conversation(self, script: Script, tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """An agent in a workflow, whose executor keeps the session; a message is the next turn."""
+        storage = _storage(place)
+        first = Script.of(1)
+        await agents.conversation(Model(first), storage).run(first.questions[0])
+        model = Model(script)
+        workflow = agents.conversation(model, storage)
+
+        async def run() -> int:
+            said = ""
+            for question in script.questions:
+                tick()
+                said = (await workflow.run(question)).get_outputs()[-1].text
+            return model.heard + len(said)
+
+        yield run
 
     def carries(self, ballast: Ballast, store: Store) -> bool:
         """Any value, anywhere."""

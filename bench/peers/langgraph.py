@@ -14,7 +14,9 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
+from bench.peers import langgraph_agents as agents
 from bench.peers import langgraph_graphs as graphs
+from bench.script import Model, Script
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -78,7 +80,7 @@ class _Player(_Setup):
 
 
 class _Historian(_Setup):
-    """A history is kept in a channel."""
+    """A history is kept in a channel, of texts or of messages."""
 
     is_delta = False
 
@@ -94,6 +96,32 @@ class _Historian(_Setup):
                 return sum(map(len, state["history"]))
 
             yield run
+
+    def converses(self, turns: int, store: Store) -> bool:
+        """For as long as is asked."""
+        return turns > 0 and store is not Store.NONE
+
+    @asynccontextmanager
+    async def conversation(self, script: Script, tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """A message is the next turn of a thread, whose messages the saver keeps."""
+        async with _saver(place) as saver:
+            first = Script.of(1)
+            await self._said(agents.conversation(Model(first), saver, is_delta=self.is_delta), first.questions[0])
+            model = Model(script)
+            graph = agents.conversation(model, saver, is_delta=self.is_delta)
+
+            async def run() -> int:
+                said = ""
+                for question in script.questions:
+                    tick()
+                    said = await self._said(graph, question, thread="conversation")
+                return model.heard + len(said)
+
+            yield run
+
+    async def _said(self, graph: Graph, question: str, *, thread: str = "first") -> str:
+        asked = {"messages": [{"role": "user", "content": question}]}
+        return str((await self._ended(graph, asked, thread=thread))["messages"][-1].content)
 
 
 class LangGraph(_Player, _Historian):
@@ -189,7 +217,7 @@ class LangGraphDelta(_Historian):
     @property
     def about(self) -> str:
         """How it is set up."""
-        return "the same with `DeltaChannel` (beta) for a history"
+        return "the same with `DeltaChannel` (beta) for a history, of texts or of messages"
 
 
 class LangGraphAsync(_Player):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from io import FileIO
 
+    from bench.script import Script
+
 CHECKPOINT = b"." * 1024
 
 
@@ -93,6 +95,24 @@ class Machine:
                     tick()
                     disk.keep(entry.encode())
                 return sum(map(len, entries))
+
+            yield run
+
+    def converses(self, turns: int, store: Store) -> bool:
+        """For as long as is asked."""
+        return turns > 0 and store is not Store.NONE
+
+    @asynccontextmanager
+    async def conversation(self, script: Script, tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """Each question is written with its answer, once."""
+        with opened(place) as disk:
+            disk.keep(CHECKPOINT)
+
+            async def run() -> int:
+                for question, answer in zip(script.questions, script.answers, strict=True):
+                    tick()
+                    disk.keep((question + answer).encode())
+                return script.size
 
             yield run
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peer import Ballast, Durability, Interruption, Place, Run, Store, Tick
+from bench.peers import perdure_agents as agents
 from bench.peers import perdure_graphs as graphs
+from bench.script import Model, Script
 from perdure import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
@@ -112,6 +114,28 @@ class Perdure(_Historian):
                 assert latest is not None, "the interrupted run has left checkpoints"
                 result = await workflow.run(checkpoint_id=latest.checkpoint_id)
                 return sum(result.get_outputs())
+
+            yield run
+
+    def converses(self, turns: int, store: Store) -> bool:
+        """For as long as is asked."""
+        return turns > 0 and store is not Store.NONE
+
+    @asynccontextmanager
+    async def conversation(self, script: Script, tick: Tick, place: Place) -> AsyncGenerator[Run]:
+        """An agent in a workflow, whose run keeps the session; a message is the next turn."""
+        async with _storage(place) as storage:
+            first = Script.of(1)
+            await agents.conversation(Model(first), storage).run(first.questions[0])
+            model = Model(script)
+            workflow = agents.conversation(model, storage)
+
+            async def run() -> int:
+                said = ""
+                for question in script.questions:
+                    tick()
+                    said = (await workflow.run(question)).get_outputs()[-1].text
+                return model.heard + len(said)
 
             yield run
 

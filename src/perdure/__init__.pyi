@@ -1,5 +1,46 @@
 # The public names as type checkers see them. `__init__.py` has the same list, and loads them when they are used.
 
+from perdure.agent_errors import (
+    AdditionItemMismatch,
+    AgentException,
+    AgentInvalidRequestException,
+    AgentInvalidResponseException,
+    ChatClientException,
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    ContentError,
+    MiddlewareException,
+    MiddlewareTermination,
+    ToolException,
+    ToolExecutionException,
+    UserInputRequiredException,
+)
+from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
+from perdure.agents.clients import BaseChatClient, prepend_instructions_to_messages
+from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
+from perdure.agents.content import Content, ContentType, UsageDetails, add_usage_details
+from perdure.agents.contexts import AgentContext, AgentMiddleware, ChatContext, ChatMiddleware, FunctionMiddleware
+from perdure.agents.executor import AgentExecutor
+from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
+from perdure.agents.invocation import FunctionInvocationLayer
+from perdure.agents.invocation_settings import (
+    FunctionInvocationConfiguration,
+    normalize_function_invocation_configuration,
+)
+from perdure.agents.layers import SupportsChatGetResponse
+from perdure.agents.messages import AgentRunInputs, Message, Role
+from perdure.agents.middleware import ChatMiddlewareLayer
+from perdure.agents.middleware_kinds import MiddlewareTypes, agent_middleware, chat_middleware, function_middleware
+from perdure.agents.options import ChatOptions, ToolMode
+from perdure.agents.providers import ContextProvider, SessionContext
+from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
+from perdure.agents.session_state import register_state_type
+from perdure.agents.sessions import AgentSession
+from perdure.agents.telemetry import ChatTelemetryLayer
+from perdure.agents.tool_context import FunctionInvocationContext
+from perdure.agents.tools import FunctionTool, ToolTypes, normalize_tools, tool
 from perdure.checkpoint.compat import CompatibilityReport
 from perdure.checkpoint.record import WorkflowCheckpoint
 from perdure.checkpoint.size_limits import SizeLimits
@@ -91,6 +132,7 @@ from perdure.hosting.host import Host
 from perdure.hosting.info import RunInfo
 from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
 from perdure.log import Log
+from perdure.mcp.servers import MCPStdioTool, MCPStreamableHTTPTool
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
 from perdure.runtime.steps import NOT_DONE, step_key
 from perdure.secrets import Secret
@@ -106,6 +148,7 @@ from perdure.storages.sizes import PartSize, SizeReport
 from perdure.storages.urls import open_storage
 from perdure.streams import ResponseStream
 from perdure.viz import WorkflowViz
+from perdure.workflow.agent import WorkflowAgent
 from perdure.workflow.blocking import run_sync
 from perdure.workflow.builder import WorkflowBuilder
 from perdure.workflow.edit import Edit
@@ -118,12 +161,39 @@ __all__ = [
     "DEFAULT_MAX_ITERATIONS",
     "INTERNAL_SOURCE_ID",
     "NOT_DONE",
+    "AdditionItemMismatch",
+    "Agent",
+    "AgentContext",
+    "AgentException",
+    "AgentExecutor",
+    "AgentExecutorRequest",
+    "AgentExecutorResponse",
     "AgentFrameworkException",
+    "AgentInvalidRequestException",
+    "AgentInvalidResponseException",
+    "AgentMiddleware",
+    "AgentResponse",
+    "AgentResponseUpdate",
+    "AgentRunInputs",
+    "AgentSession",
     "AlreadyAnsweredError",
     "AnswerTypeError",
     "ApprovalMismatchError",
+    "BaseAgent",
+    "BaseChatClient",
     "BudgetExceededError",
     "Case",
+    "ChatClientException",
+    "ChatClientInvalidAuthException",
+    "ChatClientInvalidRequestException",
+    "ChatClientInvalidResponseException",
+    "ChatContext",
+    "ChatMiddleware",
+    "ChatMiddlewareLayer",
+    "ChatOptions",
+    "ChatResponse",
+    "ChatResponseUpdate",
+    "ChatTelemetryLayer",
     "CheckpointDamagedError",
     "CheckpointID",
     "CheckpointInfo",
@@ -133,7 +203,12 @@ __all__ = [
     "ClaimLostError",
     "Clock",
     "CommandWaitsError",
+    "CompactionStrategy",
     "CompatibilityReport",
+    "Content",
+    "ContentError",
+    "ContentType",
+    "ContextProvider",
     "Default",
     "Dispatch",
     "Edge",
@@ -151,10 +226,17 @@ __all__ = [
     "FileCheckpointStorage",
     "FullHistory",
     "FunctionExecutor",
+    "FunctionInvocationConfiguration",
+    "FunctionInvocationContext",
+    "FunctionInvocationLayer",
+    "FunctionMiddleware",
+    "FunctionTool",
     "GraphConnectivityError",
+    "HistoryProvider",
     "Host",
     "HostedRun",
     "InMemoryCheckpointStorage",
+    "InMemoryHistoryProvider",
     "IncompatibleGraphError",
     "IncompatibleTypeError",
     "InterruptedStep",
@@ -162,7 +244,13 @@ __all__ = [
     "KeepLast",
     "LatestOnly",
     "Log",
+    "MCPStdioTool",
+    "MCPStreamableHTTPTool",
+    "Message",
     "MessageType",
+    "MiddlewareException",
+    "MiddlewareTermination",
+    "MiddlewareTypes",
     "Migration",
     "MissingRunKwargsError",
     "PartDamagedError",
@@ -174,6 +262,7 @@ __all__ = [
     "Rest",
     "Retention",
     "Retry",
+    "Role",
     "Run",
     "RunBusyError",
     "RunError",
@@ -187,6 +276,7 @@ __all__ = [
     "RunUnfinishedError",
     "Scheduler",
     "Secret",
+    "SessionContext",
     "SingleEdgeGroup",
     "SizeLimits",
     "SizeReport",
@@ -202,10 +292,17 @@ __all__ = [
     "StepUnsettledError",
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
+    "SupportsAgentRun",
+    "SupportsChatGetResponse",
     "SwitchCaseEdgeGroup",
     "SwitchCaseEdgeGroupCase",
     "SwitchCaseEdgeGroupDefault",
     "SystemClock",
+    "TokenizerProtocol",
+    "ToolException",
+    "ToolExecutionException",
+    "ToolMode",
+    "ToolTypes",
     "TypeCompatibilityError",
     "Undecoded",
     "UndeliveredError",
@@ -213,9 +310,12 @@ __all__ = [
     "UnknownRequestError",
     "UnknownWorkflowError",
     "UntrustedTypeError",
+    "UsageDetails",
+    "UserInputRequiredException",
     "ValidationTypeEnum",
     "ValueTooLargeError",
     "Workflow",
+    "WorkflowAgent",
     "WorkflowBuilder",
     "WorkflowCheckpoint",
     "WorkflowCheckpointException",
@@ -233,12 +333,22 @@ __all__ = [
     "WorkflowRunnerException",
     "WorkflowValidationError",
     "WorkflowViz",
+    "add_usage_details",
+    "agent_middleware",
+    "chat_middleware",
     "executor",
+    "function_middleware",
     "handler",
+    "normalize_function_invocation_configuration",
+    "normalize_tools",
     "open_storage",
+    "prepend_instructions_to_messages",
+    "register_state_type",
     "register_type",
+    "resolve_agent_id",
     "response_handler",
     "run_sync",
     "step_key",
+    "tool",
     "validate_workflow_graph",
 ]

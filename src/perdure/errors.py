@@ -1,6 +1,7 @@
-"""Every error that perdure raises on purpose.
+"""Every error that perdure raises on purpose; those of agents, models and tools are in `agent_errors`.
 
 AgentFrameworkException
+├── AgentException, ChatClientException, ToolException, MiddlewareException, ContentError
 └── WorkflowException
     ├── WorkflowRunnerException
     │   ├── WorkflowConvergenceException      max_iterations reached with messages left

@@ -184,6 +184,11 @@ class Log(Sequence[T]):
             self._sealed, self._sealed_by, self._tail = after.sealed, after.by, after.tail
             self._own = {**self._own, **own} if before.by is after.by else dict(own)
 
+    def __share__(self, other: Log[T]) -> None:
+        """Have in common with another log the elements of chunks that both have: for who owns both."""
+        if self._sealed and other._own:
+            self._own = {**other._own, **self._own}
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """In a pydantic model: a log as it is, or made of a sequence; JSON has the elements."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")
@@ -21,6 +21,21 @@ MaybeAwaitable: TypeAlias = T | Awaitable[T]
 Finalizer: TypeAlias = Callable[[Sequence[UpdateT]], MaybeAwaitable[FinalT]]
 Hook: TypeAlias = Callable[[T], MaybeAwaitable[T | None]]
 CleanupHook: TypeAlias = Callable[[], MaybeAwaitable[object]]
+
+
+@runtime_checkable
+class ToldInPieces(Protocol):
+    """A value that whoever reads a stream is told in pieces: those that came when it was made, or these."""
+
+    def to_updates(self) -> Sequence[Any]:
+        """The whole as pieces."""
+        ...
+
+
+def pieces_of(value: object) -> Sequence[Any]:
+    """What is told of a value to whoever reads a stream, when it was made earlier."""
+    # A class has its methods, too, and is no such value.
+    return value.to_updates() if isinstance(value, ToldInPieces) and not isinstance(value, type) else (value,)
 
 
 class _End(Enum):

@@ -37,6 +37,10 @@ class Span(Protocol):
         """From now on what begins inside of it follows this checkpoint."""
         ...
 
+    def say(self, **attributes: str | float | bool | None) -> None:
+        """Say more of it. A name with a dot in it is told as it is: it is one that others have given."""
+        ...
+
     def link(self, traceparent: str) -> None:
         """Link it to the span of an earlier life."""
         ...
@@ -60,6 +64,9 @@ class _NoSpan:
         return self
 
     def stands_at(self, checkpoint_id: str) -> None:
+        """Nobody listens."""
+
+    def say(self, **attributes: str | float | bool | None) -> None:
         """Nobody listens."""
 
     def link(self, traceparent: str) -> None:
@@ -129,6 +136,9 @@ class _OtelSpan:
     def stands_at(self, checkpoint_id: str) -> None:
         self._inherited["checkpoint_id"] = checkpoint_id
 
+    def say(self, **attributes: str | float | bool | None) -> None:
+        self._span.set_attributes(_told(attributes))
+
     def link(self, traceparent: str) -> None:
         link = _link(self._trace, traceparent)
         if link is not None:
@@ -150,7 +160,8 @@ class _OtelSpan:
 
 
 def _told(attributes: Attributes) -> dict[str, str | int | float | bool]:
-    return {f"{_NAME}.{name}": value for name, value in attributes.items() if value is not None}
+    told = ((name if "." in name else f"{_NAME}.{name}", value) for name, value in attributes.items())
+    return {name: value for name, value in told if value is not None}
 
 
 def _link(trace: Any, traceparent: str | None) -> Any:

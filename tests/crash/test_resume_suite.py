@@ -6,24 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.crash.servers import SERVER
-from tests.postgres_server import needs_postgres, shared_server
+from tests.crash.kinds import KINDS
+from tests.postgres_server import shared_server
 
 from perdure.testing.resume import Report, run_suite
 from perdure.testing.resume.points import WINDOWS
 
 ROOT = Path(__file__).parents[2]
 SEED = "20260"
-
-
-KINDS = ["file", "sqlite", pytest.param("postgres", marks=needs_postgres)]
-
-
-@pytest.fixture(autouse=True)
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the program know our server, if the test is about it."""
-    if "postgres" in request.node.name:
-        monkeypatch.setenv(SERVER, shared_server().dsn)
 
 
 def violated(report: Report) -> set[str]:

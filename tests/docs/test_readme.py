@@ -56,3 +56,30 @@ def test_a_host_runs_the_workflow_of_the_first_program(tmp_path: Path) -> None:
     main = textwrap.indent(f"async with host{body}", "    ")
     program = f"{factory}\n{setup}\nasync def main():\n{main}\nasyncio.run(main())"
     assert run(program, tmp_path) == "['A text about lasting, reviewed']\n"
+
+
+def test_agents_stop_at_what_needs_approval_and_go_on_with_the_answer(tmp_path: Path) -> None:
+    [definition] = [program for program in programs() if "def refund" in program]
+    scripted = definition.replace("    ...\n", "    return f'refunded {amount} for {order}'\n").replace(
+        'OpenAIChatClient("gpt-5-mini")', "ScriptedChatClient(SCRIPTS)"
+    )
+    before = """
+import asyncio
+from perdure.testing import ScriptedChatClient, ToolCall
+SCRIPTS = {
+    "clerk": [ToolCall("refund", order="o1", amount=7), "You get 7 back."],
+    "scribe": ["A refund was made."],
+}
+"""
+    after = """
+async def main():
+    storage = SqliteCheckpointStorage("runs.db")
+    await workflow.run("It broke.", run_id="case-1", checkpoint_storage=storage)
+    [request] = await storage.requests("case-1")
+    await storage.respond("case-1", {request.request_id: True}, by="alice")
+    result = await workflow.run(run_id="case-1", checkpoint_storage=storage)
+    print([output.text for output in result.get_outputs()])
+asyncio.run(main())
+"""
+    program = before + scripted + after
+    assert run(program, tmp_path) == "['You get 7 back.', 'A refund was made.']\n"

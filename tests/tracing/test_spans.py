@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
-from typing_extensions import override
+from tests.tracing.collected import EXPORTER, SAMPLER
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, WorkflowExecutor, executor
 
@@ -20,29 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
     from perdure import Workflow
-
-
-class WhenAsked(Sampler):
-    """A process has one provider for all its tests: it traces those of this module and no others."""
-
-    is_asked = False
-
-    @override
-    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
-        return (ALWAYS_ON if self.is_asked else ALWAYS_OFF).should_sample(*args, **kwargs)
-
-    @override
-    def get_description(self) -> str:
-        return "when asked"
-
-
-EXPORTER = InMemorySpanExporter()
-SAMPLER = WhenAsked()
-_provider = TracerProvider(sampler=SAMPLER)
-_provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
-trace.set_tracer_provider(_provider)
 
 
 @pytest.fixture(autouse=True)

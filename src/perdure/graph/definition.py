@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perdure.graph.context import SHARED_SCOPE, private_scope
 from perdure.graph.edges import (
     FanInEdgeGroup,
     FanOutEdgeGroup,
@@ -139,6 +140,26 @@ class Graph:
     def output_kinds(self) -> Mapping[str, OutputKind | None]:
         """How a yield of each executor is told, if at all."""
         return {executor_id: self.designation.kind_of(executor_id) for executor_id in self.executors}
+
+    @cached_property
+    def sharing(self) -> Mapping[str, str]:
+        """By executor that has something in common with others: the first of them, in whose scope it stands."""
+        found: dict[int, list[str]] = {}
+        for executor_id, executor in self.executors.items():
+            shared = executor.shares()
+            if shared is not None:
+                found.setdefault(id(shared.what), []).append(executor_id)
+        return {executor_id: ids[0] for ids in found.values() if len(ids) > 1 for executor_id in ids}
+
+    @cached_property
+    def reducers(self) -> Mapping[tuple[str, str], Reducer]:
+        """By scope and key: how writes are merged, where they are."""
+        found = {(SHARED_SCOPE, key): reducer for key, reducer in self.rules.reducers.items()}
+        for first_id in self.sharing.values():
+            shared = self.executors[first_id].shares()
+            if shared is not None:
+                found[private_scope(first_id), shared.key] = shared.merge
+        return found
 
     @cached_property
     def fan_ins(self) -> Mapping[str, FanInEdgeGroup]:

@@ -12,7 +12,6 @@ from perdure.records import digest
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from perdure.graph.executor import Executor
 
 EdgeCondition: TypeAlias = "Callable[[Any], bool | Awaitable[bool]]"
 SelectionFunc: TypeAlias = "Callable[[Any, list[str]], Any]"
@@ -22,17 +21,17 @@ _PAIR = 2
 
 @dataclass
 class Case:
-    """One case of a switch: the target of the messages for which the condition holds."""
+    """One case of a switch: the target of the messages for which the condition holds, an executor or an agent."""
 
     condition: EdgeCondition
-    target: Executor
+    target: Any
 
 
 @dataclass
 class Default:
-    """The target of the messages that no case of a switch takes."""
+    """The target of the messages that no case of a switch takes, an executor or an agent."""
 
-    target: Executor
+    target: Any
 
 
 @dataclass(frozen=True, slots=True)

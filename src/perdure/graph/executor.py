@@ -89,6 +89,19 @@ class _Wiring:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Something that an executor was given and may have in common with others: which object, and its key in the state.
+
+    Those who have the same object have one value in the state. What they write to it are updates, which `merge` puts
+    together when a superstep ends, in the order of the plan; the first update is the value.
+    """
+
+    what: object
+    key: str
+    merge: Callable[[Any, Any], Any]
+
+
 class Executor:
     """A node of the graph. Subclass it, and mark the methods that take messages with `@handler`.
 
@@ -176,6 +189,10 @@ class Executor:
 
     def child_graph(self) -> Graph | None:
         """The graph that this executor runs inside of itself, if it is a sub-workflow."""
+        return None
+
+    def shares(self) -> Shared | None:
+        """What this executor may have in common with others of its graph."""
         return None
 
     def to_dict(self) -> dict[str, Any]:

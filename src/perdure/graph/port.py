@@ -54,6 +54,11 @@ class ActivationPort(Protocol):
     """One handler call in progress, as its context sees it."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether the handler has not ended."""
+        ...
+
+    @property
     def source_executor_ids(self) -> Sequence[str]:
         """Where the message came from."""
         ...
@@ -87,8 +92,12 @@ class ActivationPort(Protocol):
         """Queue a message for the next superstep, or for later."""
         ...
 
-    def output(self, value: Any) -> None:
-        """Tell an output."""
+    def output(self, value: Any, *, is_told: bool = True) -> None:
+        """Tell an output. One that is not told is only recorded, since its pieces were shown."""
+        ...
+
+    def show(self, value: Any) -> None:
+        """Tell a piece of an output to who reads a stream now. It is never recorded."""
         ...
 
     def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
@@ -97,6 +106,10 @@ class ActivationPort(Protocol):
 
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ...) -> None:
         """Open a request."""
+        ...
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request of this id waits for its answer."""
         ...
 
     def digest(self, value: Any) -> str:
@@ -111,12 +124,20 @@ class ActivationPort(Protocol):
         """A step, to be awaited; which one it is, is settled by the call."""
         ...
 
+    def number(self, name: str) -> int:
+        """How often something of this name was begun before: by this attempt, or by the step that is running here."""
+        ...
+
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited."""
         ...
 
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Count what was spent."""
+        ...
+
+    def require_budget(self) -> None:
+        """Raise BudgetExceededError if the run has nothing left to spend of something."""
         ...
 
     def read(self, scope: str, key: str) -> Any:
@@ -137,4 +158,8 @@ class ActivationPort(Protocol):
 
     def private_scope(self) -> str:
         """The name of the scope that belongs to this executor alone."""
+        ...
+
+    def common_scope(self) -> str | None:
+        """The scope of what this executor has in common with others; None if it has nothing."""
         ...

@@ -9,8 +9,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import moment_in, moment_record, value_digest
+from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
+from perdure.graph.current import enter
 from perdure.graph.messages import TimersDue
 from perdure.graph.port import Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
@@ -35,11 +37,14 @@ if TYPE_CHECKING:
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Moment, Snapshot
     from perdure.runtime.flight import Inside
+    from perdure.runtime.purse import Purse
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
+_COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
+"""What is limited where it begins: nothing inside of a handler spends it."""
 
 
 class ActivationRecorder:
@@ -96,9 +101,14 @@ class ActivationRecorder:
         """The step of this activation whose function is running here, if one is."""
         return None if self._used_steps is None else self._used_steps.enclosing
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the handler has not ended, or a step of it is being finished here."""
+        return not self._is_over or self._enclosing is not None
+
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has ended, but for a step that is being finished."""
-        if self._is_over and self._enclosing is None:
+        if not self.is_running:
             raise RuntimeError(
                 f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
                 "would be lost; await every task that uses the context inside of the handler"
@@ -161,18 +171,31 @@ class ActivationRecorder:
         due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
         self._sent.append((message, target_id, due))
 
-    def output(self, value: Any) -> None:
-        """Tell an output, as the builder designated this executor."""
+    def output(self, value: Any, *, is_told: bool = True) -> None:
+        """Tell an output, as the builder designated this executor; or only record it, since its pieces were shown."""
         self.require_running()
         self._yielded.append(value)
-        kind = self.around.graph.output_kinds[self.executor.id]
+        kind = self._output_kind
         if kind is not None:
-            self.tell_output(kind, value)
+            self.tell_output(kind, value, is_told=is_told)
 
-    def tell_output(self, kind: OutputKind, value: Any) -> None:
+    @property
+    def _output_kind(self) -> OutputKind | None:
+        return self.around.graph.output_kinds[self.executor.id]
+
+    def tell_output(self, kind: OutputKind, value: Any, *, is_told: bool = True) -> None:
         """Tell an output of a given kind."""
         self._outputs.append((kind, value))
-        self.book.output(kind, value, len(self._outputs) - 1)
+        if is_told:
+            self.book.show(kind, value)
+        self.book.output(len(self._outputs) - 1)
+
+    def show(self, value: Any) -> None:
+        """Tell a piece of an output to who reads a stream now."""
+        self.require_running()
+        kind = self._output_kind
+        if kind is not None and self.around.streaming:
+            self.book.show(kind, value)
 
     def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Tell an event of the executor's own; the engine's own kinds are not for users to tell."""
@@ -198,6 +221,10 @@ class ActivationRecorder:
         self.require_running()
         self._asking.request(data, response_type, request_id, terms)
 
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request of this id waits for its answer, or was just opened."""
+        return request_id in self.around.snapshot.requests or request_id in self.around.opened
+
     def ask(self, request_id: str, data: Any, response_type: Any) -> None:
         """Open a request that the activation itself goes on with."""
         self._asking.wait_for(request_id, data, response_type)
@@ -214,6 +241,11 @@ class ActivationRecorder:
         """A step, to be awaited."""
         self.require_running()
         return self._steps.begin(call)
+
+    def number(self, name: str) -> int:
+        """How often something of this name was begun before, here or in the step that is running here."""
+        self.require_running()
+        return self._steps.number(name)
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
@@ -250,10 +282,35 @@ class ActivationRecorder:
         counted = self._spent if inside is None else inside.spent
         for name, amount in spent.items():
             counted[name] = counted.get(name, 0) + amount
+        if inside is None and self.around.snapshot.limits.budget:
+            self._purse.spend(self._spent)
+
+    @property
+    def _purse(self) -> Purse:
+        return self.around.purse.of(self.home)
+
+    def require_budget(self) -> None:
+        """Raise BudgetExceededError if the run has spent all that it may of something, what runs beside it included."""
+        left = self.around.snapshot.left
+        for name in left.keys() - _COUNTED_BY_ENGINE:
+            spent = self._spent_of(name) + self._purse.beside(name)
+            if spent >= left[name]:
+                # Whoever drives the run says it in numbers of the whole.
+                raise BudgetExceededError(self.around.root_id, name=name, spent=spent, limit=left[name])
+
+    def _spent_of(self, name: str) -> float:
+        """What this attempt has spent, the steps around what is running here included."""
+        inside = self._enclosing
+        return self._spent.get(name, 0) + (0 if inside is None else inside.spent_of(name))
 
     def private_scope(self) -> str:
         """The scope that belongs to this executor alone."""
         return private_scope(self.executor.id)
+
+    def common_scope(self) -> str | None:
+        """The scope of what this executor has in common with others: that of the first of them."""
+        first_id = self.around.graph.sharing.get(self.executor.id)
+        return None if first_id is None else private_scope(first_id)
 
     def read(self, scope: str, key: str) -> Any:
         """A value of the state, a copy if it could be changed. Raises KeyError."""
@@ -275,6 +332,7 @@ class ActivationRecorder:
 
     async def called(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
+        enter(self)
         try:
             with self.parking:
                 outcome = handler(*args)

@@ -233,7 +233,7 @@ class Driver:
     async def _superstep_committed(self, superstep: Superstep, after: Snapshot, told: Events) -> Events:
         """Commit a superstep; what is to be told of that."""
         iteration = after.iteration
-        completed = _superstep_event("superstep_completed", iteration)
+        completed = _superstep_event("superstep_completed", iteration, self._newly_spent(after))
         if not self.is_checkpointed:
             self.snapshot = after
             return [completed]
@@ -242,12 +242,19 @@ class Driver:
             *(each for outcome in superstep.outcomes for each in outcome.effects.told),
             *(told_of(event, self.values) for event in told),
             Told("checkpoint"),
-            Told("superstep_completed", iteration=iteration),
+            told_of(completed, self.values) if completed.data else Told("superstep_completed", iteration=iteration),
         ]
         await superstep.settle()
         committed = await self._commit(after, "superstep", told=narrated)
         superstep.is_kept = True
         return [*committed, completed]
+
+    def _newly_spent(self, after: Snapshot) -> dict[str, float] | None:
+        """What the run has spent in all, if this superstep has spent something."""
+        limits = after.limits
+        if limits is self.snapshot.limits or limits.spent == self.snapshot.limits.spent:
+            return None
+        return dict(limits.spent)
 
     @asynccontextmanager
     async def _watched(self) -> AsyncGenerator[None]:
@@ -354,5 +361,5 @@ class Driver:
         return [] if info is None else [WorkflowEvent("checkpoint", info, origin=FRAMEWORK)]
 
 
-def _superstep_event(kind: str, iteration: int) -> WorkflowEvent[Any]:
-    return WorkflowEvent(kind, iteration=iteration, origin=FRAMEWORK)
+def _superstep_event(kind: str, iteration: int, data: object = None) -> WorkflowEvent[Any]:
+    return WorkflowEvent(kind, data, iteration=iteration, origin=FRAMEWORK)

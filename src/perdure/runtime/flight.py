@@ -29,6 +29,13 @@ class Inside:
     """By name: how many steps it has called. It starts anew with each attempt, so that they are known again."""
     spent: dict[str, float] = field(default_factory=dict[str, float])
     """What it spends, so that it is counted with the record."""
+    outer: Inside | None = None
+    """The step of the same owner around it."""
+
+    def spent_of(self, name: str) -> float:
+        """What it and the steps around it have spent of something."""
+        around = 0 if self.outer is None else self.outer.spent_of(name)
+        return around + self.spent.get(name, 0)
 
 
 _inside: ContextVar[Inside | None] = ContextVar("perdure_step", default=None)

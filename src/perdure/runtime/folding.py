@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
-from perdure.graph.context import SHARED_SCOPE
 from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import conflicts, fold
 from perdure.runtime.logbook import FRAMEWORK
@@ -81,10 +80,9 @@ class Folding:
         """The warnings about keys that several executors wrote. Raises StateConflictError where that is an error."""
         found: list[WorkflowEvent[Any]] = []
         for conflict in conflicts(effects):
-            scope, key = conflict.key
-            if scope == SHARED_SCOPE and key in self._graph.rules.reducers:
+            if conflict.key in self._graph.reducers:
                 continue
-            error = StateConflictError(key=key, executor_ids=conflict.executor_ids)
+            error = StateConflictError(key=conflict.key[1], executor_ids=conflict.executor_ids)
             if self._graph.rules.state_conflicts == "strict":
                 raise error
             found.append(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
@@ -94,7 +92,9 @@ class Folding:
         updates: dict[StateKey, list[object | None]] = {}
         for outcome in outcomes:
             for place, values in outcome.updates.items():
-                updates.setdefault(place, []).extend(values)
+                # What an earlier version of the program has noted may have no reducer any more: the last write stands.
+                if place in self._graph.reducers:
+                    updates.setdefault(place, []).extend(values)
         if not updates:
             return updates
         merged = {place: self._reduced(before, place, values) for place, values in updates.items()}
@@ -102,7 +102,7 @@ class Folding:
 
     def _reduced(self, before: Snapshot, place: StateKey, updates: Sequence[object | None]) -> object | None:
         """The value that the updates make of the committed one, fixed; None if they end with its removal."""
-        reducer = self._graph.rules.reducers[place[1]]
+        reducer = self._graph.reducers[place]
         merged = [self._values.give_state(before.state[place])] if place in before.state else []
         for update in updates:
             if update is None:

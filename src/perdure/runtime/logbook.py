@@ -86,9 +86,12 @@ class Logbook:
         """Tell that the handler was left, until when or for which request."""
         self.tell(WorkflowEvent("executor_suspended", reason, executor_id=self._executor_id, origin=FRAMEWORK))
 
-    def output(self, kind: OutputKind, value: Any, index: int) -> None:
-        """Tell an output."""
+    def show(self, kind: OutputKind, value: Any) -> None:
+        """Tell an output, or a piece of one."""
         self._around.tell(WorkflowEvent(kind, value, executor_id=self._executor_id, origin=FRAMEWORK))
+
+    def output(self, index: int) -> None:
+        """Keep an output."""
         self._keep(_Later("outputs", index))
 
     def request(self, event: WorkflowEvent[Any], index: int) -> None:

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.kernel.effects import Told
+from perdure.streams import pieces_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from perdure.checkpoint.values import Values
+    from perdure.kernel.snapshot import Output
 
 
 def told_of(event: WorkflowEvent[Any], values: Values) -> Told:
@@ -37,6 +41,14 @@ def kept_data(data: object, path: str, values: Values) -> tuple[object | None, s
     except EncodeError as error:
         return None, str(error)
     return (kept, None) if kept.refusal is None else (None, str(kept.refusal))
+
+
+def output_events(outputs: Iterable[Output], values: Values, *, in_pieces: bool) -> Iterator[WorkflowEvent[Any]]:
+    """Outputs that were recorded, as they are told again: in pieces to whoever reads a stream."""
+    for output in outputs:
+        data = values.give(output.data)
+        for told in pieces_of(data) if in_pieces else (data,):
+            yield WorkflowEvent(output.kind, told, executor_id=output.executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
 
 def live(told: Told, values: Values) -> WorkflowEvent[Any]:

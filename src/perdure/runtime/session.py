@@ -35,6 +35,7 @@ from perdure.runtime.driver import Driver
 from perdure.runtime.failing import failure_of
 from perdure.runtime.instances import Drift, load, restore_state, states_of, with_states
 from perdure.runtime.ledger import Ledger, NoLedger, StoreLedger, status_of
+from perdure.runtime.narration import output_events
 from perdure.runtime.opening import Tenure
 from perdure.runtime.outside import RunOutside, waiting_answers
 from perdure.runtime.presence import PRESENCE, Occupant
@@ -42,10 +43,8 @@ from perdure.runtime.rekeep import rekept
 from perdure.tracing import NO_SPAN, begin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator
 
-    from perdure.checkpoint.values import Values
-    from perdure.kernel.snapshot import Output
     from perdure.records import Claim, Halt
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.driver import Events
@@ -337,7 +336,8 @@ class Session:
         is_attached = self._call.has_message and not self._is_turn
         if is_attached or tenure.snapshot.is_settled:
             # Who gives the first input again stands at the beginning: all that was committed since is news.
-            for event in output_events(tenure.snapshot.outputs, tenure.values):
+            outputs = tenure.snapshot.outputs
+            for event in output_events(outputs, tenure.values, in_pieces=self._call.streaming):
                 yield event
         for request in tenure.snapshot.requests.values():
             yield request_event(request, tenure.values)
@@ -396,6 +396,9 @@ class Session:
     async def close(self) -> None:
         """Release the run and the executors. A run that has failed is said to have."""
         error = sys.exc_info()[1]
+        if self.tenure is not None and self._span is not NO_SPAN:
+            spent = self.tenure.snapshot.limits.spent
+            self._span.say(**{f"perdure.spent.{name}": amount for name, amount in spent.items()})
         self._span.end(error)
         try:
             tenure = self.tenure
@@ -410,14 +413,6 @@ class Session:
         if self._is_driven or lacks_kwargs:
             return failure_of(error, self._blueprint.clock, read_from=self._require_tenure().read_from)
         return claim.halt if error is not None else None
-
-
-def output_events(outputs: Iterable[Output], values: Values) -> list[WorkflowEvent[Any]]:
-    """Committed outputs, as they are told."""
-    return [
-        WorkflowEvent(output.kind, values.give(output.data), executor_id=output.executor_id, origin=FRAMEWORK)
-        for output in outputs
-    ]
 
 
 def final_state(snapshot: Snapshot) -> WorkflowRunState:

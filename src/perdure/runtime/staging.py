@@ -53,8 +53,7 @@ class Staging:
         self._erased.discard(place)
 
     def _reducer(self, place: StateKey) -> Reducer | None:
-        scope, key = place
-        return self._around.graph.rules.reducers.get(key) if scope == SHARED_SCOPE else None
+        return self._around.graph.reducers.get(place)
 
     def _updated(self, reducer: Reducer, place: StateKey, update: Any) -> Any:
         """Note an update, and merge it for this activation's own eyes. A reducer may change what it is given."""

@@ -119,6 +119,15 @@ class Steps:
             place = f"{home}/step/{name}@{quote(call.key, safe='')}"
         return self._alone(_Step(call, place, self._around.derived_id(place), Flight()))
 
+    def number(self, name: str) -> int:
+        """How often something of this name was begun before: by the handler, or by the step that is running here."""
+        outer = self.enclosing
+        calls = self._calls if outer is None else outer.calls
+        # The names of steps are quoted: none of them begins with a space.
+        key = f" {name}"
+        calls[key] += 1
+        return calls[key] - 1
+
     @property
     def enclosing(self) -> Inside | None:
         """The step of this activation whose function is running here, if one is."""
@@ -243,7 +252,7 @@ class Steps:
             await self._wait(tries)
             with self._owner.parking.working():
                 await self._say(step, is_open=True)
-                inside = Inside(self, step.place, step.key)
+                inside = Inside(self, step.place, step.key, outer=self.enclosing)
                 try:
                     result = await self._timed(step, inside)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt

@@ -15,7 +15,7 @@ from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.attempts import Attempts
 from perdure.runtime.instances import has_hooks, load, saved_state
 from perdure.runtime.logbook import FRAMEWORK
-from perdure.runtime.narration import told_of
+from perdure.runtime.narration import output_events, told_of
 from perdure.runtime.parking import has_failed, stop
 from perdure.tracing import NO_SPAN
 
@@ -293,9 +293,8 @@ class Superstep:
         """Tell what a finished activation gave: the life that ran it has told it, but not committed it."""
         tell, values = self._telling.tell, self._around.values
         tell(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
-        for output in done.effects.outputs:
-            data = values.give(output.data)
-            tell(WorkflowEvent(output.kind, data, executor_id=executor.id, origin=FRAMEWORK))
+        for event in output_events(done.effects.outputs, values, in_pieces=self._around.streaming):
+            tell(event)
         for request in done.effects.requests:
             tell(request_event(request, values))
 

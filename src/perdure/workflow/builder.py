@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import warnings
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from perdure.agents.agent import SupportsAgentRun
+from perdure.agents.executor import AgentExecutor
 from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Graph, Migration, OutputDesignation, Rules
 from perdure.graph.edges import (
     Case,
@@ -22,6 +24,7 @@ from perdure.graph.edges import (
 from perdure.graph.executor import Executor, wiring
 from perdure.graph.signature import graph_signature, signature_hash
 from perdure.graph.validation import validate_workflow_graph
+from perdure.workflow.sharing import warn_of_separation
 from perdure.workflow.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 _PAIR = 2
 
+Node: TypeAlias = Executor | SupportsAgentRun
+"""What may stand in a graph."""
+
 
 class _Unset:
     """Stands for a designation that was not given."""
@@ -46,6 +52,8 @@ _UNSET: Final = _Unset()
 
 class WorkflowBuilder:
     """Describe a workflow: where it starts, and how its executors are joined.
+
+    An agent may stand wherever an executor does: it becomes an `AgentExecutor` with the agent's name.
 
     Beyond the reference: `reducers` merge several writes to a key of the shared state in one superstep, and
     `state_conflicts="strict"` makes such writes an error; `undelivered="error"` makes an error of a message that
@@ -60,11 +68,11 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
         *,
-        start_executor: Executor | None = None,
+        start_executor: Node | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
-        output_from: Sequence[Executor] | Literal["all"] | _Unset | None = _UNSET,
-        intermediate_output_from: Sequence[Executor] | Literal["all", "all_other"] | _Unset | None = _UNSET,
-        output_executors: Sequence[Executor] | _Unset | None = _UNSET,
+        output_from: Sequence[Node] | Literal["all"] | _Unset | None = _UNSET,
+        intermediate_output_from: Sequence[Node] | Literal["all", "all_other"] | _Unset | None = _UNSET,
+        output_executors: Sequence[Node] | _Unset | None = _UNSET,
         max_concurrency: int | None = None,
         reducers: Mapping[str, Reducer] | None = None,
         state_conflicts: Literal["warn", "strict"] = "warn",
@@ -101,23 +109,33 @@ class WorkflowBuilder:
             "record_payloads": record_payloads,
         }
         self._executors: dict[str, Executor] = {}
+        self._agents: dict[int, AgentExecutor] = {}
+        """By identity of the agent: what it became."""
         self._groups: list[EdgeGroup] = []
         self._start_id: str | None = None
         if start_executor is not None:
             self.set_start_executor(start_executor)
 
-    def _ids(self, *candidates: object) -> list[str]:
-        """The ids of executors that may stand in this graph. A call that is refused here has changed nothing."""
+    def _nodes(self, *candidates: object) -> list[Executor]:
+        """Executors that may stand in this graph, and what agents become. A call that is refused here adds nothing."""
         known = dict(self._executors)
-        ids: list[str] = []
+        nodes: list[Executor] = []
         for candidate in candidates:
-            if not isinstance(candidate, Executor):
-                raise TypeError(f"a node is an Executor or an agent, not a {type(candidate).__name__}: {candidate!r}")
-            for executor in _with_fallbacks(candidate):
+            node = candidate if isinstance(candidate, Executor) else self._node_of(candidate)
+            for executor in _with_fallbacks(node):
                 if known.setdefault(executor.id, executor) is not executor:
-                    raise ValueError(f"duplicate executor id {executor.id!r}: two executors of one graph need two ids")
-            ids.append(candidate.id)
-        return ids
+                    raise _duplicate(executor, known[executor.id])
+            nodes.append(node)
+        return nodes
+
+    def _node_of(self, agent: object) -> AgentExecutor:
+        """What an agent became, or becomes now. One agent is one node, wherever it is named."""
+        found = self._agents.get(id(agent))
+        if found is None:
+            if not isinstance(agent, SupportsAgentRun):
+                raise TypeError(f"a node is an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
+            found = self._agents[id(agent)] = AgentExecutor(agent)
+        return found
 
     def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:
         """Take up a group and its executors, each with its way in when first seen."""
@@ -132,10 +150,11 @@ class WorkflowBuilder:
                 self._executors[node.id] = node
                 self._groups.append(InternalEdgeGroup(node.id))
 
-    def set_start_executor(self, executor: Executor) -> WorkflowBuilder:
+    def set_start_executor(self, executor: Node) -> WorkflowBuilder:
         """Say where the workflow starts. The same as `start_executor=`."""
-        (self._start_id,) = self._ids(executor)
-        self._take(executor)
+        (node,) = self._nodes(executor)
+        self._start_id = node.id
+        self._take(node)
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> WorkflowBuilder:
@@ -149,45 +168,44 @@ class WorkflowBuilder:
         self._max_iterations = max_iterations
         return self
 
-    def add_edge(self, source: Executor, target: Executor, condition: EdgeCondition | None = None) -> WorkflowBuilder:
+    def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None) -> WorkflowBuilder:
         """Join two executors; with a condition, for the messages for which it holds."""
-        source_id, target_id = self._ids(source, target)
-        return self._join(SingleEdgeGroup(source_id, target_id, condition), source, target)
+        first, last = self._nodes(source, target)
+        return self._join(SingleEdgeGroup(first.id, last.id, condition), first, last)
 
-    def add_fan_out_edges(self, source: Executor, targets: Sequence[Executor]) -> WorkflowBuilder:
+    def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> WorkflowBuilder:
         """Send every message of a source to all targets that can take it."""
         _require_two("add_fan_out_edges", "targets", targets)
-        source_id, *target_ids = self._ids(source, *targets)
-        return self._join(FanOutEdgeGroup(source_id, target_ids), source, *targets)
+        first, *others = self._nodes(source, *targets)
+        return self._join(FanOutEdgeGroup(first.id, _ids(others)), first, *others)
 
     def add_multi_selection_edge_group(
-        self, source: Executor, targets: Sequence[Executor], selection_func: SelectionFunc
+        self, source: Node, targets: Sequence[Node], selection_func: SelectionFunc
     ) -> WorkflowBuilder:
         """Send each message to the targets that `selection_func(message, target_ids)` chooses."""
         _require_two("add_multi_selection_edge_group", "targets", targets)
-        source_id, *target_ids = self._ids(source, *targets)
-        return self._join(FanOutEdgeGroup(source_id, target_ids, selection_func), source, *targets)
+        first, *others = self._nodes(source, *targets)
+        return self._join(FanOutEdgeGroup(first.id, _ids(others), selection_func), first, *others)
 
-    def add_switch_case_edge_group(self, source: Executor, cases: Sequence[Case | Default]) -> WorkflowBuilder:
+    def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> WorkflowBuilder:
         """Send each message to the target of the first case that holds, else to the default."""
-        targets = [case.target for case in cases]
-        source_id, *_ = self._ids(source, *targets)
-        group = SwitchCaseEdgeGroup(source_id, [_entry(case) for case in cases])
+        first, *others = self._nodes(source, *[case.target for case in cases])
+        entries = [_entry(case, target.id) for case, target in zip(cases, others, strict=True)]
+        group = SwitchCaseEdgeGroup(first.id, entries)
         if any(isinstance(case, Default) for case in cases[:-1]):
-            logger.warning("the default of a switch from %r is not its last entry", source_id)
-        return self._join(group, source, *targets)
+            logger.warning("the default of a switch from %r is not its last entry", first.id)
+        return self._join(group, first, *others)
 
-    def add_fan_in_edges(self, sources: Sequence[Executor], target: Executor) -> WorkflowBuilder:
+    def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> WorkflowBuilder:
         """Send the target one list when every source has sent."""
         _require_two("add_fan_in_edges", "sources", sources)
-        *source_ids, target_id = self._ids(*sources, target)
-        return self._join(FanInEdgeGroup(source_ids, target_id), *sources, target)
+        *others, last = self._nodes(*sources, target)
+        return self._join(FanInEdgeGroup(_ids(others), last.id), *others, last)
 
-    def add_chain(self, executors: Sequence[Executor]) -> WorkflowBuilder:
+    def add_chain(self, executors: Sequence[Node]) -> WorkflowBuilder:
         """Join executors one after the other."""
         _require_two("add_chain", "executors", executors)
-        self._ids(*executors)
-        for source, target in pairwise(executors):
+        for source, target in pairwise(self._nodes(*executors)):
             self.add_edge(source, target)
         return self
 
@@ -210,21 +228,33 @@ class WorkflowBuilder:
         )
         if not graph.name:
             object.__setattr__(graph, "name", f"workflow-{signature_hash(graph_signature(graph))[:12]}")
+        warn_of_separation(graph)
         return Workflow(graph, checkpoint_storage=self._storage, clock=self._clock)
 
     def _designation(self) -> OutputDesignation:
         if self._outputs is None and self._intermediates is None:
             return OutputDesignation()
         yielding = tuple(key for key, executor in self._executors.items() if executor.workflow_output_types)
-        outputs = yielding if self._outputs == "all" else _designated_ids(self._outputs)
+        outputs = yielding if self._outputs == "all" else self._designated_ids(self._outputs)
         match self._intermediates:
             case "all":
                 intermediates = yielding
             case "all_other":
                 intermediates = tuple(key for key in yielding if key not in outputs)
             case _:
-                intermediates = _designated_ids(self._intermediates)
+                intermediates = self._designated_ids(self._intermediates)
         return OutputDesignation(outputs, intermediates)
+
+    def _designated_ids(self, designated: Any) -> tuple[str, ...]:
+        ids: list[str] = []
+        for entry in designated or ():
+            if isinstance(entry, Executor):
+                ids.append(entry.id)
+            elif isinstance(entry, SupportsAgentRun):
+                ids.append(self._node_of(entry).id)
+            else:
+                raise TypeError(f"outputs come from executors and agents, not from a {type(entry).__name__}")
+        return tuple(ids)
 
 
 def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
@@ -235,12 +265,25 @@ def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
         node = wiring(node).fallback
 
 
-def _entry(case: Case | Default) -> SwitchEntry:
+def _duplicate(one: Executor, other: Executor) -> ValueError:
+    if isinstance(one, AgentExecutor) and isinstance(other, AgentExecutor):
+        return ValueError(
+            f"two agents are called {one.id!r}: give one of them another name, or another id with "
+            "AgentExecutor(agent, id=...)"
+        )
+    return ValueError(f"duplicate executor id {one.id!r}: two executors of one graph need two ids")
+
+
+def _ids(executors: Sequence[Executor]) -> list[str]:
+    return [executor.id for executor in executors]
+
+
+def _entry(case: Case | Default, target_id: str) -> SwitchEntry:
     match case:
-        case Default(target):
-            return SwitchCaseEdgeGroupDefault(target.id)
-        case Case(condition, target):
-            return SwitchCaseEdgeGroupCase(condition, target.id)
+        case Default():
+            return SwitchCaseEdgeGroupDefault(target_id)
+        case Case(condition):
+            return SwitchCaseEdgeGroupCase(condition, target_id)
 
 
 def _callables(reducers: Mapping[str, Reducer]) -> dict[str, Reducer]:
@@ -258,15 +301,6 @@ def _designated(name: str, given: Any, words: tuple[str, ...]) -> Any:
             raise ValueError(f"{name} is a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
         return given
     return list(given)
-
-
-def _designated_ids(designated: Any) -> tuple[str, ...]:
-    ids: list[str] = []
-    for entry in designated or ():
-        if not isinstance(entry, Executor):
-            raise TypeError(f"outputs come from executors and agents, not from a {type(entry).__name__}")
-        ids.append(entry.id)
-    return tuple(ids)
 
 
 def _one_of(name: str, given: str, words: tuple[str, ...]) -> str:

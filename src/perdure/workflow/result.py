@@ -42,6 +42,13 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
         """The requests that were told."""
         return [event for event in self if event.type == "request_info"]
 
+    def get_spent(self) -> dict[str, float]:
+        """What the run has spent in all, by name, tokens of models among it; empty if this call has spent nothing."""
+        for event in reversed(self):
+            if event.type == "superstep_completed" and event.data:
+                return dict(event.data)
+        return {}
+
     def get_final_state(self) -> WorkflowRunState:
         """Where the run stood at the end. Raises RuntimeError if no status was told."""
         if not self._status_events or self._status_events[-1].state is None:

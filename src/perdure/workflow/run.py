@@ -13,8 +13,9 @@ from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.runtime import rewinding
 from perdure.runtime.answers import accepted
 from perdure.runtime.call import Call
+from perdure.runtime.narration import output_events
 from perdure.runtime.routing import accepts
-from perdure.runtime.session import final_state, output_events
+from perdure.runtime.session import final_state
 from perdure.storages.desk import Desk
 from perdure.storages.following import committed_events
 from perdure.streams import ResponseStream
@@ -97,6 +98,11 @@ class Run:
         return self._workflow.status if self._is_current else final_state(self._tenure().snapshot)
 
     @property
+    def spent(self) -> dict[str, float]:
+        """What the run has spent so far, by name, tokens of models among it."""
+        return dict(self._tenure().snapshot.limits.spent)
+
+    @property
     def requests(self) -> dict[str, WorkflowEvent[Any]]:
         """The requests that wait for an answer, by id."""
         tenure = self._tenure()
@@ -139,7 +145,7 @@ class Run:
         return WorkflowRunResult.of([*told, *outputs])
 
     def _told_again(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
-        return output_events(outputs, self._tenure().values)
+        return list(output_events(outputs, self._tenure().values, in_pieces=False))
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         while True:

@@ -24,13 +24,15 @@ from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
 from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
+from perdure.workflow.agent import WorkflowAgent
 from perdure.workflow.result import WorkflowRunResult
 from perdure.workflow.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from perdure.agents.providers import ContextProvider
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
     from perdure.graph.edges import EdgeGroup
@@ -343,6 +345,26 @@ class Workflow:
     def twin(self) -> Workflow:
         """Another instance of the same definition, which stands for no run yet."""
         return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
+
+    def as_agent(
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+        **kwargs: Any,
+    ) -> WorkflowAgent:
+        """This workflow as an agent, with its name and description unless others are given.
+
+        Raises ValueError if the start executor can't handle a list of messages.
+        """
+        return WorkflowAgent(
+            self,
+            name=self.name if name is None else name,
+            description=self.description if description is None else description,
+            context_providers=context_providers,
+            **kwargs,
+        )
 
     def note_cancelled(self, run_id: str) -> None:
         """A run was cancelled through its handle, perhaps the one that this instance stands for."""

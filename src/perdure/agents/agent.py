@@ -1,0 +1,240 @@
+"""Agents: a model with instructions, tools and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+
+from perdure.agents.agent_base import BaseAgent, SupportsAgentRun
+from perdure.agents.agent_run import AgentRun, Inputs
+from perdure.agents.clients import BaseChatClient
+from perdure.agents.contexts import AgentContext
+from perdure.agents.formats import declare_format
+from perdure.agents.invocation import FunctionInvocationLayer
+from perdure.agents.layers import OptionsT
+from perdure.agents.messages import messages_of
+from perdure.agents.middleware import categorize_middleware, run_middleware
+from perdure.agents.options import merged_options
+from perdure.agents.recording import Turn
+from perdure.agents.responses import AgentResponse
+from perdure.agents.streaming import retold
+from perdure.agents.tool_list import is_server
+from perdure.agents.tools import normalize_tools
+from perdure.streams import ResponseStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+
+    from perdure.agents.agent_run import AgentStream
+    from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
+    from perdure.agents.layers import SupportsChatGetResponse
+    from perdure.agents.messages import AgentRunInputs
+    from perdure.agents.middleware import MiddlewareTypes
+    from perdure.agents.responses import AgentResponseUpdate
+    from perdure.agents.sessions import AgentSession, ContextProvider
+
+__all__ = ["Agent", "BaseAgent", "SupportsAgentRun"]
+
+logger = logging.getLogger(__name__)
+
+
+class Agent(BaseAgent, Generic[OptionsT]):
+    """A model with instructions, tools and sessions.
+
+    In a workflow each call of the model and of a tool is recorded: when the process dies in the middle of a turn, the
+    turn that is taken up again asks for nothing that has come back already.
+    """
+
+    def __init__(
+        self,
+        client: SupportsChatGetResponse,
+        instructions: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the reference's name
+        name: str | None = None,
+        description: str | None = None,
+        tools: Any = None,
+        default_options: OptionsT | Mapping[str, Any] | None = None,
+        context_providers: Sequence[ContextProvider] | None = None,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        require_per_service_call_history_persistence: bool = False,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        additional_properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            id=id,
+            name=name,
+            description=description,
+            context_providers=context_providers,
+            middleware=middleware,
+            additional_properties=additional_properties,
+        )
+        self.client = client
+        self.compaction_strategy = compaction_strategy
+        self.tokenizer = tokenizer
+        self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
+        options = dict(cast("Mapping[str, Any]", default_options or {}))
+        given = normalize_tools(options.pop("tools", None) if tools is None else tools)
+        self.mcp_tools: list[Any] = [tool for tool in given if is_server(tool)]
+        own = {"tools": [tool for tool in given if not is_server(tool)]}
+        first = {"model": getattr(client, "model", None), "tool_choice": "auto"}
+        if instructions is not None:
+            options["instructions"] = instructions
+        self.default_options: dict[str, Any] = merged_options(first, options, own)
+        declare_format(self.default_options.get("response_format"))
+        if given and isinstance(client, BaseChatClient) and not isinstance(client, FunctionInvocationLayer):
+            logger.warning("agent %r has tools, and its client has no FunctionInvocationLayer to call them", name)
+        # An id that was drawn is another one in each process; what is recorded needs a name that stays.
+        self._turn_name = name or id or "agent"
+        self._exits = AsyncExitStack()
+        self._connecting = asyncio.Lock()
+
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[False] = ...,
+        session: AgentSession | None = None,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        tools: Any = None,
+        options: OptionsT | Mapping[str, Any] | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Awaitable[AgentResponse[Any]]: ...
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[True],
+        session: AgentSession | None = None,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        tools: Any = None,
+        options: OptionsT | Mapping[str, Any] | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> AgentStream: ...
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        tools: Any = None,
+        options: OptionsT | Mapping[str, Any] | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any: ...
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        middleware: Sequence[MiddlewareTypes] | None = None,
+        tools: Any = None,
+        options: OptionsT | Mapping[str, Any] | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer: an awaitable AgentResponse, or with `stream` a ResponseStream of updates that ends in one.
+
+        What is given here stands above what the agent was made with; tools, middleware and instructions are added.
+        With a session the conversation goes on, and what was said is written into it when the turn is over.
+        """
+        found = categorize_middleware(self.middleware, middleware)
+        context = AgentContext(
+            agent=self,
+            messages=messages_of(messages),
+            session=session,
+            tools=tools,
+            options=cast("Mapping[str, Any] | None", options),
+            stream=stream,
+            compaction_strategy=compaction_strategy or self.compaction_strategy,
+            tokenizer=tokenizer or self.tokenizer,
+            client_kwargs=_with_middleware(client_kwargs, [*found["function"], *found["chat"]]),
+            function_invocation_kwargs=function_invocation_kwargs,
+        )
+        turn = Turn(self._turn_name)
+        if not stream:
+            return self._whole(found["agent"], context, turn)
+        streamed: AgentStream = ResponseStream.from_awaitable(self._stream(found["agent"], context, turn))
+        wanted = merged_options(self.default_options, context.options).get("response_format")
+
+        def rebuilt(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
+            return AgentResponse[Any].from_updates(updates, output_format_type=wanted)
+
+        return retold(streamed, rebuilt=rebuilt)
+
+    async def _whole(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentResponse[Any]:
+        answered = await run_middleware(middleware, context, lambda: AgentRun(self, _inputs(context), turn).answered())
+        if isinstance(answered, ResponseStream):
+            return await cast("AgentStream", answered).get_final_response()
+        return AgentResponse() if answered is None else answered
+
+    async def _stream(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
+        answered = await run_middleware(middleware, context, lambda: AgentRun(self, _inputs(context), turn).streamed())
+        return cast("AgentStream", answered) if isinstance(answered, ResponseStream) else _told(answered)
+
+    async def connect(self, server: AbstractAsyncContextManager[Any]) -> None:
+        """Connect to a server of tools; the agent closes it when it is closed itself."""
+        async with self._connecting:
+            if not getattr(server, "is_connected", False):
+                await self._exits.enter_async_context(server)
+
+    async def __aenter__(self) -> Self:
+        """Open the client and the servers of tools."""
+        if isinstance(self.client, AbstractAsyncContextManager):
+            await self._exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
+        for server in self.mcp_tools:
+            await self.connect(server)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close what was opened."""
+        exits, self._exits = self._exits, AsyncExitStack()
+        await exits.aclose()
+
+
+def _inputs(context: AgentContext) -> Inputs:
+    return Inputs(
+        context.messages,
+        context.session,
+        context.tools,
+        context.options or {},
+        context.compaction_strategy,
+        context.tokenizer,
+        context.function_invocation_kwargs,
+        context.client_kwargs,
+    )
+
+
+def _with_middleware(client_kwargs: Mapping[str, Any] | None, middleware: Sequence[Any]) -> dict[str, Any]:
+    kwargs = dict(client_kwargs or {})
+    every = [*middleware, *kwargs.pop("middleware", ())]
+    return {**kwargs, "middleware": every} if every else kwargs
+
+
+def _told(response: AgentResponse[Any] | None) -> AgentStream:
+    """What a middleware gave in place of a stream, as one."""
+    whole: AgentResponse[Any] = AgentResponse() if response is None else response
+
+    async def told() -> AsyncGenerator[AgentResponseUpdate]:
+        for update in whole.to_updates():
+            yield update
+
+    return ResponseStream(told(), finalizer=lambda _: whole)

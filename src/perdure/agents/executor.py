@@ -1,0 +1,258 @@
+"""`AgentExecutor`: an agent as a node of a workflow. All that it keeps between two messages is state of the run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from perdure.agents.content import Content
+from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from perdure.agents.executor_requests import Answer, answer_to, message_of, misfit, told_on, what_is_done
+from perdure.agents.executor_session import LiveSession, live
+from perdure.agents.executor_turn import SESSION_KEY, AgentTurn
+from perdure.agents.messages import Message, messages_of
+from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents.sessions import AgentSession
+from perdure.events import WorkflowEvent
+from perdure.graph.context import WorkflowContext, private_scope
+from perdure.graph.current import current_activation
+from perdure.graph.executor import Executor, Shared
+from perdure.graph.handlers import handler, response_handler
+from perdure.graph.messages import INTERNAL_SOURCE_ID
+from perdure.graph.port import ABSENT
+from perdure.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perdure.agents.agent import SupportsAgentRun
+    from perdure.graph.definition import Graph
+
+logger = logging.getLogger(__name__)
+
+ContextMode: TypeAlias = Literal["full", "last_agent", "custom"]
+ContextFilter: TypeAlias = Callable[[list[Message]], list[Message]]
+Context: TypeAlias = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentResponseUpdate]
+
+_CACHE = "cache"
+"""What the agent is told next."""
+_CONVERSATION = "conversation"
+"""Of a turn that waits for answers: what was said in it so far."""
+_PENDING = "pending"
+"""What was asked of the outside, by request."""
+_ANSWERS = "answers"
+"""The answers so far, if more are to come."""
+
+
+@dataclass
+class _Reset:
+    """That the next turn is to forget what waits: said outside of any run, whose state only a handler can change."""
+
+    is_wanted: bool = False
+
+
+class AgentExecutor(Executor):
+    """Lets an agent take part in a workflow.
+
+    It takes texts, messages, lists of them, an `AgentExecutorRequest` or what another agent has sent. It sends an
+    `AgentExecutorResponse`, and its output is the `AgentResponse`; whoever reads a stream is told the updates.
+
+    The agent's session lasts as long as the run. Executors that are given the same session have it in common, also
+    after a restart. `context_mode` says what of another agent's response the agent is told: the `"full"` conversation,
+    what the `"last_agent"` said, or what a `context_filter` makes of the conversation (`"custom"`).
+    """
+
+    def __init__(
+        self,
+        agent: SupportsAgentRun,
+        *,
+        session: AgentSession | None = None,
+        id: str | None = None,  # noqa: A002 - the documented name
+        context_mode: ContextMode | None = None,
+        context_filter: ContextFilter | None = None,
+        **kwargs: Any,
+    ) -> None:
+        chosen = id or resolve_agent_id(agent)
+        if not chosen:
+            raise ValueError("an agent in a workflow needs a name, or give AgentExecutor an id")
+        if kwargs.get("max_concurrency", 1) != 1:
+            raise ValueError(f"agent {chosen!r} has one conversation: it handles one message at a time")
+        super().__init__(chosen, **kwargs)
+        self._context_mode: ContextMode = _checked_mode(context_mode or "full", context_filter)
+        self._context_filter = context_filter
+        self._agent = agent
+        self._session: Any = session if session is not None else agent.create_session()
+        self._live: LiveSession | None = live(self._session) if isinstance(self._session, AgentSession) else None
+        self._reset = _Reset()
+
+    @property
+    def agent(self) -> SupportsAgentRun:
+        """The agent."""
+        return self._agent
+
+    @property
+    def description(self) -> str | None:
+        """What the agent is for."""
+        return self._agent.description
+
+    @property
+    def session(self) -> Any:
+        """The session that the agent was given, as the last turn has left it."""
+        return self._session
+
+    def child_graph(self) -> Graph | None:
+        """The graph inside of an agent that is a workflow itself: its run is part of the run around it."""
+        return getattr(getattr(self._agent, "workflow", None), "graph", None)
+
+    def shares(self) -> Shared | None:
+        """The session: others may have been given the same."""
+        return None if self._live is None else Shared(self._session, SESSION_KEY, self._live.merged)
+
+    def reset(self) -> None:
+        """Forget the messages that the agent has not been told yet."""
+        activation = current_activation()
+        if activation is None:
+            self._reset.is_wanted = True
+        else:
+            activation.write(private_scope(self.id), _CACHE, Log())
+
+    @handler
+    async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
+        """Take messages in, and answer if that is wanted."""
+        self._take_in(request.messages, ctx)
+        if request.should_respond:
+            await self._respond(ctx)
+
+    @handler
+    async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
+        """Go on with what another agent has said."""
+        self._take_in(await self._context(prior), ctx)
+        await self._respond(ctx)
+
+    async def _context(self, prior: AgentExecutorResponse) -> Iterable[Message]:
+        """What the agent is told of the response of another."""
+        if self._context_mode == "full":
+            return prior.full_conversation
+        if self._context_mode == "last_agent":
+            return prior.agent_response.messages
+        assert self._context_filter is not None, "it was checked"
+        chosen: Any = self._context_filter(prior.full_conversation)
+        return await chosen if inspect.isawaitable(chosen) else chosen
+
+    @handler
+    async def from_str(self, text: str, ctx: Context) -> None:
+        """Answer a text."""
+        if not self._cache(ctx) and ctx.source_executor_ids != [INTERNAL_SOURCE_ID(self.id)]:
+            logger.warning(
+                "agent %r is given a bare text by another executor, without the conversation that led there; if that "
+                "executor changes what an agent has said, let it send AgentExecutorResponse.with_text(...)",
+                self.id,
+            )
+        self._take_in(messages_of(text), ctx)
+        await self._respond(ctx)
+
+    @handler
+    async def from_message(self, message: Message, ctx: Context) -> None:
+        """Answer a message."""
+        self._take_in([message], ctx)
+        await self._respond(ctx)
+
+    @handler
+    async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
+        """Answer messages."""
+        self._take_in(messages_of(messages), ctx)
+        await self._respond(ctx)
+
+    @response_handler
+    async def handle_user_input_response(self, original_request: Content, response: Answer, ctx: Context) -> None:
+        """Take an answer to what the agent has asked. When all have come, the agent goes on."""
+        own, request_id = ctx.scope(), ctx.request_id
+        assert request_id is not None, "an answer has its request"
+        pending: dict[str, Content] = own.get(_PENDING, {})
+        asked = pending.get(request_id, original_request)
+        reason = misfit(asked, response)
+        if reason is not None:
+            await ctx.add_event(WorkflowEvent.warning(f"request {request_id!r} is open again: {reason}"))
+            await self._ask(ctx, request_id, asked)
+            return
+        done = what_is_done(asked)
+        if done is not None:
+            ctx.require_approved(done)
+        answers: list[Content] = [*own.get(_ANSWERS, ()), answer_to(asked, response)]
+        left = {key: content for key, content in pending.items() if key != request_id}
+        own.set(_PENDING, left)
+        own.set(_ANSWERS, answers if left else [])
+        if not left:
+            # The results of calls follow the calls; what others have said meanwhile comes after them.
+            own.set(_CACHE, Log([message_of(answers), *self._cache(ctx)]))
+            await self._respond(ctx)
+
+    def _cache(self, ctx: Context) -> Log[Message]:
+        if self._reset.is_wanted:
+            self._reset.is_wanted = False
+            ctx.scope().set(_CACHE, Log())
+        return cast("Log[Message]", ctx.scope().get(_CACHE) or Log())
+
+    def _take_in(self, messages: Iterable[Message], ctx: Context) -> None:
+        cache = self._cache(ctx)
+        cache.extend(messages)
+        ctx.scope().set(_CACHE, cache)
+
+    async def _respond(self, ctx: Context) -> None:
+        """Let the agent answer, and send that on; or ask what it asks."""
+        told = list(self._cache(ctx))
+        if not told:
+            logger.warning("agent %r is run without a message, which some models refuse", self.id)
+        turn = AgentTurn(self._agent, self.id, self._session, self._live, ctx)
+        response = await turn.taken(told)
+        own = ctx.scope()
+        conversation = [*own.get(_CONVERSATION, ()), *told, *response.messages]
+        own.set(_CACHE, Log())
+        if turn.asked:
+            _warn_of_unsaid(self.id, response, turn.asked)
+            own.set(_CONVERSATION, Log(conversation))
+            await self._ask_all(ctx, turn.asked)
+            return
+        if own.has(_CONVERSATION):
+            own.delete(_CONVERSATION)
+        ctx.activation.output(response, is_told=not ctx.is_streaming())
+        await ctx.send_message(AgentExecutorResponse(self.id, response, told_on(conversation)))
+
+    async def _ask_all(self, ctx: Context, asked: Sequence[Content]) -> None:
+        own = ctx.scope()
+        pending: dict[str, Content] = own.get(_PENDING, {})
+        for place, content in enumerate(asked):
+            request_id = await self._ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
+            pending[request_id] = content
+        own.set(_PENDING, pending)
+
+    async def _ask(self, ctx: Context, request_id: str, asked: Content) -> str:
+        """Open a request; the id that it has. Ids of calls are made by models, and two of them may choose the same."""
+        done = what_is_done(asked)
+        for chosen in (request_id, f"{request_id}-{ctx.idempotency_key}"):
+            if not ctx.activation.is_open(chosen):
+                break
+        await ctx.request_info(
+            asked if chosen == request_id else Content.from_dict({**asked.to_dict(), "id": chosen}),
+            Content if done is None else Answer,
+            request_id=chosen,
+            approves=ABSENT if done is None else done,
+        )
+        return chosen
+
+
+def _checked_mode(mode: str, context_filter: ContextFilter | None) -> ContextMode:
+    if mode not in {"full", "last_agent", "custom"}:
+        raise ValueError(f"context_mode is 'full', 'last_agent' or 'custom', not {mode!r}")
+    if mode == "custom" and context_filter is None:
+        raise ValueError("context_mode='custom' needs a context_filter: a function from a conversation to messages")
+    return cast("ContextMode", mode)
+
+
+def _warn_of_unsaid(name: str, response: AgentResponse[Any], asked: Sequence[Content]) -> None:
+    # Calls and results belong to what is asked; only words are missed by whoever reads the outputs.
+    if response.text:
+        logger.warning("agent %r asks %d things and speaks as well: only what it asks is told now", name, len(asked))

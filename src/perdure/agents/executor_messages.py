@@ -1,0 +1,45 @@
+"""What is sent to agents in a workflow, and what they send on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perdure.agents.messages import Message
+from perdure.agents.responses import AgentResponse
+from perdure.checkpoint.trust import register_type
+
+if TYPE_CHECKING:
+    from perdure.agents.agent import SupportsAgentRun
+
+
+@dataclass
+class AgentExecutorRequest:
+    """Messages for an agent. With `should_respond=False` it only takes them in, until it is asked."""
+
+    messages: list[Message]
+    should_respond: bool = True
+
+
+@dataclass
+class AgentExecutorResponse:
+    """What an agent has answered, and the conversation that led there, the answer included."""
+
+    executor_id: str
+    agent_response: AgentResponse[Any]
+    full_conversation: list[Message]
+
+    def with_text(self, text: str) -> AgentExecutorResponse:
+        """The same turn with another answer. Who changes what an agent said sends this on, and no context is lost."""
+        said = Message("assistant", [text])
+        before = self.full_conversation[: len(self.full_conversation) - len(self.agent_response.messages)]
+        return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), [*before, said])
+
+
+register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")
+register_type(AgentExecutorResponse, name="perdure:AgentExecutorResponse")
+
+
+def resolve_agent_id(agent: SupportsAgentRun) -> str:
+    """What an agent is called in a workflow: its name, or its id if it has none."""
+    return agent.name or agent.id

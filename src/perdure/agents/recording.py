@@ -1,0 +1,173 @@
+"""Calls of models and tools, as steps of the handler call that they are made in: what came back is not asked for again.
+
+Outside of a workflow they are simply made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.agents.streaming import Told, retold
+from perdure.graph.current import current_activation
+from perdure.graph.port import StepCall
+from perdure.streams import ResponseStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+
+    from perdure.graph.port import ActivationPort, IfInterrupted
+
+T = TypeVar("T")
+UpdateT = TypeVar("UpdateT")
+FinalT = TypeVar("FinalT")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of an agent: what its calls are named after, so that another life finds them again.
+
+    Agents that take turns side by side in one handler do not get in each other's way: a turn has its number when it
+    begins, and its calls are numbered in it.
+    """
+
+    name: str
+    activation: ActivationPort | None = field(default_factory=current_activation)
+    number: int = field(init=False)
+    model_calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.number = 0 if self.activation is None else self.activation.number(f"turn of {self.name}")
+
+    def model_key(self) -> str:
+        """What the next call of the model is known by."""
+        key = f"{self.name}#{self.number}.{self.model_calls}"
+        self.model_calls += 1
+        return key
+
+    def tool_key(self, call_id: str, place: int) -> str:
+        """What a call that the model has asked for is known by: `place` is where it stood in the answer."""
+        return f"{self.name}#{self.number}.{self.model_calls}/{place}:{call_id}"
+
+    def call(self, name: str, key: str, fn: Callable[[], Awaitable[T]], if_interrupted: IfInterrupted) -> Awaitable[T]:
+        """Make a call, or get what it gave in an earlier life."""
+        if self.activation is None:
+            return fn()
+        return self.activation.step(StepCall(name, fn, (), key, if_interrupted=if_interrupted))
+
+    def spend(self, **amounts: float) -> None:
+        """Count what a call has cost. Called inside of it, it is counted with its record, once."""
+        if self.activation is not None:
+            self.activation.spend(amounts)
+
+    def require_budget(self) -> None:
+        """Raise BudgetExceededError if the run has nothing left to spend."""
+        if self.activation is not None:
+            self.activation.require_budget()
+
+
+_turn: ContextVar[Turn | None] = ContextVar("perdure_turn", default=None)
+
+
+@contextmanager
+def taking(turn: Turn) -> Generator[None]:
+    """Let what is called inside, and not awaited, belong to a turn.
+
+    Whoever makes calls later takes the turn along when it is called: generators run in the context of who reads them.
+    """
+    token = _turn.set(turn)
+    try:
+        yield
+    finally:
+        _turn.reset(token)
+
+
+def turn_of(name: str) -> Turn:
+    """The turn that a call belongs to; of one that nobody takes a turn for, one of its own."""
+    return _turn.get() or Turn(name)
+
+
+def recorded(
+    turn: Turn, ask: Callable[[], Awaitable[FinalT]], *, name: str, counted: Callable[[FinalT], None]
+) -> Awaitable[FinalT]:
+    """A call of a model that answers as a whole. If it is really made, there has to be something left to spend."""
+
+    async def work() -> FinalT:
+        turn.require_budget()
+        whole = await ask()
+        counted(whole)
+        return whole
+
+    return turn.call(name, turn.model_key(), work, "rerun")
+
+
+def recorded_stream(
+    turn: Turn,
+    make: Callable[[], ResponseStream[UpdateT, FinalT]],
+    *,
+    name: str,
+    counted: Callable[[FinalT], None],
+    pieces: Callable[[FinalT], Sequence[UpdateT]],
+    rebuilt: Callable[[Sequence[UpdateT]], FinalT] | None = None,
+) -> ResponseStream[UpdateT, FinalT]:
+    """A call that streams. Its pieces are told as they come, and its whole is recorded.
+
+    If it came back in an earlier life, `pieces` says what is told of it. Where hooks have changed pieces, `rebuilt`
+    makes another whole of them, for whoever put the hooks there.
+    """
+    if turn.activation is None:
+        return make() if rebuilt is None else retold(make(), rebuilt=rebuilt)
+    call = _StreamedCall(turn, make, name, turn.model_key(), counted, pieces)
+
+    def whole(updates: Sequence[UpdateT]) -> FinalT:
+        return call.final[0] if rebuilt is None or call.told.are(updates) else rebuilt(updates)
+
+    return ResponseStream(call.pieces_told(), finalizer=whole)
+
+
+@dataclass(slots=True)
+class _StreamedCall:
+    """A call that streams and is a step: pieces come out of the step through a queue."""
+
+    turn: Turn
+    make: Callable[[], ResponseStream[Any, Any]]
+    name: str
+    key: str
+    counted: Callable[[Any], None]
+    pieces: Callable[[Any], Sequence[Any]]
+    final: list[Any] = field(default_factory=list[Any])
+    told: Told[Any] = field(default_factory=Told[Any])
+    is_asked: bool = False
+    queue: asyncio.Queue[Any] = field(default_factory=asyncio.Queue[Any])
+
+    async def pieces_told(self) -> AsyncGenerator[Any]:
+        task = asyncio.ensure_future(self.turn.call(self.name, self.key, self.work, "rerun"))
+        task.add_done_callback(lambda _: self.queue.put_nowait(None))
+        try:
+            while (update := await self.queue.get()) is not None:
+                yield self.told.note(update)
+            self.final.append(await task)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if not self.is_asked:
+            for piece in self.pieces(self.final[0]):
+                yield self.told.note(piece)
+
+    async def work(self) -> Any:
+        self.turn.require_budget()
+        self.is_asked = True
+        stream = self.make()
+        try:
+            async for update in stream:
+                self.queue.put_nowait(update)
+            whole = await stream.get_final_response()
+        finally:
+            # Whoever is cancelled in the middle lets go of the connection at once.
+            await stream.aclose()
+        self.counted(whole)
+        return whole

@@ -1,0 +1,175 @@
+"""Conversations as models take them: each call is followed by its result, and nothing else is asked of anybody.
+
+A conversation may be otherwise: a process died before a call had its result, a user went on without approving one, an
+answer came late. What is kept is what happened; what a model is shown is mended, each time it is asked.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from perdure.agents.messages import Message
+from perdure.agents.tool_results import error_of, result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perdure.agents.content import Content
+
+INTERRUPTED: Final = "interrupted: there is no result, and whether the call had an effect is unknown"
+UNDECIDED: Final = "the call was not made: it waits for approval, and nobody has answered yet"
+
+
+def repaired(messages: Sequence[Message], *, is_whole: bool = True) -> list[Message]:
+    """The conversation as a model takes it. The messages that were given are not changed.
+
+    Calls without a result are given one that says so, results stand right behind their calls, those without a call are
+    left out, and so are questions to the user. `is_whole` says that the calls of all results are there to be seen: it
+    is not so if the provider keeps the conversation, and is sent only what is new.
+    """
+    said = _without_approvals(messages)
+    if not is_whole:
+        return [_like(entry.message, entry.contents) for entry in said if entry.contents]
+    ledger = _Ledger.of(said)
+    mended: list[Message] = []
+    for place, entry in enumerate(said):
+        kept = [content for content in entry.contents if id(content) not in ledger.taken]
+        if kept:
+            mended.append(_like(entry.message, kept))
+        if results := ledger.results(place):
+            mended.append(ledger.source(place, results) or Message("tool", results))
+    return mended
+
+
+@dataclass(slots=True)
+class _Said:
+    """A message, and what of its contents a model may see."""
+
+    message: Message
+    contents: list[Content]
+    is_undecided: bool = False
+    """Whether something that it asks for waits for approval."""
+
+
+def _without_approvals(messages: Sequence[Message]) -> list[_Said]:
+    """What was said, with calls in the place of questions about them that stand alone."""
+    calls = {each.call_id for message in messages for each in message.contents if each.type == "function_call"}
+    # Ids may come again: an answer is one to what was asked before it.
+    answered = {
+        each.id: place for place, message in enumerate(messages) for each in message.contents if is_answer(each)
+    }
+    found: list[_Said] = []
+    for place, message in enumerate(messages):
+        entry = _Said(message, [])
+        for content in message.contents:
+            if is_answer(content):
+                continue
+            if not is_question(content):
+                entry.contents.append(content)
+                continue
+            entry.is_undecided |= answered.get(content.id, -1) < place
+            call = content.function_call
+            if call is not None and call.call_id not in calls and not is_of_a_tool(content):
+                calls.add(call.call_id)
+                entry.contents.append(call)
+        found.append(entry)
+    return found
+
+
+def is_question(content: Content) -> bool:
+    """Whether this is our question whether a call may be made."""
+    return content.type == "function_approval_request" and not is_hosted(content)
+
+
+def is_answer(content: Content) -> bool:
+    """Whether this answers such a question."""
+    return content.type == "function_approval_response" and not is_hosted(content)
+
+
+def is_hosted(content: Content) -> bool:
+    """Whether a question or an answer is about a call that the provider makes: it goes there as it is."""
+    call = content.function_call
+    return call is not None and (call.type != "function_call" or bool(call.additional_properties.get("server_label")))
+
+
+def is_of_a_tool(question: Content) -> bool:
+    """Whether a tool has asked, in the middle of its call: what it asks about is not in this conversation."""
+    call = question.function_call
+    return question.call_id is not None and call is not None and question.call_id != call.call_id
+
+
+def is_local(call: Content) -> bool:
+    """Whether this is a call that is to be made here, and not one that the provider has made."""
+    return call.type == "function_call" and not call.informational_only
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Which result belongs to which call."""
+
+    said: list[_Said]
+    calls: dict[int, list[Content]] = field(default_factory=dict[int, "list[Content]"])
+    """By the place of their message."""
+    result_of_call: dict[int, Content] = field(default_factory=dict[int, "Content"])
+    """By the identity of the call: ids of calls may come again."""
+    taken: set[int] = field(default_factory=set[int])
+    """Results that don't stay where they were."""
+
+    @classmethod
+    def of(cls, said: list[_Said]) -> _Ledger:
+        ledger = cls(said)
+        hosted = {each.call_id for entry in said for each in entry.contents if each.informational_only}
+        early: defaultdict[str | None, deque[Content]] = defaultdict(deque)
+        for place, entry in enumerate(said):
+            ledger.calls[place] = [each for each in entry.contents if is_local(each)]
+            for content in entry.contents:
+                if content.type != "function_result" or content.call_id in hosted:
+                    continue
+                ledger.taken.add(id(content))
+                if not ledger._closes(content, place):
+                    early[content.call_id].append(content)
+        for call in ledger._open():
+            if waiting := early[call.call_id]:
+                ledger.result_of_call[id(call)] = waiting.popleft()
+        return ledger
+
+    def _closes(self, result: Content, place: int) -> bool:
+        """Give a result to the first call of its id in the latest message that has one open."""
+        for earlier in range(place, -1, -1):
+            for call in self.calls[earlier]:
+                if call.call_id == result.call_id and id(call) not in self.result_of_call:
+                    self.result_of_call[id(call)] = result
+                    return True
+        return False
+
+    def _open(self) -> Iterable[Content]:
+        every = (call for calls in self.calls.values() for call in calls)
+        return (call for call in every if id(call) not in self.result_of_call)
+
+    def results(self, place: int) -> list[Content]:
+        """The results of the calls in a message, in their order."""
+        return [self.result_of_call.get(id(call)) or self._missing(call, place) for call in self.calls[place]]
+
+    def _missing(self, call: Content, place: int) -> Content:
+        if self.said[place].is_undecided:
+            return result_of(call, UNDECIDED)
+        return error_of(call, INTERRUPTED, "interrupted")
+
+    def source(self, place: int, results: Sequence[Content]) -> Message | None:
+        """The message that has just these results, if it follows: then nothing has to be mended."""
+        following = self.said[place + 1].message if place + 1 < len(self.said) else None
+        if following is None or [id(each) for each in following.contents] != [id(each) for each in results]:
+            return None
+        return following
+
+
+def _like(message: Message, contents: list[Content]) -> Message:
+    """The message, with these contents."""
+    if [id(each) for each in contents] == [id(each) for each in message.contents]:
+        return message
+    changed = copy.copy(message)
+    changed.contents = contents
+    return changed

@@ -1,0 +1,223 @@
+"""A model that follows a script: agents can be tested and shown without a provider."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from perdure.agent_errors import ChatClientInvalidRequestException
+from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer
+from perdure.agents.content import Content
+from perdure.agents.invocation import FunctionInvocationLayer
+from perdure.agents.messages import Message
+from perdure.agents.middleware import ChatMiddlewareLayer
+from perdure.agents.recording import taking, turn_of
+from perdure.agents.responses import ChatResponse, ChatResponseUpdate
+from perdure.clock import SystemClock
+from perdure.streams import ResponseStream
+from perdure.testing.script import Line, line_id_of, line_of, next_place, words_counted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from perdure.agents.content import UsageDetails
+    from perdure.clock import Clock
+    from perdure.testing.script import Improvised, Reply, Script
+
+_SCRIPT = "scripted_for"
+
+
+class ScriptEndedError(ChatClientInvalidRequestException):
+    """A model was asked for more than its script has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """One call of a scripted model: what it was shown, for which agent, and what it was to say."""
+
+    messages: tuple[Message, ...]
+    options: Mapping[str, Any] = field(repr=False)
+    client_kwargs: Mapping[str, Any] = field(repr=False)
+    agent: str
+    is_streamed: bool
+
+    @property
+    def text(self) -> str:
+        """The words of the last message."""
+        return self.messages[-1].text if self.messages else ""
+
+
+class _Prompter:
+    """Knows the scripts, and which reply is next."""
+
+    def __init__(self, scripts: Script | Mapping[str, Script]) -> None:
+        _require_script(scripts)
+        self._scripts = scripts
+        self._failed: set[tuple[str, int]] = set()
+
+    async def reply_to(self, call: ScriptedCall, *, created_at: str) -> Line:
+        """The reply to a call. An exception of a list is raised once, then the script goes on behind it."""
+        place, reply = self._next(call)
+        if callable(reply):
+            found = reply(list(call.messages), call.options)
+            reply = await found if inspect.isawaitable(found) else found
+        line = line_of(reply, line_id=line_id_of(call.agent, place, call.messages), created_at=created_at)
+        if line.error is not None:
+            self._failed.add((call.agent, place))
+        return line
+
+    def _next(self, call: ScriptedCall) -> tuple[int, Reply | Improvised]:
+        script = self._script_of(call.agent)
+        place = next_place(call.agent, call.messages)
+        if callable(script):
+            return place, script
+        while (call.agent, place) in self._failed:
+            place += 1
+        if place >= len(script):
+            raise ScriptEndedError(
+                f"the script of {call.agent!r} has {len(script)} replies, and this conversation has had them all; "
+                "give it more of them, or a function that replies"
+            )
+        return place, script[place]
+
+    def _script_of(self, agent: str) -> Script:
+        if not isinstance(self._scripts, Mapping):
+            return self._scripts
+        scripts = cast("Mapping[str, Script]", self._scripts)
+        if agent not in scripts:
+            known = ", ".join(map(repr, scripts))
+            raise ScriptEndedError(f"there is no script for {agent!r}; give one under its name, as for {known}")
+        return scripts[agent]
+
+
+def _require_script(scripts: object) -> None:
+    if isinstance(scripts, str) or not (callable(scripts) or isinstance(scripts, Mapping | Sequence)):
+        raise TypeError(
+            f"a script is a list of replies, a function, or a mapping from agents to these, not {scripts!r}"
+        )
+
+
+class _ScriptedModel(BaseChatClient):
+    """The model below the layers."""
+
+    OTEL_PROVIDER_NAME = "perdure.scripted"
+
+    def __init__(
+        self,
+        *,
+        replies: Script | Mapping[str, Script],
+        name: str,
+        usage: UsageDetails | None,
+        seconds: float,
+        clock: Clock | None,
+        **more: Any,
+    ) -> None:
+        super().__init__(**more)
+        self.name = self.model = name
+        self.calls: list[ScriptedCall] = []
+        self._prompter = _Prompter(replies)
+        self._usage = usage
+        self._seconds = seconds
+        self._clock = clock or SystemClock()
+
+    def get_response(
+        self,
+        messages: Any,
+        *,
+        stream: bool = False,
+        options: Any = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Ask, for the agent whose turn it is: it has a place of its own in the script."""
+        turn = turn_of(self.name)
+        with taking(turn):
+            known = {**(client_kwargs or {}), _SCRIPT: turn.name}
+            return super().get_response(messages, stream=stream, options=options, client_kwargs=known, **more)
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Any:
+        agent = kwargs.pop(_SCRIPT, self.name)
+        call = ScriptedCall(tuple(messages), options, kwargs, agent, stream)
+        if not stream:
+            return self._scripted_whole(call)
+        response_format = options.get("response_format")
+        return ResponseStream(
+            self._scripted_pieces(call),
+            finalizer=lambda told: ChatResponse.from_updates(told, output_format_type=response_format),
+        )
+
+    async def _scripted_whole(self, call: ScriptedCall) -> ChatResponse[Any]:
+        line = await self._prompted(call)
+        await self._clock.sleep(self._seconds)
+        if line.error is not None:
+            raise line.error
+        return ChatResponse(
+            messages=Message("assistant", line.contents, message_id=line.id),
+            response_id=line.id,
+            created_at=line.created_at,
+            model=self.name,
+            finish_reason=line.finish_reason,
+            usage_details=self._usage or words_counted(call.messages, line),
+            response_format=call.options.get("response_format"),
+        )
+
+    async def _scripted_pieces(self, call: ScriptedCall) -> AsyncGenerator[ChatResponseUpdate]:
+        line = await self._prompted(call)
+        pieces = line.pieces()
+        for piece in pieces:
+            await self._clock.sleep(self._seconds / len(pieces))
+            yield self._scripted_update(line, piece)
+        if line.error is not None:
+            raise line.error
+        usage = Content.from_usage(self._usage or words_counted(call.messages, line))
+        yield self._scripted_update(line, usage, line.finish_reason)
+
+    async def _prompted(self, call: ScriptedCall) -> Line:
+        self.calls.append(call)
+        return await self._prompter.reply_to(call, created_at=self._clock.now().isoformat())
+
+    def _scripted_update(self, line: Line, content: Content, finish_reason: str | None = None) -> ChatResponseUpdate:
+        return ChatResponseUpdate(
+            contents=[content],
+            role="assistant",
+            message_id=line.id,
+            response_id=line.id,
+            created_at=line.created_at,
+            model=self.name,
+            finish_reason=finish_reason,
+        )
+
+
+class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, _ScriptedModel):
+    """A deterministic model, with the layers of a real client: it streams, calls tools, and fails on demand.
+
+    `replies` is a list, a function of the conversation and the options (sync or async), or a mapping from the names of
+    agents to these. A reply is a text, a `ToolCall`, a list of both, a Message, a mapping or an instance of a pydantic
+    model (an answer in JSON), an exception to raise, or a function that makes one. A list that ends with an exception
+    breaks off there, in the middle of a stream too.
+
+    Which reply of a list is next stands in the conversation and not in memory: it is the one behind the last that the
+    conversation shows. So a process that goes on with a run goes on in its script, a conversation that begins anew
+    begins it anew, one client serves any number of runs, and each agent has a place of its own, under its name. What
+    failed is in no conversation: this object raises an exception of a list once and goes on behind it, a new one raises
+    it again.
+
+    `usage` is what a reply costs; unless it is given, each word is a token. A reply takes `seconds`, by `clock`.
+    `calls` are the calls that were really made: an answer that was recorded is not asked for again.
+    """
+
+    def __init__(
+        self,
+        replies: Script | Mapping[str, Script],
+        *,
+        name: str = "scripted",
+        usage: UsageDetails | None = None,
+        seconds: float = 0.0,
+        clock: Clock | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(replies=replies, name=name, usage=usage, seconds=seconds, clock=clock, **more)

@@ -1,0 +1,170 @@
+"""Conversations are mended so that models take them: tested by enumeration of all short ones."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perdure.agents.content import Content
+from perdure.agents.messages import Message
+from perdure.agents.repair import INTERRUPTED, UNDECIDED, repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def call(call_id: str) -> Content:
+    return Content.from_function_call(call_id, "f", arguments={"of": call_id})
+
+
+def result(call_id: str) -> Content:
+    return Content.from_function_result(call_id, result=f"result of {call_id}")
+
+
+def request(call_id: str) -> Content:
+    return Content.from_function_approval_request(call_id, call(call_id))
+
+
+def response(call_id: str) -> Content:
+    return request(call_id).to_function_approval_response(approved=True)
+
+
+def said(what: str) -> Message:
+    match what:
+        case "u":
+            return Message("user", ["hello"])
+        case "a" | "b":
+            return Message("assistant", [call(what)])
+        case "ab":
+            return Message("assistant", ["both", call("a"), call("b")])
+        case "A" | "B":
+            return Message("tool", [result(what.lower())])
+        case "AB":
+            return Message("tool", [result("b"), result("a")])
+        case "a?":
+            return Message("assistant", [call("a"), request("a")])
+        case "?":
+            return Message("assistant", [request("a")])
+        case "!":
+            return Message("user", [response("a"), "and more"])
+        case _:
+            raise AssertionError(what)
+
+
+ALPHABET = ("u", "a", "b", "ab", "A", "B", "AB", "a?", "?", "!")
+
+
+def require_taken(messages: Sequence[Message]) -> None:
+    """Raise unless a strict provider takes the conversation: each message with calls is followed by their results."""
+    awaited: list[str | None] = []
+    for message in messages:
+        assert message.contents
+        results = [content.call_id for content in message.contents if content.type == "function_result"]
+        assert results == awaited
+        if results:
+            assert message.role == "tool"
+            assert len(results) == len(message.contents)
+        awaited = [content.call_id for content in message.contents if content.type == "function_call"]
+        assert all(not content.type.startswith("function_approval") for content in message.contents)
+    assert not awaited
+
+
+def words(messages: Sequence[Message]) -> list[str | None]:
+    return [content.text for message in messages for content in message.contents if content.type == "text"]
+
+
+def count(messages: Sequence[Message], kind: str) -> int:
+    return sum(content.type == kind for message in messages for content in message.contents)
+
+
+@pytest.mark.parametrize(
+    ("length", "alphabet"), [(1, ALPHABET), (2, ALPHABET), (3, ALPHABET), (4, ("u", "ab", "A", "B", "a?", "!"))]
+)
+def test_every_short_conversation_is_mended_so_that_a_strict_provider_takes_it(
+    length: int, alphabet: Sequence[str]
+) -> None:
+    for whats in itertools.product(alphabet, repeat=length):
+        conversation = [said(what) for what in whats]
+        mended = repaired(conversation)
+        require_taken(mended)
+        assert conversation == [said(what) for what in whats], "what was given is not changed"
+        assert words(mended) == words(conversation), "nothing that was said in words is lost or moved"
+        assert count(mended, "function_call") >= count(conversation, "function_call")
+        assert repaired(mended) == mended, "once is enough"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_real_results_are_told_wherever_they_stand(length: int) -> None:
+    for whats in itertools.product(("u", "a", "b", "ab", "A", "B", "AB"), repeat=length):
+        conversation = [said(what) for what in whats]
+        told = [
+            content.result
+            for message in repaired(conversation)
+            for content in message.contents
+            if content.type == "function_result"
+        ]
+        for name in "ab":
+            calls = sum(name in what for what in whats)
+            results = sum(name.upper() in what for what in whats)
+            assert told.count(f"result of {name}") == min(calls, results)
+        assert told.count(INTERRUPTED) == count(conversation, "function_call") - len(
+            [t for t in told if t != INTERRUPTED]
+        )
+
+
+def test_a_conversation_that_is_well_is_the_very_same() -> None:
+    conversation = [said(what) for what in ("u", "a", "A", "u", "b", "B", "u")]
+    mended = repaired(conversation)
+    assert len(mended) == len(conversation)
+    assert all(mine is its for mine, its in zip(mended, conversation, strict=True))
+
+
+def test_a_call_without_a_result_is_told_to_be_interrupted() -> None:
+    mended = repaired([said("u"), said("ab"), said("A"), said("u")])
+    assert [content.result for content in mended[2].contents] == ["result of a", INTERRUPTED]
+    assert [content.exception for content in mended[2].contents] == [None, "interrupted"]
+
+
+def test_calls_that_wait_for_approval_are_told_to_wait_and_their_siblings_too() -> None:
+    asking = Message("assistant", [call("a"), call("b"), request("a")])
+    mended = repaired([said("u"), asking, said("u")])
+    assert [content.type for content in mended[1].contents] == ["function_call", "function_call"]
+    assert [content.result for content in mended[2].contents] == [UNDECIDED, UNDECIDED]
+    assert [message.role for message in mended] == ["user", "assistant", "tool", "user"]
+
+
+def test_a_result_that_comes_late_stands_behind_its_call() -> None:
+    mended = repaired([said("a?"), said("u"), said("!"), said("A")])
+    assert [message.role for message in mended] == ["assistant", "tool", "user", "user"]
+    assert mended[1].contents == [result("a")]
+
+
+def test_a_question_that_stands_alone_becomes_the_call_that_it_is_about() -> None:
+    mended = repaired([said("u"), said("?"), said("!"), said("A")])
+    assert mended[1].contents == [call("a")]
+    assert mended[2].contents == [result("a")]
+
+
+def test_an_id_that_comes_again_gets_the_result_that_follows_it() -> None:
+    mended = repaired([said("a"), said("u"), said("a"), said("A")])
+    assert [message.contents[0].result for message in mended if message.role == "tool"] == [INTERRUPTED, "result of a"]
+
+
+def test_what_the_provider_has_done_or_is_to_decide_itself_stays_as_it_is() -> None:
+    done = Content.from_function_call("x", "search", informational_only=True)
+    hosted = Content.from_function_call("y", "mcp", additional_properties={"server_label": "docs"})
+    asked = Content.from_function_approval_request("y", hosted)
+    conversation = [
+        Message("assistant", [done, result("x"), asked]),
+        Message("user", [asked.to_function_approval_response(approved=True)]),
+    ]
+    assert repaired(conversation) == conversation
+
+
+def test_of_a_conversation_that_the_provider_keeps_results_are_sent_without_their_calls() -> None:
+    mended = repaired([said("!"), said("A")], is_whole=False)
+    assert [message.role for message in mended] == ["user", "tool"]
+    assert words(mended) == ["and more"]
+    assert mended[1].contents == [result("a")]

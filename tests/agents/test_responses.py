@@ -1,0 +1,137 @@
+"""Responses: how pieces make a whole, what a whole is worth, and what is kept of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+from tests.agents.stub_model import kept
+
+from perdure.agent_errors import AgentInvalidResponseException
+from perdure.agents.content import Content
+from perdure.agents.formats import declare_format
+from perdure.agents.messages import Message
+from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
+from perdure.agents.streaming import updates_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+
+class Verdict(BaseModel):
+    is_spam: bool
+
+
+class Undeclared(BaseModel):
+    is_spam: bool
+
+
+def piece(*contents: Any, **more: Any) -> AgentResponseUpdate:
+    return AgentResponseUpdate(contents=contents, **more)
+
+
+def test_pieces_of_one_message_are_one_message() -> None:
+    whole = AgentResponse[Any].from_updates([piece("a", role="assistant"), piece("b"), piece("c", role="assistant")])
+    assert [message.text for message in whole.messages] == ["abc"]
+
+
+@pytest.mark.parametrize(
+    "second", [piece("b", role="tool"), piece("b", role="assistant", message_id="2")], ids=["role", "id"]
+)
+def test_another_role_or_id_is_another_message(second: AgentResponseUpdate) -> None:
+    whole = AgentResponse[Any].from_updates([piece("a", role="assistant", message_id="1"), second])
+    assert [message.text for message in whole.messages] == ["a", "b"]
+
+
+def test_fragments_of_calls_come_together_by_their_ids() -> None:
+    call = Content.from_function_call
+    whole = AgentResponse[Any].from_updates(
+        [
+            piece(call("1", "f", arguments="{")),
+            piece(call("2", "g", arguments="{")),
+            piece(call("1", "", arguments="}")),
+            piece(call("2", "", arguments="}")),
+        ]
+    )
+    assert [content.arguments for content in whole.messages[0].contents] == ["{}", "{}"]
+
+
+def test_usage_is_summed_and_is_no_part_of_a_message() -> None:
+    usage = Content.from_usage({"total_token_count": 2})
+    whole = AgentResponse[Any].from_updates([piece("a", usage), piece(usage)])
+    assert whole.usage_details == {"total_token_count": 4}
+    assert whole.text == "a"
+
+
+def test_a_whole_told_as_pieces_makes_the_same_whole() -> None:
+    whole = ChatResponse[Any](
+        messages=[Message("assistant", ["a"], message_id="1"), Message("tool", ["b"], message_id="2")],
+        usage_details={"total_token_count": 2},
+        model="m",
+        response_id="r",
+        finish_reason="stop",
+        conversation_id="c",
+    )
+    assert ChatResponse[Any].from_updates(updates_of(whole)) == whole
+
+
+async def test_a_generator_of_pieces_makes_a_whole() -> None:
+    async def pieces() -> AsyncGenerator[AgentResponseUpdate]:
+        yield piece("a", role="assistant")
+        yield piece("b")
+
+    assert (await AgentResponse[Any].from_update_generator(pieces())).text == "ab"
+
+
+def test_a_value_is_read_from_the_last_words_when_it_is_asked_for() -> None:
+    messages = [Message("assistant", ["let me see"]), Message("assistant", ['{"is_spam": true}']), Message("tool", [])]
+    response = AgentResponse[Any](messages=messages, response_format=Verdict)
+    assert response.value == Verdict(is_spam=True)
+
+
+def test_a_schema_gives_the_value_as_json() -> None:
+    response = AgentResponse[Any](messages=Message("assistant", ['{"a": 1}']), response_format={"type": "object"})
+    assert response.value == {"a": 1}
+
+
+def test_words_that_are_no_value_are_refused_when_it_is_asked_for() -> None:
+    response = AgentResponse[Any](messages=Message("assistant", ["perhaps"]), response_format=Verdict)
+    with pytest.raises(AgentInvalidResponseException, match="no Verdict"):
+        _ = response.value
+
+
+def test_a_response_that_was_kept_still_has_its_value() -> None:
+    declare_format(Verdict)
+    message = Message("assistant", ['{"is_spam": true}'])
+    response = kept(kept(AgentResponse[Any](messages=message, response_format=Verdict)))
+    assert response.value == Verdict(is_spam=True)
+    assert kept(ChatResponse[Any](messages=message, response_format={"type": "object"})).value == {"is_spam": True}
+
+
+def test_a_class_that_no_model_was_asked_for_is_not_looked_for() -> None:
+    response = kept(AgentResponse[Any](messages=Message("assistant", ["{}"]), response_format=Undeclared))
+    with pytest.raises(AgentInvalidResponseException, match=r"to be read as '.*:Undeclared'"):
+        _ = response.value
+    assert response.text == "{}"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        AgentResponse[Any](messages=Message("assistant", ["a"]), agent_id="a", usage_details={"total_token_count": 1}),
+        ChatResponse[Any](messages=[], model="m", conversation_id="c", additional_properties={"k": 1}),
+        AgentResponseUpdate(contents=["a"], agent_id="a", author_name="n"),
+        ChatResponseUpdate(contents=["a"], model="m", finish_reason="stop"),
+    ],
+    ids=lambda told: type(told).__name__,
+)
+def test_what_was_told_is_the_same_after_json_and_after_a_checkpoint(told: Any) -> None:
+    assert kept(told) == told
+    assert told.from_dict(told.to_dict()) == told
+
+
+def test_questions_to_the_user_are_found_in_all_messages() -> None:
+    question = Content.from_function_approval_request("1", Content.from_function_call("1", "f"))
+    response = AgentResponse[Any](messages=[Message("assistant", ["a", question]), Message("assistant", ["b"])])
+    assert response.user_input_requests == [question]

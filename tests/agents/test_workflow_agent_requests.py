@@ -1,0 +1,193 @@
+"""What a workflow asks, told by its agent as calls, and answered by the next message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.agents.desks import Asker, Question, answer, calls, desk, saved, talking
+
+from perdure import AlreadyAnsweredError, InMemoryCheckpointStorage, UnknownRequestError, WorkflowEvent
+from perdure.agent_errors import AgentException, AgentInvalidResponseException
+from perdure.agents.agent import Agent
+from perdure.agents.content import Content
+from perdure.agents.messages import Message
+from perdure.agents.sessions import AgentSession
+from perdure.agents.tools import FunctionTool, tool
+from perdure.testing import ScriptedChatClient, ToolCall
+from perdure.workflow.agent import WorkflowAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.workflow.nodes import Context
+
+Args = WorkflowAgent.RequestInfoFunctionArgs
+
+
+async def test_a_request_is_told_as_a_call_with_the_live_request() -> None:
+    response = await desk(Asker("asker")).run("buy")
+    (call,) = calls(response)
+    assert call.name == WorkflowAgent.REQUEST_INFO_FUNCTION_NAME == "request_info"
+    assert response.messages[0].author_name == "asker"
+    args = Args.from_dict(call.arguments)  # type: ignore[arg-type]
+    assert args.request_id == call.call_id
+    assert args.request_event.data == Question("buy")
+    assert args.request_event.response_type is bool
+    assert Args.from_dict(args.to_dict()).request_event.data is args.request_event.data
+
+
+async def test_a_stream_tells_a_request_in_the_name_of_the_agent() -> None:
+    updates = [update async for update in desk(Asker("asker")).run("buy", stream=True)]
+    assert [(update.author_name, update.contents[0].type) for update in updates] == [("desk", "function_call")]
+
+
+@pytest.mark.parametrize("payload", [{}, {"request_id": "r"}, {"request_id": "", "request_event": {"type": "x"}}])
+def test_arguments_that_lack_something_are_refused(payload: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is missing or empty"):
+        Args.from_dict(payload)
+
+
+def test_arguments_are_an_id_and_an_event() -> None:
+    event = WorkflowEvent.request_info("r", "asker", "what?", str)
+    assert Args("r", event).to_dict() == {"request_id": "r", "request_event": event.to_dict()}
+
+
+async def test_an_answer_is_found_by_its_request() -> None:
+    talker = desk(Asker("asker"))
+    buy, sell = calls(await talker.run("buy sell"))
+    assert (await talker.run(answer(sell, result=False))).text == "sell: False"
+    assert (await talker.run(answer(buy, result=True))).text == "buy: True"
+
+
+async def test_several_answers_come_at_once_in_a_stream_too() -> None:
+    talker = desk(Asker("asker"))
+    asked = calls(await talker.run("buy sell"))
+    stream = talker.run([answer(call, result=True) for call in asked], stream=True)
+    assert [update.text async for update in stream] == ["buy: True", "sell: True"]
+
+
+async def test_answers_and_a_session_go_together(storage: Any) -> None:
+    talker = desk(Asker("asker"), storage=storage)
+    session = talker.create_session()
+    (call,) = calls(await talker.run("buy", session=session))
+    assert (await talker.run(answer(call, result=True), session=session)).text == "buy: True"
+    (again,) = calls(await talker.run("sell", session=session))
+    assert (await talker.run(answer(again, result=False), session=session)).text == "sell: False"
+
+
+async def test_a_session_that_was_saved_while_a_request_waits_is_answered_in_another_process(
+    open_on_disk: Callable[..., Any],
+) -> None:
+    async with open_on_disk() as storage:
+        talker = desk(Asker("asker"), storage=storage)
+        session = talker.create_session()
+        (call,) = calls(await talker.run("buy", session=session))
+    async with open_on_disk() as storage:
+        response = await desk(Asker("asker"), storage=storage).run(answer(call, result=True), session=saved(session))
+        assert response.text == "buy: True"
+
+
+async def test_what_is_no_answer_is_refused_with_the_requests_that_wait() -> None:
+    talker = desk(Asker("asker"), storage=InMemoryCheckpointStorage())
+    session = talker.create_session()
+    (call,) = calls(await talker.run("buy", session=session))
+    with pytest.raises(AgentInvalidResponseException, match=f"'{call.call_id}' of executor 'asker'"):
+        await talker.run("what?", session=session)
+    mixed = [answer(call, result=True), Message("user", ["and"])]
+    with pytest.raises(AgentInvalidResponseException, match="type 'text'"):
+        await talker.run(mixed, session=session)
+    assert (await talker.run(answer(call, result=True), session=session)).text == "buy: True"
+
+
+async def test_an_answer_to_nothing_is_refused() -> None:
+    talker = desk(Asker("asker"))
+    await talker.run("buy")
+    stray = Content.from_function_call("stray", "request_info")
+    with pytest.raises(UnknownRequestError, match="'stray'"):
+        await talker.run(answer(stray, result=True))
+
+
+async def test_the_same_answer_again_tells_what_came_of_it_and_another_is_refused() -> None:
+    storage = InMemoryCheckpointStorage()
+    talker = desk(Asker("asker"), storage=storage)
+    session = talker.create_session()
+    (call,) = calls(await talker.run("buy", session=session))
+    before = saved(session)
+    await talker.run(answer(call, result=True), session=session)
+    again = await desk(Asker("asker"), storage=storage).run(answer(call, result=True), session=saved(before))
+    assert again.text == "buy: True"
+    with pytest.raises(AlreadyAnsweredError, match=str(call.call_id)):
+        await desk(Asker("asker"), storage=storage).run(answer(call, result=False), session=saved(before))
+
+
+async def test_without_a_message_the_requests_are_told_again() -> None:
+    storage = InMemoryCheckpointStorage()
+    talker = desk(Asker("asker"), storage=storage)
+    session = talker.create_session()
+    asked = calls(await talker.run("buy", session=session))
+    told = await desk(Asker("asker"), storage=storage).run(session=saved(session))
+    assert [call.call_id for call in calls(told)] == [call.call_id for call in asked]
+
+
+async def test_a_session_whose_run_waits_somewhere_else_is_refused() -> None:
+    talker = desk(Asker("asker"))
+    session = talker.create_session()
+    (call,) = calls(await talker.run("buy", session=session))
+    with pytest.raises(AgentException, match=r"waits for answers.*checkpoint_storage"):
+        await desk(Asker("asker")).run(answer(call, result=True), session=saved(session))
+
+
+async def test_a_request_that_is_a_content_with_an_id_of_its_own_is_answered_by_that() -> None:
+    wanted = Content.from_function_approval_request("approval", Content.from_function_call("c", "pay", arguments={}))
+
+    async def ask(_: Any, ctx: Context) -> None:
+        await ctx.request_info(wanted, Content)
+
+    talker = desk(talking("careful", ask))
+    response = await talker.run("pay")
+    assert response.user_input_requests == [wanted]
+    with pytest.raises(ValueError, match="careful"):
+        # It has no handler for answers, but the request was found.
+        await talker.run(Message("user", [wanted.to_function_approval_response(approved=True)]))
+
+
+class Shop:
+    """An agent with a tool that somebody has to allow, and a count of what was done."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+        self.client = ScriptedChatClient([ToolCall("pay", amount=3), "Paid.", "You are welcome."])
+
+    def build(self, storage: Any = None) -> WorkflowAgent:
+        @tool(approval_mode="always_require")
+        def pay(amount: int) -> str:
+            """Pay."""
+            self.paid.append(amount)
+            return "done"
+
+        return desk(Agent(self.client, "You sell.", name="clerk", tools=[pay]), storage=storage)
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_approval_is_told_as_it_is_and_survives_a_restart(approved: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    shop, storage, session = Shop(), InMemoryCheckpointStorage(), AgentSession()
+    response = await shop.build(storage).run("pay", session=session)
+    (request,) = response.user_input_requests
+    assert (request.type, shop.paid) == ("function_approval_request", [])
+    allowed = Message("user", [request.to_function_approval_response(approved)])
+    session = saved(session)
+    assert (await shop.build(storage).run(allowed, session=session)).text == "Paid."
+    assert shop.paid == ([3] if approved else [])
+    assert (await shop.build(storage).run("thanks", session=saved(session))).text == "You are welcome."
+    assert shop.paid == ([3] if approved else [])
+
+
+async def test_an_answer_for_a_tool_that_is_done_elsewhere_is_its_result() -> None:
+    client = ScriptedChatClient([ToolCall("weigh"), lambda messages, _: str(messages[-1].contents[0].result)])
+    scales = FunctionTool(name="weigh", description="Weigh it.", func=None)
+    talker = desk(Agent(client, "You weigh.", name="clerk", tools=[scales]), storage=InMemoryCheckpointStorage())
+    session = talker.create_session()
+    (request,) = (await talker.run("how much?", session=session)).user_input_requests
+    assert (request.type, request.name) == ("function_call", "weigh")
+    assert (await talker.run(answer(request, result="3 kg"), session=session)).text == "3 kg"
