@@ -31,7 +31,9 @@ class AgentFramework:
 
     name = "agent-framework"
     keeps = "memory: a deep copy; file: the whole checkpoint written aside and renamed, **not synced**"
-    cannot = "SQLite and Postgres: its core has no such storage"
+    cannot = (
+        "SQLite and Postgres: its core has no such storage; a conversation of 1,000 turns: it takes ten minutes or more"
+    )
     imports = "from agent_framework import Executor, FileCheckpointStorage, WorkflowBuilder, WorkflowContext, handler"
 
     @property
@@ -101,7 +103,7 @@ class AgentFramework:
         yield lambda: _number(workflow)
 
     def converses(self, turns: int, store: Store) -> bool:
-        """A turn takes longer the more was said, so that a thousand take a quarter of an hour."""
+        """A turn takes longer the more was said: a thousand take ten minutes or more."""
         return turns <= _TURNS_MAX and store is not Store.NONE
 
     @asynccontextmanager

@@ -56,8 +56,8 @@ class Burr(_Setup):
     )
     cannot = (
         "memory and file: it has no such persister; Postgres: its asynchronous persister needs asyncpg, a driver that "
-        "nobody else here uses; bytes: its state is JSON. It has no supersteps: branches are sub-applications "
-        "(MapStates) within one step"
+        "nobody else here uses; bytes: its state is JSON; conversations: it has no agents. It has no supersteps: "
+        "branches are sub-applications (MapStates) within one step"
     )
     imports = (
         "from burr.core import ApplicationBuilder, State, action; from burr.core.persistence import SQLitePersister"

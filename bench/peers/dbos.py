@@ -31,7 +31,8 @@ class Dbos:
     )
     cannot = (
         "without storage, memory, file: all that it does is recorded in a database; "
-        "ballast in the state of an executor: a step has none, what a workflow function holds is its input or a result"
+        "ballast in the state of an executor: a step has none, what a workflow function holds is its input or a "
+        "result; conversations: it has no agents"
     )
     imports = "from dbos import DBOS, SetWorkflowID"
 

@@ -153,14 +153,14 @@ _NAMES = {
     "storages.urls": ("open_storage",),
     "streams": ("ResponseStream",),
     "viz": ("WorkflowViz",),
-    "workflow.agent": ("WorkflowAgent",),
-    "workflow.blocking": ("run_sync",),
-    "workflow.builder": ("WorkflowBuilder",),
-    "workflow.edit": ("Edit",),
-    "workflow.result": ("WorkflowRunResult",),
-    "workflow.run": ("Run",),
-    "workflow.sub": ("SubWorkflowRequestMessage", "SubWorkflowResponseMessage", "WorkflowExecutor"),
-    "workflow.workflow": ("Workflow",),
+    "workflows.agent": ("WorkflowAgent",),
+    "workflows.blocking": ("run_sync",),
+    "workflows.builder": ("WorkflowBuilder",),
+    "workflows.edit": ("Edit",),
+    "workflows.result": ("WorkflowRunResult",),
+    "workflows.run": ("Run",),
+    "workflows.sub": ("SubWorkflowRequestMessage", "SubWorkflowResponseMessage", "WorkflowExecutor"),
+    "workflows.workflow": ("Workflow",),
 }
 
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

@@ -148,14 +148,14 @@ from perdure.storages.sizes import PartSize, SizeReport
 from perdure.storages.urls import open_storage
 from perdure.streams import ResponseStream
 from perdure.viz import WorkflowViz
-from perdure.workflow.agent import WorkflowAgent
-from perdure.workflow.blocking import run_sync
-from perdure.workflow.builder import WorkflowBuilder
-from perdure.workflow.edit import Edit
-from perdure.workflow.result import WorkflowRunResult
-from perdure.workflow.run import Run
-from perdure.workflow.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflow.workflow import Workflow
+from perdure.workflows.agent import WorkflowAgent
+from perdure.workflows.blocking import run_sync
+from perdure.workflows.builder import WorkflowBuilder
+from perdure.workflows.edit import Edit
+from perdure.workflows.result import WorkflowRunResult
+from perdure.workflows.run import Run
+from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
+from perdure.workflows.workflow import Workflow
 
 __all__ = [
     "DEFAULT_MAX_ITERATIONS",

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 # A spawned child of multiprocessing runs the same script under the second name.
 _MAIN_NAMES = ("__main__", "__mp_main__")
 
-# Where one version of Python keeps a class in a private module: the name that all versions share.
-_MOVED_MODULES = {"pathlib._local": "pathlib"}
+# Where one version of Python keeps a class in a private module: the name that all versions share. And where a module of
+# ours has moved: the name that stored data knows.
+_MOVED_MODULES = {"pathlib._local": "pathlib", "perdure.workflows.sub": "perdure.workflow.sub"}
 
 
 def type_name(cls: type) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.agents.messages import Message
-    from perdure.workflow.agent import WorkflowAgent
+    from perdure.workflows.agent import WorkflowAgent
 
 KIND, PLACE, FORM, WORDS = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 

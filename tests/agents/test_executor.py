@@ -230,5 +230,5 @@ def test_what_is_no_agent_is_no_node() -> None:
     builder: Any = WorkflowBuilder(start_executor=agent())
     with pytest.raises(TypeError, match="an Executor or an agent, not a str"):
         builder.add_edge("agent", "other")
-    with pytest.raises(TypeError, match="outputs come from executors and agents"):
+    with pytest.raises(TypeError, match="a node is an Executor or an agent, not a str"):
         WorkflowBuilder(start_executor=agent(), output_from=["agent"]).build()  # pyright: ignore[reportArgumentType]

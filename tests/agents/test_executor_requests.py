@@ -256,6 +256,12 @@ async def test_two_agents_that_ask_under_one_id_are_both_answered(storage: Any) 
     assert [clerk.heard[-1][0].id for clerk in clerks] == ["call", "call"]
 
 
+async def test_what_has_no_id_is_asked_once_of_a_stream() -> None:
+    clerk = Clerk(Content.from_oauth_consent_request("https://example.com/consent"))
+    stream = WorkflowBuilder(start_executor=clerk).build().run("sign in", stream=True)
+    assert [event.type async for event in stream if event.type == "request_info"] == ["request_info"]
+
+
 async def test_what_has_no_id_is_asked_under_one_that_is_made(tmp_path: Any) -> None:
     consent = Content.from_oauth_consent_request("https://example.com/consent")
     async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:

@@ -188,6 +188,22 @@ async def test_what_was_decoded_of_a_history_is_not_decoded_again(storage: Any) 
     assert len(history(session)) == 18
 
 
+async def test_an_agent_inside_of_a_sub_workflow_remembers_in_another_process(open_on_disk: Callable[..., Any]) -> None:
+    def nested(model: Model, storage: Any) -> Workflow:
+        child = WorkflowExecutor(alone(model), "child", allow_direct_output=True)
+        return WorkflowBuilder(name="parent", start_executor=child, checkpoint_storage=storage).build()
+
+    async with open_on_disk() as storage:
+        await nested(Model(), storage).run("one", run_id="r")
+    model = Model()
+    async with open_on_disk() as storage:
+        run = nested(model, storage).start(run_id="r")
+        await run.result()
+        await run.send("two")
+        outputs = (await run.result()).get_outputs()
+    assert (model.shown, outputs[-1].text) == ([["one", "1:one", "two"]], "3:two")
+
+
 def test_one_session_inside_and_outside_of_a_sub_workflow_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     session = AgentSession()
     inner = WorkflowBuilder(start_executor=AgentExecutor(agent("inner"), session=session)).build()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.workflow.nodes import Context
 
-    from perdure.workflow.agent import WorkflowAgent
+    from perdure.workflows.agent import WorkflowAgent
 
 
 def yielding(*values: Any, **more: Any) -> WorkflowAgent:

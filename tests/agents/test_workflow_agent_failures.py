@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.workflow.nodes import Context
 
-    from perdure.workflow.agent import WorkflowAgent
+    from perdure.workflows.agent import WorkflowAgent
 
 
 class Line:

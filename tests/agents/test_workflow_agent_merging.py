@@ -9,7 +9,7 @@ from perdure.agents.messages import Message
 from perdure.agents.providers import SessionContext
 from perdure.agents.responses import AgentResponseUpdate
 from perdure.agents.unheard import unheard
-from perdure.workflow.agent import WorkflowAgent
+from perdure.workflows.agent import WorkflowAgent
 
 
 def piece(

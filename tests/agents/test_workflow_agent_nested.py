@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.workflow.nodes import Context
 
     from perdure import Workflow
-    from perdure.workflow.agent import WorkflowAgent
+    from perdure.workflows.agent import WorkflowAgent
 
 
 class Wobbly(Model):

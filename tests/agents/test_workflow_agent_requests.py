@@ -15,7 +15,7 @@ from perdure.agents.messages import Message
 from perdure.agents.sessions import AgentSession
 from perdure.agents.tools import FunctionTool, tool
 from perdure.testing import ScriptedChatClient, ToolCall
-from perdure.workflow.agent import WorkflowAgent
+from perdure.workflows.agent import WorkflowAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

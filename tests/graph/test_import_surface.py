@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import errors, exceptions
+from perdure import agent_errors, errors, exceptions
 
 OFFERED = {
     "DEFAULT_MAX_ITERATIONS INTERNAL_SOURCE_ID Workflow WorkflowBuilder WorkflowRunResult WorkflowViz ResponseStream",
@@ -22,12 +22,19 @@ OFFERED = {
     "validate_workflow_graph ValidationTypeEnum WorkflowValidationError EdgeDuplicationError TypeCompatibilityError",
     "GraphConnectivityError WorkflowException WorkflowRunnerException WorkflowConvergenceException",
     "WorkflowCheckpointException AgentFrameworkException",
+    "Agent BaseAgent SupportsAgentRun AgentExecutor AgentExecutorRequest AgentExecutorResponse resolve_agent_id",
+    "WorkflowAgent Message Content AgentResponse AgentResponseUpdate ChatResponse ChatResponseUpdate UsageDetails",
+    "AgentSession SessionContext ContextProvider HistoryProvider InMemoryHistoryProvider",
+    "tool FunctionTool FunctionInvocationContext FunctionInvocationLayer BaseChatClient SupportsChatGetResponse",
+    "ChatMiddlewareLayer ChatTelemetryLayer AgentMiddleware FunctionMiddleware ChatMiddleware AgentContext ChatContext",
+    "agent_middleware function_middleware chat_middleware MiddlewareTermination",
+    "AgentException AgentInvalidRequestException AgentInvalidResponseException ToolException ContentError",
 }
 NAMES = sorted(name for row in OFFERED for name in row.split())
 
 NOT_OFFERED = [
     *("Runner", "RunnerContext", "InProcRunnerContext", "create_edge_runner"),
-    *("AgentExecutor", "WorkflowAgent", "workflow", "step", "evaluate_workflow"),
+    *("workflow", "step", "evaluate_workflow"),
 ]
 
 
@@ -61,6 +68,16 @@ def test_the_outside_is_the_internal_source_of_an_executor() -> None:
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
     script = "import sys, perdure; print([m for m in ('pydantic', 'graphviz', 'rich') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_workflow_without_agents_loads_nothing_of_them() -> None:
+    names = "WorkflowBuilder, Executor, handler, WorkflowContext, SqliteCheckpointStorage"
+    script = (
+        f"import sys; from perdure import {names}; "
+        "print([m for m in sys.modules if m.startswith(('perdure.agents', 'pydantic', 'openai'))])"
+    )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
@@ -122,8 +139,12 @@ def test_the_validation_types_are_named_as_they_are_valued() -> None:
 
 
 def test_every_error_can_be_imported_from_the_module_that_the_reference_has_for_errors() -> None:
-    own = {name: value for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
-    public = {name: value for name, value in own.items() if isinstance(value, type)}
+    public = {
+        name: value
+        for module in (errors, agent_errors)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
     assert {name: getattr(exceptions, name) for name in exceptions.__all__} == public
 
 

@@ -31,7 +31,7 @@ def test_the_package_alone_loads_nothing_else() -> None:
 
 def test_what_a_workflow_is_built_with_loads_no_store_no_host_and_no_library() -> None:
     loaded = loaded_by(BUILDING)
-    assert "perdure.workflow.builder" in loaded
+    assert "perdure.workflows.builder" in loaded
     assert loaded & STORES == set()
     for name in ("perdure.hosting", "perdure.viz", "perdure.testing", "sqlite3", "importlib.resources"):
         assert name not in loaded

@@ -20,10 +20,11 @@ Answer: TypeAlias = Content | bool
 
 def distinct(asked: Iterable[Content]) -> list[Content]:
     """What is asked, each once: a stream tells it in its updates and in its whole."""
-    found: dict[Any, Content] = {}
+    found: list[Content] = []
     for content in asked:
-        found.setdefault(content.id or id(content), content)
-    return list(found.values())
+        if not any(content == each or (content.id is not None and content.id == each.id) for each in found):
+            found.append(content)
+    return found
 
 
 def what_is_done(asked: Content) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from perdure.records import Claim, RunRecord
     from perdure.storages.base import StoreStorage
     from perdure.stores.port import HostStore
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 

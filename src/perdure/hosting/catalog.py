@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import UnknownWorkflowError
 from perdure.graph.function import FunctionExecutor
-from perdure.workflow.sub import WorkflowExecutor
-from perdure.workflow.workflow import Workflow
+from perdure.workflows.sub import WorkflowExecutor
+from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from perdure.clock import Clock

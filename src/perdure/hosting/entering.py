@@ -14,8 +14,8 @@ from perdure.runtime import kwargs as run_kwargs
 from perdure.runtime import rewinding
 from perdure.runtime.call import Call
 from perdure.runtime.session import input_digest
-from perdure.workflow.edit import Edit, edited
-from perdure.workflow.workflow import checked_budget
+from perdure.workflows.edit import Edit, edited
+from perdure.workflows.workflow import checked_budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Snapshot
     from perdure.storages.base import StoreStorage
     from perdure.stores.port import HostStore
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 _BUSY_SECONDS = 0.5
 """How long to wait for another who is about to begin a run: if it dies before that, nothing tells of it."""

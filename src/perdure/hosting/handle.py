@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from perdure.hosting.info import RunInfo
     from perdure.hosting.reading import RunReader
     from perdure.storages.desk import PendingRequest
-    from perdure.workflow.edit import Edit
-    from perdure.workflow.result import WorkflowRunResult
+    from perdure.workflows.edit import Edit
+    from perdure.workflows.result import WorkflowRunResult
 
 
 class HostedRun:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from perdure.records import RunRecord
     from perdure.storages.desk import PendingRequest
     from perdure.stores.port import HostStore
-    from perdure.workflow.edit import Edit
+    from perdure.workflows.edit import Edit
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from perdure.moments import now
 from perdure.records import Halt, Mark
 from perdure.runtime.activation import FRAMEWORK
 from perdure.storages.following import committed_events
-from perdure.workflow.result import WorkflowRunResult
+from perdure.workflows.result import WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

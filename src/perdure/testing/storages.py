@@ -19,13 +19,13 @@ from perdure.events import WorkflowRunState
 from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
 from perdure.graph.executor import Executor
 from perdure.graph.handlers import handler, response_handler
-from perdure.workflow.builder import WorkflowBuilder
+from perdure.workflows.builder import WorkflowBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storages.protocol import CheckpointStorage
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 
 @dataclass

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perdure.storages.desk import PendingRequest
     from perdure.storages.shipped import StoreStorage
     from perdure.testing.resume.subject import Subject
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 _LEFT_OPEN = frozenset({"executor_suspended", "executor_failed"})
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from perdure.storages.desk import PendingRequest
     from perdure.testing.resume.kinds import Storages
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 RUN_ID: Final = "subject"
 

@@ -13,10 +13,10 @@ from perdure.agents.responses import AgentResponse
 from perdure.agents.sessions import AgentSession
 from perdure.runtime.closing import Closing
 from perdure.runtime.narration import output_events
-from perdure.workflow.agent_bookmark import Bookmark
-from perdure.workflow.agent_nested import NestedRun
-from perdure.workflow.agent_requests import plain_messages
-from perdure.workflow.agent_runs import Conversation
+from perdure.workflows.agent_bookmark import Bookmark
+from perdure.workflows.agent_nested import NestedRun
+from perdure.workflows.agent_requests import plain_messages
+from perdure.workflows.agent_runs import Conversation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.runtime.activation import ActivationRecorder
     from perdure.runtime.call import Call
-    from perdure.workflow.agent import WorkflowAgent
-    from perdure.workflow.agent_runs import Memory
+    from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows.agent_runs import Memory
 
 
 @dataclass(slots=True)

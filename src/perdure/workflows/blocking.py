@@ -7,12 +7,12 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.runtime.call import ABSENT
-from perdure.workflow.workflow import Workflow
+from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from perdure.workflow.result import WorkflowRunResult
+    from perdure.workflows.result import WorkflowRunResult
 
 T = TypeVar("T")
 

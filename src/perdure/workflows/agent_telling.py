@@ -9,7 +9,7 @@ from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents.content import Content, add_usage_details
 from perdure.agents.messages import Message
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate
-from perdure.workflow.agent_requests import content_of_request
+from perdure.workflows.agent_requests import content_of_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -20,8 +20,8 @@ from perdure.storages.desk import Desk
 from perdure.storages.following import committed_events
 from perdure.streams import ResponseStream
 from perdure.typenames import type_of
-from perdure.workflow.edit import Edit, edited
-from perdure.workflow.result import WorkflowRunResult
+from perdure.workflows.edit import Edit, edited
+from perdure.workflows.result import WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.kernel.trail import Trail
     from perdure.runtime.opening import Tenure
     from perdure.storages.binding import Binding
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 
 _OUTPUTS = frozenset({"output", "intermediate"})

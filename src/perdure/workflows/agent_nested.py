@@ -21,7 +21,7 @@ from perdure.runtime.instances import Drift, load
 from perdure.runtime.journal import ChildLedger
 from perdure.runtime.narration import output_events
 from perdure.runtime.outside import fan_ins_of
-from perdure.workflow.agent_requests import answers_in
+from perdure.workflows.agent_requests import answers_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.kernel.effects import Told
     from perdure.runtime.journal import Journal
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 _LIVE = frozenset({"output", "intermediate", "data", "request_info"})
 

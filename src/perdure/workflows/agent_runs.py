@@ -15,7 +15,7 @@ from perdure.checkpoint.commands import shown
 from perdure.checkpoint.record import request_event
 from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.call import Call
-from perdure.workflow.agent_requests import answered_ids, answers_in
+from perdure.workflows.agent_requests import answered_ids, answers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.runtime.opening import Tenure
     from perdure.streams import ResponseStream
-    from perdure.workflow.agent_bookmark import Bookmark
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.agent_bookmark import Bookmark
+    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 

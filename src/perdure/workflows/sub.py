@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perdure.graph.definition import Graph
     from perdure.graph.messages import WorkflowMessage
     from perdure.kernel.snapshot import Request
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 

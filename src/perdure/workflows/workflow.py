@@ -24,9 +24,8 @@ from perdure.runtime.routing import accepts
 from perdure.runtime.session import Session, final_state
 from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
-from perdure.workflow.agent import WorkflowAgent
-from perdure.workflow.result import WorkflowRunResult
-from perdure.workflow.run import Run
+from perdure.workflows.result import WorkflowRunResult
+from perdure.workflows.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.runtime.driver import Events
     from perdure.runtime.opening import Tenure
     from perdure.storages.protocol import CheckpointStorage
+    from perdure.workflows.agent import WorkflowAgent
 
 
 class Workflow:
@@ -358,6 +358,8 @@ class Workflow:
 
         Raises ValueError if the start executor can't handle a list of messages.
         """
+        from perdure.workflows.agent import WorkflowAgent  # noqa: PLC0415 - loaded where there are agents
+
         return WorkflowAgent(
             self,
             name=self.name if name is None else name,

@@ -18,12 +18,12 @@ from perdure.runtime.closing import Closing
 from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
-from perdure.workflow.agent_merging import merged
-from perdure.workflow.agent_nested import parent_of
-from perdure.workflow.agent_requests import REQUEST_INFO_FUNCTION_NAME, RequestInfoFunctionArgs
-from perdure.workflow.agent_runs import Memory
-from perdure.workflow.agent_talk import Talk
-from perdure.workflow.agent_telling import Teller
+from perdure.workflows.agent_merging import merged
+from perdure.workflows.agent_nested import parent_of
+from perdure.workflows.agent_requests import REQUEST_INFO_FUNCTION_NAME, RequestInfoFunctionArgs
+from perdure.workflows.agent_runs import Memory
+from perdure.workflows.agent_talk import Talk
+from perdure.workflows.agent_telling import Teller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perdure.agents.responses import AgentResponseUpdate
     from perdure.agents.sessions import AgentSession
     from perdure.storages.protocol import CheckpointStorage
-    from perdure.workflow.workflow import Workflow
+    from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 

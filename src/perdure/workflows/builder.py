@@ -7,8 +7,6 @@ import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from perdure.agents.agent import SupportsAgentRun
-from perdure.agents.executor import AgentExecutor
 from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Graph, Migration, OutputDesignation, Rules
 from perdure.graph.edges import (
     Case,
@@ -24,12 +22,14 @@ from perdure.graph.edges import (
 from perdure.graph.executor import Executor, wiring
 from perdure.graph.signature import graph_signature, signature_hash
 from perdure.graph.validation import validate_workflow_graph
-from perdure.workflow.sharing import warn_of_separation
-from perdure.workflow.workflow import Workflow
+from perdure.workflows.sharing import warn_of_separation
+from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from perdure.agents.agent_base import SupportsAgentRun
+    from perdure.agents.executor import AgentExecutor
     from perdure.clock import Clock
     from perdure.graph.definition import Reducer
     from perdure.graph.edges import EdgeCondition, EdgeGroup, SelectionFunc, SwitchEntry
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _PAIR = 2
 
-Node: TypeAlias = Executor | SupportsAgentRun
+Node: TypeAlias = "Executor | SupportsAgentRun"
 """What may stand in a graph."""
 
 
@@ -124,17 +124,25 @@ class WorkflowBuilder:
             node = candidate if isinstance(candidate, Executor) else self._node_of(candidate)
             for executor in _with_fallbacks(node):
                 if known.setdefault(executor.id, executor) is not executor:
-                    raise _duplicate(executor, known[executor.id])
+                    raise self._duplicate(executor.id)
             nodes.append(node)
         return nodes
+
+    def _duplicate(self, name: str) -> ValueError:
+        if sum(node.id == name for node in self._agents.values()) > 1:
+            return ValueError(
+                f"two agents are called {name!r}: give one of them another name, or another id with "
+                "AgentExecutor(agent, id=...)"
+            )
+        return ValueError(f"duplicate executor id {name!r}: two executors of one graph need two ids")
 
     def _node_of(self, agent: object) -> AgentExecutor:
         """What an agent became, or becomes now. One agent is one node, wherever it is named."""
         found = self._agents.get(id(agent))
         if found is None:
-            if not isinstance(agent, SupportsAgentRun):
-                raise TypeError(f"a node is an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
-            found = self._agents[id(agent)] = AgentExecutor(agent)
+            from perdure.workflows.agent_nodes import node_of  # noqa: PLC0415 - loaded where there are agents
+
+            found = self._agents[id(agent)] = node_of(agent)
         return found
 
     def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:
@@ -246,15 +254,8 @@ class WorkflowBuilder:
         return OutputDesignation(outputs, intermediates)
 
     def _designated_ids(self, designated: Any) -> tuple[str, ...]:
-        ids: list[str] = []
-        for entry in designated or ():
-            if isinstance(entry, Executor):
-                ids.append(entry.id)
-            elif isinstance(entry, SupportsAgentRun):
-                ids.append(self._node_of(entry).id)
-            else:
-                raise TypeError(f"outputs come from executors and agents, not from a {type(entry).__name__}")
-        return tuple(ids)
+        nodes = (entry if isinstance(entry, Executor) else self._node_of(entry) for entry in designated or ())
+        return tuple(node.id for node in nodes)
 
 
 def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
@@ -263,15 +264,6 @@ def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
     while node is not None:
         yield node
         node = wiring(node).fallback
-
-
-def _duplicate(one: Executor, other: Executor) -> ValueError:
-    if isinstance(one, AgentExecutor) and isinstance(other, AgentExecutor):
-        return ValueError(
-            f"two agents are called {one.id!r}: give one of them another name, or another id with "
-            "AgentExecutor(agent, id=...)"
-        )
-    return ValueError(f"duplicate executor id {one.id!r}: two executors of one graph need two ids")
 
 
 def _ids(executors: Sequence[Executor]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Ready-made shapes of several agents, built from what everybody can build from."""

@@ -1,0 +1,13 @@
+"""Agents as nodes of a graph."""
+
+from __future__ import annotations
+
+from perdure.agents.agent_base import SupportsAgentRun
+from perdure.agents.executor import AgentExecutor
+
+
+def node_of(agent: object) -> AgentExecutor:
+    """What an agent becomes in a graph. Raises TypeError for what is none."""
+    if not isinstance(agent, SupportsAgentRun):
+        raise TypeError(f"a node is an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
+    return AgentExecutor(agent)
