@@ -138,6 +138,7 @@ _NAMES = {
     "hosting.scheduler": ("Dispatch", "Rest", "Scheduler"),
     "log": ("Log",),
     "mcp.servers": ("MCPStdioTool", "MCPStreamableHTTPTool"),
+    "mcp.tool": ("MCPSpecificApproval", "MCPTool"),
     "records": ("FullHistory", "KeepFor", "KeepLast", "LatestOnly", "Retention", "RunStatus"),
     "runtime.steps": ("NOT_DONE", "step_key"),
     "secrets": ("Secret",),

@@ -133,6 +133,7 @@ from perdure.hosting.info import RunInfo
 from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
 from perdure.log import Log
 from perdure.mcp.servers import MCPStdioTool, MCPStreamableHTTPTool
+from perdure.mcp.tool import MCPSpecificApproval, MCPTool
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
 from perdure.runtime.steps import NOT_DONE, step_key
 from perdure.secrets import Secret
@@ -244,8 +245,10 @@ __all__ = [
     "KeepLast",
     "LatestOnly",
     "Log",
+    "MCPSpecificApproval",
     "MCPStdioTool",
     "MCPStreamableHTTPTool",
+    "MCPTool",
     "Message",
     "MessageType",
     "MiddlewareException",

@@ -136,3 +136,10 @@ def test_usage_adds_up_name_by_name() -> None:
         "input_token_count": 3,
         "own": 2,
     }
+
+
+def test_a_thought_that_is_sealed_takes_in_nothing_more() -> None:
+    sealed = Content.from_text_reasoning(text="first") + Content.from_text_reasoning(protected_data="seal")
+    assert (sealed.text, sealed.protected_data) == ("first", "seal")
+    with pytest.raises(AdditionItemMismatch, match="sealed"):
+        _ = sealed + Content.from_text_reasoning(text="second")

@@ -265,6 +265,9 @@ class Content:
             return replace(self, usage_details=add_usage_details(self.usage_details, other.usage_details), **more)
         if self.type == "function_call":
             return self._with_arguments_of(other, more)
+        if self.protected_data and (other.text or other.protected_data):
+            # The provider's seal is about what came before it, and about nothing else.
+            raise AdditionItemMismatch("a thought that is sealed is whole: what follows is another one")
         text = None if self.text is None and other.text is None else (self.text or "") + (other.text or "")
         return replace(self, text=text, protected_data=other.protected_data or self.protected_data, **more)
 

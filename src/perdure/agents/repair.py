@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from perdure.agents.content import Content
 
 INTERRUPTED: Final = "interrupted: there is no result, and whether the call had an effect is unknown"
+_MENDED: Final = frozenset(
+    {"function_call", "function_result", "function_approval_request", "function_approval_response"}
+)
 UNDECIDED: Final = "the call was not made: it waits for approval, and nobody has answered yet"
 
 
@@ -30,6 +33,8 @@ def repaired(messages: Sequence[Message], *, is_whole: bool = True) -> list[Mess
     left out, and so are questions to the user. `is_whole` says that the calls of all results are there to be seen: it
     is not so if the provider keeps the conversation, and is sent only what is new.
     """
+    if not any(content.type in _MENDED for message in messages for content in message.contents):
+        return [message for message in messages if message.contents]
     said = _without_approvals(messages)
     if not is_whole:
         return [_like(entry.message, entry.contents) for entry in said if entry.contents]
