@@ -12,6 +12,8 @@ from perdure.agent_errors import (
     ContentError,
     MiddlewareException,
     MiddlewareTermination,
+    OptionsError,
+    ResponseValueError,
     ToolException,
     ToolExecutionException,
     UserInputRequiredException,
@@ -30,16 +32,23 @@ from perdure.agents.invocation_settings import (
     normalize_function_invocation_configuration,
 )
 from perdure.agents.layers import SupportsChatGetResponse
-from perdure.agents.messages import AgentRunInputs, Message, Role
+from perdure.agents.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
 from perdure.agents.middleware import ChatMiddlewareLayer
 from perdure.agents.middleware_kinds import MiddlewareTypes, agent_middleware, chat_middleware, function_middleware
-from perdure.agents.options import ChatOptions, ToolMode
+from perdure.agents.options import (
+    ChatOptions,
+    ToolMode,
+    merge_chat_options,
+    validate_chat_options,
+    validate_tool_mode,
+)
 from perdure.agents.providers import ContextProvider, SessionContext
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 from perdure.agents.session_state import register_state_type
 from perdure.agents.sessions import AgentSession
 from perdure.agents.telemetry import ChatTelemetryLayer
 from perdure.agents.tool_context import FunctionInvocationContext
+from perdure.agents.tool_results import SKIP_PARSING
 from perdure.agents.tools import FunctionTool, ToolTypes, normalize_tools, tool
 from perdure.checkpoint.compat import CompatibilityReport
 from perdure.checkpoint.record import WorkflowCheckpoint
@@ -106,6 +115,10 @@ from perdure.events import (
     WorkflowEventType,
     WorkflowRunState,
 )
+from perdure.functional.agent import FunctionalWorkflowAgent
+from perdure.functional.context import RunContext, get_run_context
+from perdure.functional.steps import StepWrapper, step
+from perdure.functional.workflows import FunctionalWorkflow, workflow
 from perdure.graph.context import State, WorkflowContext
 from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Migration
 from perdure.graph.edges import (
@@ -162,6 +175,7 @@ __all__ = [
     "DEFAULT_MAX_ITERATIONS",
     "INTERNAL_SOURCE_ID",
     "NOT_DONE",
+    "SKIP_PARSING",
     "AdditionItemMismatch",
     "Agent",
     "AgentContext",
@@ -232,6 +246,8 @@ __all__ = [
     "FunctionInvocationLayer",
     "FunctionMiddleware",
     "FunctionTool",
+    "FunctionalWorkflow",
+    "FunctionalWorkflowAgent",
     "GraphConnectivityError",
     "HistoryProvider",
     "Host",
@@ -256,18 +272,22 @@ __all__ = [
     "MiddlewareTypes",
     "Migration",
     "MissingRunKwargsError",
+    "OptionsError",
     "PartDamagedError",
     "PartSize",
     "PendingRequest",
     "PostgresCheckpointStorage",
     "RequestError",
     "ResponseStream",
+    "ResponseValueError",
     "Rest",
     "Retention",
     "Retry",
     "Role",
+    "RoleLiteral",
     "Run",
     "RunBusyError",
+    "RunContext",
     "RunError",
     "RunExistsError",
     "RunExportedError",
@@ -293,6 +313,7 @@ __all__ = [
     "StepMismatchError",
     "StepTimeoutError",
     "StepUnsettledError",
+    "StepWrapper",
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
     "SupportsAgentRun",
@@ -341,8 +362,11 @@ __all__ = [
     "chat_middleware",
     "executor",
     "function_middleware",
+    "get_run_context",
     "handler",
+    "merge_chat_options",
     "normalize_function_invocation_configuration",
+    "normalize_messages",
     "normalize_tools",
     "open_storage",
     "prepend_instructions_to_messages",
@@ -351,7 +375,11 @@ __all__ = [
     "resolve_agent_id",
     "response_handler",
     "run_sync",
+    "step",
     "step_key",
     "tool",
+    "validate_chat_options",
+    "validate_tool_mode",
     "validate_workflow_graph",
+    "workflow",
 ]

@@ -4,6 +4,7 @@ AgentFrameworkException
 ├── AgentException
 │   ├── AgentInvalidRequestException          what an agent was asked to do makes no sense
 │   └── AgentInvalidResponseException         what came back makes no sense
+│       └── ResponseValueError                an answer is not the value that it was to be (a ValueError)
 ├── ChatClientException                       a model could not be asked
 │   ├── ChatClientInvalidAuthException        it does not know who asks, or does not let them
 │   ├── ChatClientInvalidRequestException     it did not take the request: trying again is of no use
@@ -14,7 +15,8 @@ AgentFrameworkException
 ├── MiddlewareException
 │   └── MiddlewareTermination                 raised by a middleware: enough, this is the result
 └── ContentError
-    └── AdditionItemMismatch                  pieces of different things can't be put together (a TypeError)
+    ├── AdditionItemMismatch                  pieces of different things can't be put together (a TypeError)
+    └── OptionsError                          an option that no model can take (a ValueError)
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ class AgentInvalidRequestException(AgentException):
 
 class AgentInvalidResponseException(AgentException):
     """What came back makes no sense: an answer to nothing that was asked, a text that is not the JSON it should be."""
+
+
+class ResponseValueError(AgentInvalidResponseException, ValueError):
+    """An answer is not the value that it was to be, or nobody can say which class it was to be."""
 
 
 class ChatClientException(AgentFrameworkException):
@@ -89,3 +95,7 @@ class ContentError(AgentFrameworkException):
 
 class AdditionItemMismatch(ContentError, TypeError):
     """Pieces of different things can't be put together."""
+
+
+class OptionsError(ContentError, ValueError):
+    """An option that no model can take."""

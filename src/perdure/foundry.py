@@ -37,6 +37,7 @@ class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     """
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "azure.ai.foundry"
+    _EXTRA: ClassVar[str] = "foundry"
 
     def __init__(
         self,

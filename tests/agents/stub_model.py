@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer
+from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer, prepend_instructions_to_messages
 from perdure.agents.content import Content
 from perdure.agents.invocation import FunctionInvocationLayer
 from perdure.agents.messages import Message
@@ -47,7 +47,7 @@ class BareModel(BaseChatClient[Any]):
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         self.calls.append((list(messages), options, kwargs))
-        contents = self.say(messages)
+        contents = self.say(prepend_instructions_to_messages(messages, options.get("instructions")))
         return self.streamed(contents) if stream else self.whole(contents)
 
     async def whole(self, contents: list[Content]) -> ChatResponse[Any]:

@@ -8,13 +8,13 @@ import pytest
 from pydantic import BaseModel
 from tests.agents.stub_model import USAGE, BareModel, Model, echo
 
-from perdure.agent_errors import ChatClientInvalidResponseException, MiddlewareException
-from perdure.agents.clients import BaseChatClient, SupportsChatGetResponse
+from perdure.agent_errors import ChatClientInvalidResponseException, ContentError, MiddlewareException
+from perdure.agents.clients import BaseChatClient, SupportsChatGetResponse, prepend_instructions_to_messages
 from perdure.agents.content import Content
 from perdure.agents.layers import ChatLayer
 from perdure.agents.messages import Message
 from perdure.agents.middleware import ChatContext, ChatMiddlewareLayer
-from perdure.agents.options import merged_options, validate_chat_options
+from perdure.agents.options import merge_chat_options, merged_options, validate_chat_options, validate_tool_mode
 from perdure.agents.responses import ChatResponse, ChatResponseUpdate
 from perdure.streams import ResponseStream
 
@@ -91,12 +91,13 @@ async def test_an_error_of_the_model_reaches_who_asked() -> None:
         await BareModel(broken).get_response(HI, stream=True).get_final_response()
 
 
-async def test_instructions_are_the_first_message_and_no_option() -> None:
+async def test_instructions_reach_a_client_as_an_option_which_it_can_make_the_first_message() -> None:
     model = BareModel()
     await model.get_response(HI, options={"instructions": "be brief", "temperature": 0.5})
     (messages, options, _) = model.calls[0]
-    assert [(message.role, message.text) for message in messages] == [("system", "be brief"), ("user", "hi")]
-    assert options == {"temperature": 0.5}
+    assert (messages, options) == (HI, {"instructions": "be brief", "temperature": 0.5})
+    shown = prepend_instructions_to_messages(messages, options["instructions"])
+    assert [(message.role, message.text) for message in shown] == [("system", "be brief"), ("user", "hi")]
 
 
 async def test_what_is_for_the_client_alone_reaches_it_without_what_is_for_layers() -> None:
@@ -198,3 +199,25 @@ def test_later_options_win_and_some_add_up() -> None:
 async def test_numbers_that_no_model_takes_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         await validate_chat_options(options)
+
+
+def test_two_sets_of_options_are_merged_with_their_tools() -> None:
+    first: dict[str, Any] = {"tools": ["a", "b"], "instructions": "one", "temperature": 0.1, "metadata": {"k": 1}}
+    second: dict[str, Any] = {"tools": "b", "instructions": "two", "temperature": None, "metadata": {"m": 2}}
+    merged = merge_chat_options(first, second)
+    assert merged == {
+        "tools": ["a", "b"],
+        "instructions": "one\ntwo",
+        "temperature": 0.1,
+        "metadata": {"k": 1, "m": 2},
+    }
+    assert merge_chat_options(None, None) == {}
+
+
+def test_a_choice_of_tools_is_told_as_a_dict() -> None:
+    assert validate_tool_mode("auto") == {"mode": "auto"}
+    assert validate_tool_mode(None) is None
+    chosen: Any = {"mode": "required", "required_function_name": "f"}
+    assert validate_tool_mode(chosen) == chosen
+    with pytest.raises(ContentError, match="'none' and allows tools"):
+        validate_tool_mode({"mode": "none", "allowed_tools": ["f"]})

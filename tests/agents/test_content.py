@@ -13,6 +13,18 @@ from perdure.agents.content import Content, add_usage_details
 
 CALL = Content.from_function_call("c1", "pay", arguments={"usd": 3})
 EACH = [
+    Content.from_search_tool_call("c", tool_name="web", arguments={"q": "snow"}, status="completed"),
+    Content.from_search_tool_result("c", tool_name="web", result="snow"),
+    Content.from_code_interpreter_tool_call(call_id="c", inputs=[Content.from_text("1 + 1")]),
+    Content.from_code_interpreter_tool_result(call_id="c", outputs=[Content.from_text("2")]),
+    Content.from_image_generation_tool_call(image_id="i"),
+    Content.from_image_generation_tool_result(image_id="i", outputs=[Content.from_hosted_file("f")]),
+    Content.from_shell_tool_call(call_id="c", commands=["ls"], timeout_ms=5),
+    Content.from_shell_tool_result(
+        call_id="c", outputs=[Content.from_shell_command_output(stdout="a", exit_code=0, timed_out=False)]
+    ),
+    Content.from_mcp_server_tool_call("c", "find", server_name="s", arguments="{}"),
+    Content.from_mcp_server_tool_result("c", output="found"),
     Content.from_text("hi"),
     Content.from_text_reasoning(text="hm", protected_data="sealed"),
     Content.from_data(b"\x00\x01", "image/png"),
@@ -143,3 +155,10 @@ def test_a_thought_that_is_sealed_takes_in_nothing_more() -> None:
     assert (sealed.text, sealed.protected_data) == ("first", "seal")
     with pytest.raises(AdditionItemMismatch, match="sealed"):
         _ = sealed + Content.from_text_reasoning(text="second")
+
+
+def test_a_content_says_what_kind_of_data_it_is() -> None:
+    assert Content.from_data(b"", "image/png").has_top_level_media_type("image")
+    assert not Content.from_data(b"", "image/png").has_top_level_media_type("audio")
+    with pytest.raises(ContentError, match="does not say what it is"):
+        Content.from_text("hi").has_top_level_media_type("text")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.examples.printing import printed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"
 
@@ -121,21 +119,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_an_example_with_agents_prints_what_it_promises(name: str, tmp_path: Path) -> None:
-    here, scratch = tmp_path / "here", tmp_path / "scratch"
-    here.mkdir()
-    scratch.mkdir()
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name)],
-        cwd=here,
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONWARNINGS": "error"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == dedent(EXPECTED[name])
-    assert [*here.iterdir(), *scratch.iterdir()] == []
+    assert printed(EXAMPLES / name, under=tmp_path) == dedent(EXPECTED[name])
 
 
 def test_every_example_with_agents_is_run_by_a_test() -> None:

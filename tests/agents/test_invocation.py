@@ -329,8 +329,8 @@ async def test_a_provider_that_keeps_the_conversation_is_told_only_what_is_new()
     call = Content.from_function_call("c", "weather", arguments={"city": "Oslo"})
 
     class Keeping(ScriptedChatClient):
-        async def _asked(self, request: Any) -> ChatResponse[Any]:
-            response = await super()._asked(request)
+        async def _perdure_ask(self, request: Any) -> ChatResponse[Any]:
+            response = await super()._perdure_ask(request)
             response.conversation_id = "kept"
             return response
 

@@ -17,6 +17,7 @@ from perdure.agent_errors import ToolException, ToolExecutionException
 from perdure.agents.content import Content
 from perdure.agents.tools import FunctionInvocationContext, FunctionTool
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
+from perdure.mcp.choosing import exposed_name
 from perdure.mcp.failing import is_forgotten, is_lost
 
 if TYPE_CHECKING:
@@ -152,6 +153,49 @@ async def test_approvals_and_names_are_chosen_by_tool(lasting: HttpServer) -> No
     async with library:
         modes = {function.name: function.approval_mode for function in library.functions}
     assert modes == {"shop_books-order": "always_require", "shop_add": "never_require"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("always", "not 'always'"),
+        (True, "not True"),
+        ({"always_require": ["add"]}, "has no 'always_require'"),
+        ({"always_require_approval": "add"}, "is a list of names of tools, not 'add'"),
+        ({"always_require_approval": [1]}, "is a list of names"),
+    ],
+)
+def test_an_approval_that_is_misspelt_is_refused_before_anything_is_called(mode: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        MCPStreamableHTTPTool("library", "http://127.0.0.1:9/mcp", approval_mode=mode)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"approval_mode": {"always_require_approval": ["ad"]}},
+        {"approval_mode": {"never_require_approval": ["ad"]}},
+        {"allowed_tools": ["add", "ad"]},
+    ],
+)
+async def test_a_tool_that_is_listed_and_not_there_is_told_on_connecting(lasting: HttpServer, options: Any) -> None:
+    library = MCPStreamableHTTPTool("library", lasting.url, **options)
+    with pytest.raises(ToolException, match=r"'library' has no 'ad', which .* names; it has 'add', 'books"):
+        await library.connect()
+    assert library.functions == []
+
+
+def test_allowed_tools_are_a_list_of_names() -> None:
+    with pytest.raises(TypeError, match="allowed_tools is a list of names of tools, not 'add'"):
+        MCPStreamableHTTPTool("library", "http://127.0.0.1:9/mcp", allowed_tools="add")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "exposed"),
+    [("add", "shop_", "shop_add"), ("_add", "my shop", "my-shop_add"), ("a/b", "--", "a-b"), ("_", "shop.", "shop")],
+)
+def test_a_prefix_is_joined_by_one_sign(name: str, prefix: str, exposed: str) -> None:
+    assert exposed_name(name, prefix) == exposed
 
 
 async def test_one_approval_mode_holds_for_all_tools(lasting: HttpServer) -> None:

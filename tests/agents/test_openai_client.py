@@ -60,6 +60,21 @@ async def test_an_answer_comes_with_all_that_is_known_of_it() -> None:
     assert server.headers[0]["authorization"] == "Bearer sk-very-secret-key"
 
 
+async def test_an_option_that_nobody_knows_is_sent_and_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Known(OpenAIChatOptions[Any], total=False):
+        top_k: int
+
+    options: dict[str, Any] = {"temprature": 0.1, "top_k": 2, "seed": 4, "model_id": "m", "instructions": "Be brief."}
+    with serving(text("Hi"), text("Hi")) as server:
+        async with OpenAIChatClient[Known]("m", base_url=server.url, api_key="k") as client:
+            for _ in range(2):
+                await client.get_response(HELLO, options=options)
+    assert [
+        record.message.partition(" and sends")[0] for record in caplog.records if record.levelname == "WARNING"
+    ] == ["OpenAIChatClient does not know the option 'temprature'"]
+    assert [request["temprature"] for request in server.requests] == [0.1, 0.1]
+
+
 async def test_a_stream_tells_its_pieces_and_ends_in_the_same_answer() -> None:
     with serving(text("Hello to you")) as server:
         async with client_of(server) as client:
@@ -254,7 +269,11 @@ def test_the_sdk_is_loaded_when_a_client_is_made_and_missed_with_what_to_do() ->
         "import sys, perdure.openai, perdure.foundry\n"
         "assert not {'openai', 'azure', 'pydantic'} & set(sys.modules), 'loaded too early'\n"
         "sys.modules['openai'] = None\n"
-        "perdure.openai.OpenAIChatClient('m', api_key='k')\n"
+        "for made in (perdure.openai.OpenAIChatClient, perdure.foundry.FoundryChatClient):\n"
+        "    try: made(model='m', api_key='k', **({} if 'OpenAI' in made.__name__ else {'project_endpoint': 'http://x'}))\n"
+        "    except ImportError as error: print(error)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'perdure[openai]'" in ended.stderr
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = ended.stdout.splitlines()
+    assert first.endswith("pip install 'perdure[openai]'")
+    assert second.endswith("pip install 'perdure[foundry]'")

@@ -141,6 +141,44 @@ def test_a_result_that_comes_late_stands_behind_its_call() -> None:
     assert mended[1].contents == [result("a")]
 
 
+def test_a_call_that_is_decided_after_the_model_went_on_stands_where_it_was_decided() -> None:
+    spoken = Message("assistant", ["then not"])
+    both = Message("assistant", [Content.from_text("I pay."), call("a"), call("b"), request("a")])
+    mended = repaired([said("u"), both, said("B"), said("u"), spoken, Message("user", [response("a")]), said("A")])
+    require_taken(mended)
+    assert [message.role for message in mended] == [
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+    ]
+    assert [content.type for content in mended[1].contents] == ["text", "function_call"]
+    assert (mended[5].contents, mended[6].contents) == ([call("a")], [result("a")])
+    assert repaired(mended) == mended
+
+
+def test_a_result_that_a_history_wrote_behind_the_answer_to_it_stands_behind_its_call() -> None:
+    spoken = Message("assistant", ["It is paid."])
+    mended = repaired([said("u"), said("a?"), Message("user", [response("a")]), spoken, said("A"), said("u")])
+    assert [message.role for message in mended] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+def test_agents_that_use_one_id_in_one_history_have_each_their_own_result() -> None:
+    def of(author: str, role: str, content: Content) -> Message:
+        return Message(role, [content], author_name=author)
+
+    paid = {name: Content.from_function_result("a", result=f"paid by {name}") for name in ("ada", "bob")}
+    calls = [of(name, "assistant", call("a")) for name in paid]
+    mended = repaired([*calls, of("ada", "tool", paid["ada"]), of("bob", "tool", paid["bob"])])
+    assert [message.contents[0].result for message in mended if message.role == "tool"] == [
+        "paid by ada",
+        "paid by bob",
+    ]
+
+
 def test_a_question_that_stands_alone_becomes_the_call_that_it_is_about() -> None:
     mended = repaired([said("u"), said("?"), said("!"), said("A")])
     assert mended[1].contents == [call("a")]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError, create_model
 from tests.agents.stub_model import kept
 
-from perdure.agent_errors import AgentInvalidResponseException
+from perdure.agent_errors import AgentInvalidResponseException, ResponseValueError
 from perdure.agents.content import Content
 from perdure.agents.formats import declare_format
 from perdure.agents.messages import Message
@@ -97,8 +98,16 @@ def test_a_schema_gives_the_value_as_json() -> None:
 
 def test_words_that_are_no_value_are_refused_when_it_is_asked_for() -> None:
     response = AgentResponse[Any](messages=Message("assistant", ["perhaps"]), response_format=Verdict)
-    with pytest.raises(AgentInvalidResponseException, match="no Verdict"):
+    with pytest.raises(ValidationError, match="Verdict"):
         _ = response.value
+    response = AgentResponse[Any](messages=Message("assistant", ["perhaps"]), response_format={"type": "object"})
+    with pytest.raises(AgentInvalidResponseException, match=r"no JSON.*begins with 'perhaps'") as refused:
+        _ = response.value
+    assert isinstance(refused.value, ValueError)
+
+
+def test_an_answer_without_words_has_no_value() -> None:
+    assert AgentResponse[Any](messages=[], response_format=Verdict).value is None
 
 
 def test_a_response_that_was_kept_still_has_its_value() -> None:
@@ -114,6 +123,60 @@ def test_a_class_that_no_model_was_asked_for_is_not_looked_for() -> None:
     with pytest.raises(AgentInvalidResponseException, match=r"to be read as '.*:Undeclared'"):
         _ = response.value
     assert response.text == "{}"
+
+
+def test_two_classes_of_one_name_are_not_taken_for_each_other() -> None:
+    first, second = create_model("Answer", x=(int, 0)), create_model("Answer", y=(str, "none"))
+    declare_format(first)
+    response = AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=first)
+    assert kept(response).value == first(x=1)
+    declare_format(second)
+    with pytest.raises(ResponseValueError, match=r"different classes of that name.*give each a name of its own"):
+        _ = kept(response).value
+    assert response.value == first(x=1)
+
+
+def remade() -> type[BaseModel]:
+    class Remade(BaseModel):
+        x: int = 0
+
+    return Remade
+
+
+def test_a_class_that_a_function_makes_anew_is_as_good_as_the_one_before() -> None:
+    first, again = remade(), remade()
+    for wanted in (first, again):
+        declare_format(wanted)
+    response = kept(AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=first))
+    assert response.value == again(x=1)
+
+
+def test_a_class_that_has_replaced_another_in_its_module_is_the_one_that_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = create_model("Changing", __module__=__name__, x=(int, 0))
+    new = create_model("Changing", __module__=__name__, x=(int, 0), y=(int, 0))
+    for wanted in (old, new):
+        monkeypatch.setattr(sys.modules[__name__], "Changing", wanted, raising=False)
+        declare_format(wanted)
+    response = kept(AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=old))
+    assert response.value == new(x=1)
+
+
+@pytest.mark.parametrize(
+    ("told", "type_name"),
+    [
+        (AgentResponse[Any](messages=Message("assistant", ["a"])), "agent_response"),
+        (ChatResponse[Any](messages=Message("assistant", ["a"])), "chat_response"),
+        (AgentResponseUpdate(contents=["a"]), "agent_response_update"),
+        (ChatResponseUpdate(contents=["a"]), "chat_response_update"),
+    ],
+)
+def test_what_is_written_says_what_it_is_and_can_be_read_again(told: Any, type_name: str) -> None:
+    assert told.to_dict()["type"] == type_name
+    assert "response_id" not in told.to_dict()
+    assert told.to_dict(exclude_none=False, exclude={"type"})["response_id"] is None
+    assert cast("Any", type(told)).from_json(told.to_json()) == told
 
 
 @pytest.mark.parametrize(

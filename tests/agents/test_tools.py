@@ -156,6 +156,12 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], reason:
         tool(add, **options)
 
 
+@pytest.mark.parametrize("options", [{"schema": 5}, {"schema": "x: int"}, {"result_parser": 5}])
+def test_what_no_call_could_use_is_refused_when_the_tool_is_made(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"tool 'len': .* not "):
+        tool(len, **options)
+
+
 async def test_a_tool_without_a_function_can_not_be_called() -> None:
     declared = FunctionTool(name="ask_user", description="Ask.")
     assert declared.parameters() == {"type": "object", "properties": {}}

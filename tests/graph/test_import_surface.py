@@ -28,13 +28,14 @@ OFFERED = {
     "tool FunctionTool FunctionInvocationContext FunctionInvocationLayer BaseChatClient SupportsChatGetResponse",
     "ChatMiddlewareLayer ChatTelemetryLayer AgentMiddleware FunctionMiddleware ChatMiddleware AgentContext ChatContext",
     "agent_middleware function_middleware chat_middleware MiddlewareTermination",
+    "workflow step RunContext StepWrapper FunctionalWorkflow FunctionalWorkflowAgent get_run_context",
     "AgentException AgentInvalidRequestException AgentInvalidResponseException ToolException ContentError",
 }
 NAMES = sorted(name for row in OFFERED for name in row.split())
 
 NOT_OFFERED = [
     *("Runner", "RunnerContext", "InProcRunnerContext", "create_edge_runner"),
-    *("workflow", "step", "evaluate_workflow"),
+    "evaluate_workflow",
 ]
 
 

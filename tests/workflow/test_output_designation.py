@@ -108,7 +108,7 @@ def test_an_unknown_word_is_refused_by_the_constructor(name: str, word: str) -> 
 
 
 def test_an_entry_that_is_no_executor_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="not from a int"):
+    with pytest.raises(TypeError, match="not a int: 3"):
         chain(output_from=[3]).build()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
-from perdure.agents.agent_base import BaseAgent, SupportsAgentRun
+from perdure.agents.agent_base import BaseAgent, SupportsAgentRun, lasting_name
 from perdure.agents.agent_run import AgentRun, Inputs
 from perdure.agents.clients import BaseChatClient
 from perdure.agents.contexts import AgentContext
@@ -19,13 +20,14 @@ from perdure.agents.middleware import categorize_middleware, run_middleware
 from perdure.agents.options import merged_options
 from perdure.agents.recording import Turn
 from perdure.agents.responses import AgentResponse
+from perdure.agents.sessions import AgentSession
 from perdure.agents.streaming import retold
 from perdure.agents.tool_list import is_server
 from perdure.agents.tools import normalize_tools
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
 
     from perdure.agents.agent_run import AgentStream
     from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.agents.messages import AgentRunInputs
     from perdure.agents.middleware import MiddlewareTypes
     from perdure.agents.responses import AgentResponseUpdate
-    from perdure.agents.sessions import AgentSession, ContextProvider
+    from perdure.agents.sessions import ContextProvider
 
 __all__ = ["Agent", "BaseAgent", "SupportsAgentRun"]
 
@@ -58,7 +60,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         tools: Any = None,
         default_options: OptionsT | Mapping[str, Any] | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         require_per_service_call_history_persistence: bool = False,
         compaction_strategy: CompactionStrategy | None = None,
         tokenizer: TokenizerProtocol | None = None,
@@ -72,6 +74,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
             middleware=middleware,
             additional_properties=additional_properties,
         )
+        _require_arguments(client, instructions, default_options)
         self.client = client
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
@@ -87,10 +90,8 @@ class Agent(BaseAgent, Generic[OptionsT]):
         declare_format(self.default_options.get("response_format"))
         if given and isinstance(client, BaseChatClient) and not isinstance(client, FunctionInvocationLayer):
             logger.warning("agent %r has tools, and its client has no FunctionInvocationLayer to call them", name)
-        # An id that was drawn is another one in each process; what is recorded needs a name that stays.
-        self._turn_name = name or id or "agent"
-        self._exits = AsyncExitStack()
-        self._connecting = asyncio.Lock()
+        self._perdure_exits = AsyncExitStack()
+        self._perdure_connecting = asyncio.Lock()
 
     @overload
     def run(
@@ -99,7 +100,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         *,
         stream: Literal[False] = ...,
         session: AgentSession | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         tools: Any = None,
         options: OptionsT | Mapping[str, Any] | None = None,
         compaction_strategy: CompactionStrategy | None = None,
@@ -114,7 +115,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         *,
         stream: Literal[True],
         session: AgentSession | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         tools: Any = None,
         options: OptionsT | Mapping[str, Any] | None = None,
         compaction_strategy: CompactionStrategy | None = None,
@@ -129,7 +130,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         *,
         stream: bool = False,
         session: AgentSession | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         tools: Any = None,
         options: OptionsT | Mapping[str, Any] | None = None,
         compaction_strategy: CompactionStrategy | None = None,
@@ -143,7 +144,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         *,
         stream: bool = False,
         session: AgentSession | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         tools: Any = None,
         options: OptionsT | Mapping[str, Any] | None = None,
         compaction_strategy: CompactionStrategy | None = None,
@@ -156,6 +157,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         What is given here stands above what the agent was made with; tools, middleware and instructions are added.
         With a session the conversation goes on, and what was said is written into it when the turn is over.
         """
+        _require_session(session)
         found = categorize_middleware(self.middleware, middleware)
         context = AgentContext(
             agent=self,
@@ -169,10 +171,10 @@ class Agent(BaseAgent, Generic[OptionsT]):
             client_kwargs=_with_middleware(client_kwargs, [*found["function"], *found["chat"]]),
             function_invocation_kwargs=function_invocation_kwargs,
         )
-        turn = Turn(self._turn_name)
+        turn = Turn(lasting_name(self), context.messages, () if self.name else _traits(self))
         if not stream:
-            return self._whole(found["agent"], context, turn)
-        streamed: AgentStream = ResponseStream.from_awaitable(self._stream(found["agent"], context, turn))
+            return _whole(self, found["agent"], context, turn)
+        streamed: AgentStream = ResponseStream.from_awaitable(_streamed(self, found["agent"], context, turn))
         wanted = merged_options(self.default_options, context.options).get("response_format")
 
         def rebuilt(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
@@ -180,34 +182,55 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
         return retold(streamed, rebuilt=rebuilt)
 
-    async def _whole(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentResponse[Any]:
-        answered = await run_middleware(middleware, context, lambda: AgentRun(self, _inputs(context), turn).answered())
-        if isinstance(answered, ResponseStream):
-            return await cast("AgentStream", answered).get_final_response()
-        return AgentResponse() if answered is None else answered
-
-    async def _stream(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
-        answered = await run_middleware(middleware, context, lambda: AgentRun(self, _inputs(context), turn).streamed())
-        return cast("AgentStream", answered) if isinstance(answered, ResponseStream) else _told(answered)
-
     async def connect(self, server: AbstractAsyncContextManager[Any]) -> None:
         """Connect to a server of tools; the agent closes it when it is closed itself."""
-        async with self._connecting:
+        async with self._perdure_connecting:
             if not getattr(server, "is_connected", False):
-                await self._exits.enter_async_context(server)
+                await self._perdure_exits.enter_async_context(server)
 
     async def __aenter__(self) -> Self:
         """Open the client and the servers of tools."""
         if isinstance(self.client, AbstractAsyncContextManager):
-            await self._exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
+            await self._perdure_exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
         for server in self.mcp_tools:
             await self.connect(server)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close what was opened."""
-        exits, self._exits = self._exits, AsyncExitStack()
+        exits, self._perdure_exits = self._perdure_exits, AsyncExitStack()
         await exits.aclose()
+
+
+def _require_arguments(client: object, instructions: object, default_options: object) -> None:
+    if not callable(getattr(client, "get_response", None)):
+        raise TypeError(
+            f"an agent asks a client of a model, and {client!r} is none: it has no get_response; "
+            "give Agent(client, instructions)"
+        )
+    if instructions is not None and not isinstance(instructions, str):
+        raise TypeError(f"instructions are a text, not {instructions!r}; join several by newlines")
+    if default_options is not None and not isinstance(default_options, Mapping):
+        raise TypeError(f"default_options is a dict of options, such as ChatOptions, not {default_options!r}")
+
+
+def _require_session(session: object) -> None:
+    if session is not None and not isinstance(session, AgentSession):
+        raise TypeError(
+            f"a session is what create_session() gives, not {session!r}; AgentSession.from_dict() makes one of a dict"
+        )
+
+
+async def _whole(agent: Agent[Any], middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentResponse[Any]:
+    answered = await run_middleware(middleware, context, lambda: AgentRun(agent, _inputs(context), turn).answered())
+    if isinstance(answered, ResponseStream):
+        return await cast("AgentStream", answered).get_final_response()
+    return AgentResponse() if answered is None else answered
+
+
+async def _streamed(agent: Agent[Any], middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
+    answered = await run_middleware(middleware, context, lambda: AgentRun(agent, _inputs(context), turn).streamed())
+    return cast("AgentStream", answered) if isinstance(answered, ResponseStream) else _told(answered)
 
 
 def _inputs(context: AgentContext) -> Inputs:
@@ -221,6 +244,12 @@ def _inputs(context: AgentContext) -> Inputs:
         context.function_invocation_kwargs,
         context.client_kwargs,
     )
+
+
+def _traits(agent: Agent[Any]) -> list[str]:
+    """What tells agents that have no names from each other, in every process."""
+    options = agent.default_options
+    return [str(options.get("instructions", "")), *(getattr(each, "name", "") for each in options.get("tools", ()))]
 
 
 def _with_middleware(client_kwargs: Mapping[str, Any] | None, middleware: Sequence[Any]) -> dict[str, Any]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from perdure.agents.agent_tool import agent_tool
+from perdure.agents.middleware_kinds import listed_middleware
 from perdure.agents.sessions import AgentSession
 from perdure.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from perdure.agents.agent_tool import StreamCallback
     from perdure.agents.messages import AgentRunInputs
     from perdure.agents.middleware_kinds import MiddlewareTypes
-    from perdure.agents.sessions import ContextProvider
+    from perdure.agents.providers import ContextProvider
     from perdure.agents.tools import ApprovalMode, FunctionTool
+
+_UNNAMED = "agent"
 
 
 @runtime_checkable
@@ -59,14 +63,15 @@ class BaseAgent:
         name: str | None = None,
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
-        middleware: Sequence[MiddlewareTypes] | None = None,
+        middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None,
         additional_properties: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = id or SystemClock().new_id()
+        self._perdure_drawn_id = None if id else self.id
         self.name = name
         self.description = description
-        self.context_providers: list[ContextProvider] = list(context_providers or ())
-        self.middleware: list[MiddlewareTypes] = list(middleware or ())
+        self.context_providers: list[ContextProvider] = _providers(context_providers)
+        self.middleware: list[MiddlewareTypes] = listed_middleware(middleware)
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
@@ -107,3 +112,20 @@ class BaseAgent:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, id={self.id!r})"
+
+
+def lasting_name(agent: SupportsAgentRun) -> str:
+    """What an agent is called in every process: its name, the id that it was given, or "agent"."""
+    drawn: object = getattr(agent, "_perdure_drawn_id", None)
+    # An id that was drawn is another one in each process; what is recorded needs a name that stays.
+    return agent.name or (agent.id if agent.id != drawn else _UNNAMED)
+
+
+def _providers(given: object) -> list[ContextProvider]:
+    if given is None:
+        return []
+    several = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
+    for each in several:
+        if not (hasattr(each, "before_run") and hasattr(each, "after_run")):
+            raise TypeError(f"context_providers is a list of ContextProviders, and {each!r} is none")
+    return cast("list[ContextProvider]", several)

@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agent_errors import ToolExecutionException, UserInputRequiredException
-from perdure.agents.approvals import STATE_KEY
+from perdure.agents.asked import STATE_KEY
+from perdure.agents.made import MADE_KEY
 from perdure.agents.messages import Message
 from perdure.agents.sessions import AgentSession
 from perdure.agents.tools import FunctionInvocationContext, FunctionTool
@@ -56,15 +57,28 @@ def agent_tool(
             raise UserInputRequiredException(response.user_input_requests)
         return response.text
 
-    return FunctionTool(
+    return AgentTool(
         name=known_as,
         description=description or agent.description or "",
         func=act,
         input_model=schema,
         approval_mode=approval_mode,
-        # Each call that the agent makes is recorded for itself, so going on is safe.
-        if_interrupted="rerun",
+        # Where each call that the agent makes is recorded for itself, going on is safe.
+        if_interrupted="rerun" if _records_itself(agent) else "tell",
     )
+
+
+def _records_itself(agent: SupportsAgentRun) -> bool:
+    from perdure.agents.agent import Agent  # noqa: PLC0415 - agents make tools of themselves
+
+    return isinstance(agent, Agent) or getattr(agent, "records_itself", False)
+
+
+class AgentTool(FunctionTool):
+    """A tool that is an agent."""
+
+    keeps_to_itself = True
+    """Whether calls side by side leave the session of each other alone: what each waits for is kept by its call."""
 
 
 async def _response(
@@ -137,7 +151,7 @@ class _Inner:
 
 
 def _without_questions(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key not in {STATE_KEY, _WAITING}}
+    return {key: value for key, value in state.items() if key not in {STATE_KEY, MADE_KEY, _WAITING}}
 
 
 def function_name(name: str) -> str:

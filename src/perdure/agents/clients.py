@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast
 
 from perdure.agent_errors import ChatClientInvalidResponseException, MiddlewareException
@@ -11,7 +12,7 @@ from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol, com
 from perdure.agents.formats import declare_format
 from perdure.agents.layers import ChatLayer, ModelRequest, OptionsT, SupportsChatGetResponse
 from perdure.agents.messages import Message, messages_of
-from perdure.agents.options import ChatOptions, ToolMode, validate_chat_options
+from perdure.agents.options import ChatOptions, ToolMode, checked_options, validate_chat_options
 from perdure.agents.recording import recorded, recorded_stream, turn_of
 from perdure.agents.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.streaming import chat_stream, updates_of
@@ -19,7 +20,7 @@ from perdure.agents.telemetry import ChatTelemetryLayer
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from perdure.agents.agent import Agent
     from perdure.agents.recording import Turn
@@ -70,8 +71,9 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
     ) -> Any:
         """Ask the model: give an awaitable ChatResponse, or if it is to stream a ResponseStream.
 
-        A stream may also be an async iterator of ChatResponseUpdates, or an awaitable of one. Instructions come as the
-        first message, with the role "system". `kwargs` are the `client_kwargs` of the call.
+        A stream may also be an async iterator of ChatResponseUpdates, or an awaitable of one. Instructions come as
+        `options["instructions"]`: `prepend_instructions_to_messages` makes them the first message. `kwargs` are the
+        `client_kwargs` of the call.
         """
 
     def get_response(
@@ -90,36 +92,22 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         kwargs = {name: value for name, value in (client_kwargs or {}).items() if name != "session"}
         _require_none(kwargs.pop("middleware", None), type(self).__name__)
         given = dict(cast("Mapping[str, Any]", options or {}))
-        said = prepend_instructions_to_messages(messages_of(messages), given.pop("instructions", None))
-        request = ModelRequest(said, given, kwargs)
+        checked_options(given)
+        request = ModelRequest(messages_of(messages), given, kwargs)
         strategy = compaction_strategy or self.compaction_strategy
-        turn = turn_of(type(self).__name__)
+        turn = turn_of(type(self).__name__, request.messages)
         if stream:
-            return ask_recorded_stream(turn, lambda: self._compacted_stream(request, strategy), given)
-        return ask_recorded(turn, lambda: self._compacted(request, strategy), given)
+            return ask_recorded_stream(turn, lambda: _streamed(self._perdure_ask_stream, request, strategy), given)
+        return ask_recorded(turn, lambda: _whole(self._perdure_ask, request, strategy), given)
 
-    async def _compacted(self, request: ModelRequest, strategy: CompactionStrategy | None) -> ChatResponse[Any]:
-        said = await compacted(request.messages, strategy)
-        return await self._asked(ModelRequest(said, request.options, request.kwargs))
-
-    def _compacted_stream(self, request: ModelRequest, strategy: CompactionStrategy | None) -> ChatStream:
-        if strategy is None:
-            return self._asked_stream(request)
-
-        async def asked() -> ChatStream:
-            said = await compacted(request.messages, strategy)
-            return self._asked_stream(ModelRequest(said, request.options, request.kwargs))
-
-        return ResponseStream.from_awaitable(asked())
-
-    async def _asked(self, request: ModelRequest) -> ChatResponse[Any]:
+    async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
         given: object = self._inner_get_response(
             messages=request.messages, stream=False, options=request.options, **request.kwargs
         )
         found = await cast("Awaitable[object]", given) if isinstance(given, Awaitable) else given
         return require_response(found, type(self).__name__)
 
-    def _asked_stream(self, request: ModelRequest) -> ChatStream:
+    def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
         given = self._inner_get_response(
             messages=request.messages, stream=True, options=request.options, **request.kwargs
         )
@@ -147,7 +135,7 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         tools: Any = None,
         default_options: OptionsT | Mapping[str, Any] | None = None,
         context_providers: Sequence[Any] | None = None,
-        middleware: Sequence[Any] | None = None,
+        middleware: Any | Sequence[Any] | None = None,
         require_per_service_call_history_persistence: bool = False,
         compaction_strategy: CompactionStrategy | None = None,
         tokenizer: TokenizerProtocol | None = None,
@@ -171,6 +159,26 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
             tokenizer=tokenizer,
             additional_properties=additional_properties,
         )
+
+
+async def _whole(
+    ask: Callable[[ModelRequest], Awaitable[ChatResponse[Any]]],
+    request: ModelRequest,
+    strategy: CompactionStrategy | None,
+) -> ChatResponse[Any]:
+    return await ask(replace(request, messages=await compacted(request.messages, strategy)))
+
+
+def _streamed(
+    ask: Callable[[ModelRequest], ChatStream], request: ModelRequest, strategy: CompactionStrategy | None
+) -> ChatStream:
+    if strategy is None:
+        return ask(request)
+
+    async def asked() -> ChatStream:
+        return ask(replace(request, messages=await compacted(request.messages, strategy)))
+
+    return ResponseStream.from_awaitable(asked())
 
 
 def prepend_instructions_to_messages(

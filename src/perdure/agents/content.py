@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from perdure.agent_errors import AdditionItemMismatch, ContentError
+from perdure.agents.content_hosted import HostedContents
 
 ContentType: TypeAlias = Literal[
     "text",
@@ -62,7 +63,7 @@ def add_usage_details(first: UsageDetails | None, second: UsageDetails | None) -
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class Content:
+class Content(HostedContents):
     """One piece of a message. `type` says which of the fields mean something.
 
     What a provider sent stands in `raw_representation`, for programs that know it; it is never stored, compared or
@@ -226,6 +227,12 @@ class Content:
         except binascii.Error as error:
             raise ContentError(f"the data of this content is no base64: {error}") from error
         raise ContentError(f"a content of type {self.type!r} with the URI {(self.uri or '')[:40]!r} has no bytes")
+
+    def has_top_level_media_type(self, top_level_media_type: str) -> bool:
+        """Whether it is an image, a sound and so on: `image` of `image/png`. Raises ContentError if nobody says."""
+        if self.media_type is None:
+            raise ContentError(f"a content of type {self.type!r} without media_type does not say what it is")
+        return self.media_type.partition("/")[0].lower() == top_level_media_type.lower()
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> dict[str, Any]:
         """As plain values, for JSON. `from_dict` takes them back."""

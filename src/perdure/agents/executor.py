@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from perdure.agents.agent import Agent
 from perdure.agents.content import Content
 from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
 from perdure.agents.executor_requests import Answer, answer_to, message_of, misfit, told_on, what_is_done
@@ -107,6 +108,15 @@ class AgentExecutor(Executor):
         """The graph inside of an agent that is a workflow itself: its run is part of the run around it."""
         return getattr(getattr(self._agent, "workflow", None), "graph", None)
 
+    @staticmethod
+    def remembers(executor: Executor) -> bool:
+        """Whether an executor is an agent that knows what it was told before, and is not told of all by a filter."""
+        return (
+            type(executor) is AgentExecutor
+            and executor._context_filter is None
+            and (isinstance(executor.agent, Agent) or executor.child_graph() is not None)
+        )
+
     def shares(self) -> Shared | None:
         """The session: others may have been given the same."""
         return None if self._live is None else Shared(self._session, SESSION_KEY, self._live.merged)
@@ -118,6 +128,20 @@ class AgentExecutor(Executor):
             self._reset.is_wanted = True
         else:
             activation.write(private_scope(self.id), _CACHE, Log())
+
+    def renew_session(self) -> None:
+        """In a handler of this executor: begin a new session, under an id of its own, and forget what was not told yet.
+
+        A session that others have too stays as it is. Raises RuntimeError outside of a handler.
+        """
+        activation = current_activation()
+        if activation is None:
+            raise RuntimeError(f"the session of agent {self.id!r} belongs to a run: renew it in a handler")
+        own = private_scope(self.id)
+        for key in list(activation.keys(own)):
+            activation.erase(own, key)
+        if self._live is not None and activation.common_scope() is None:
+            activation.write(own, SESSION_KEY, self._live.renewed(activation.idempotency_key))
 
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
@@ -201,8 +225,21 @@ class AgentExecutor(Executor):
         cache.extend(messages)
         ctx.scope().set(_CACHE, cache)
 
+    async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
+        """What becomes of an answer of the agent: it is sent on.
+
+        A subclass may do something else. What it returns the agent is told next, and answers again at once.
+        """
+        await ctx.send_message(answer)
+        return ()
+
     async def _respond(self, ctx: Context) -> None:
-        """Let the agent answer, and send that on; or ask what it asks."""
+        """Let the agent answer, until there is nothing more to tell it."""
+        while more := await self._answered(ctx):
+            self._take_in(more, ctx)
+
+    async def _answered(self, ctx: Context) -> Sequence[Message]:
+        """Let the agent answer once, or ask what it asks; what it is told next."""
         told = list(self._cache(ctx))
         if not told:
             logger.warning("agent %r is run without a message, which some models refuse", self.id)
@@ -215,11 +252,11 @@ class AgentExecutor(Executor):
             _warn_of_unsaid(self.id, response, turn.asked)
             own.set(_CONVERSATION, Log(conversation))
             await self._ask_all(ctx, turn.asked)
-            return
+            return ()
         if own.has(_CONVERSATION):
             own.delete(_CONVERSATION)
         ctx.activation.output(response, is_told=not ctx.is_streaming())
-        await ctx.send_message(AgentExecutorResponse(self.id, response, told_on(conversation)))
+        return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)
 
     async def _ask_all(self, ctx: Context, asked: Sequence[Content]) -> None:
         own = ctx.scope()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perdure.agents.agent_base import lasting_name
 from perdure.agents.messages import Message
 from perdure.agents.responses import AgentResponse
 from perdure.checkpoint.trust import register_type
@@ -41,5 +42,8 @@ register_type(AgentExecutorResponse, name="perdure:AgentExecutorResponse")
 
 
 def resolve_agent_id(agent: SupportsAgentRun) -> str:
-    """What an agent is called in a workflow: its name, or its id if it has none."""
-    return agent.name or agent.id
+    """What an agent is called in a workflow: its name, or the id that it was given; "agent" if it has neither.
+
+    An id that was drawn would be another one in the process that goes on with a run.
+    """
+    return lasting_name(agent)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.agents.content import Content
 from perdure.agents.messages import Message
+from perdure.agents.repair import is_of_a_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 APPROVAL = "function_approval_request"
 _APPROVALS = frozenset({APPROVAL, "function_approval_response"})
+_OF_CALLS = _APPROVALS | {"function_call", "function_result"}
 
 Answer: TypeAlias = Content | bool
 """An answer to a question whether a call may be made. True and False will do."""
@@ -22,9 +24,16 @@ def distinct(asked: Iterable[Content]) -> list[Content]:
     """What is asked, each once: a stream tells it in its updates and in its whole."""
     found: list[Content] = []
     for content in asked:
-        if not any(content == each or (content.id is not None and content.id == each.id) for each in found):
+        if not any(content == each or _is_same(content, each) for each in found):
             found.append(content)
     return found
+
+
+def _is_same(asked: Content, other: Content) -> bool:
+    """Whether two contents ask one thing. Two questions about two calls are two, whatever their ids are."""
+    if asked.id is None or (asked.type, asked.id, asked.call_id) != (other.type, other.id, other.call_id):
+        return False
+    return what_is_done(asked) == what_is_done(other)
 
 
 def what_is_done(asked: Content) -> dict[str, Any] | None:
@@ -44,7 +53,7 @@ def misfit(asked: Content, answer: Answer) -> str | None:
     if isinstance(answer, bool):
         return None if asked.type == APPROVAL else "True and False answer only whether a call may be made"
     if asked.type != APPROVAL:
-        return None
+        return _misfit_of_others(asked, answer)
     if answer.type != "function_approval_response" or answer.approved is None:
         return f"a content of type {answer.type!r} says neither yes nor no"
     call = answer.function_call
@@ -53,11 +62,21 @@ def misfit(asked: Content, answer: Answer) -> str | None:
     return None
 
 
+def _misfit_of_others(asked: Content, answer: Content) -> str | None:
+    """Why an answer is none to what is no question for approval: it must not be taken for an answer to another one."""
+    if asked.type == "function_call":
+        is_result = answer.type == "function_result"
+        return None if is_result else f"a content of type {answer.type!r} is no function_result"
+    if answer.type in _OF_CALLS:
+        return f"a content of type {answer.type!r} is about a call, and none was asked about"
+    return None
+
+
 def answer_to(asked: Content, answer: Answer) -> Content:
-    """The answer as the agent gets it. Which call is approved is what was asked, and never what the answer says."""
+    """The answer as the agent gets it. Which call it is about is what was asked, and never what the answer says."""
     if asked.type != APPROVAL:
         assert isinstance(answer, Content), "an answer that fits was given"
-        return answer
+        return replace(answer, call_id=asked.call_id) if asked.type == "function_call" else answer
     approved = answer if isinstance(answer, bool) else answer.approved is True
     return asked.to_function_approval_response(approved)
 
@@ -108,4 +127,5 @@ class _Calls:
         if content.type != APPROVAL:
             return None if _is_between_turns(content) else content
         call = content.function_call
-        return None if call is None or call.call_id not in self.done - self.told else call
+        is_call = call is not None and not is_of_a_tool(content) and call.call_id in self.done - self.told
+        return call if is_call else None

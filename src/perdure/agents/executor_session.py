@@ -113,6 +113,11 @@ class LiveSession:
         apply(meanwhile, session.state)
         return SessionRecord.of(session)
 
+    def renewed(self, key: str) -> SessionRecord:
+        """A session like the one that a new run begins with, under an id that `key` makes its own."""
+        begun = self.base(None, is_shared=False)
+        return SessionRecord(f"{begun.session_id}-{key}", None, begun.state)
+
     def session_of(self, record: SessionRecord) -> AgentSession:
         """The session for one turn: of the class that the program has chosen."""
         if type(self.session) is AgentSession:

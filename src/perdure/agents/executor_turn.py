@@ -98,7 +98,7 @@ class AgentTurn:
         async def turn() -> tuple[AgentResponse[Any], SessionRecord | None]:
             activation.require_budget()
             response = await self._run(messages, session)
-            activation.spend(_tokens(response))
+            activation.spend(tokens_in(response))
             return response, SessionRecord.of(session) if isinstance(session, AgentSession) else None
 
         response, record = await activation.step(StepCall(f"turn of {self.name}", turn, ()))
@@ -142,7 +142,8 @@ class AgentTurn:
         return None
 
 
-def _tokens(response: AgentResponse[Any]) -> dict[str, float]:
+def tokens_in(response: AgentResponse[Any]) -> dict[str, float]:
+    """What an answer has cost, as a run counts it."""
     usage: Mapping[str, Any] = response.usage_details or {}
     names = {"input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
     counts = {name: usage.get(f"{short}_token_count") for name, short in names.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from perdure.agents.compaction import EXCLUDED
@@ -68,20 +69,13 @@ class HistoryProvider(ContextProvider, ABC):
     ) -> None:
         """Write what is to be kept of the turn."""
         del agent, session
-        messages = self._context_to_store(context)
+        messages = _context_to_store(self, context)
         if self.store_inputs:
             messages += context.input_messages
         if self.store_outputs and context.response is not None:
             messages += context.response.messages
         if messages:
             await self.save_messages(context.session_id, messages, state=state)
-
-    def _context_to_store(self, context: SessionContext) -> list[Message]:
-        if not self.store_context_messages:
-            return []
-        if self.store_context_from is not None:
-            return context.get_messages(sources=self.store_context_from)
-        return context.get_messages(exclude_sources={self.source_id})
 
 
 class InMemoryHistoryProvider(HistoryProvider):
@@ -115,7 +109,7 @@ class InMemoryHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         """What was said in the session."""
         del session_id, kwargs
-        found: list[Message] = list((state or {}).get("messages", ()))
+        found = _require_messages(self.source_id, (state or {}).get("messages", ()))
         if self.skip_excluded:
             found = [message for message in found if not message.additional_properties.get(EXCLUDED)]
         return found
@@ -131,3 +125,21 @@ class InMemoryHistoryProvider(HistoryProvider):
         if not isinstance(known, Log):
             known = state["messages"] = Log[Message](known)
         cast("Log[Message]", known).extend(messages)
+
+
+def _context_to_store(provider: HistoryProvider, context: SessionContext) -> list[Message]:
+    if not provider.store_context_messages:
+        return []
+    if provider.store_context_from is not None:
+        return context.get_messages(sources=provider.store_context_from)
+    return context.get_messages(exclude_sources={provider.source_id})
+
+
+def _require_messages(source_id: str, given: object) -> list[Message]:
+    found: list[Any] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
+    for each in found:
+        if not isinstance(each, Message):
+            raise TypeError(
+                f"the history in session.state[{source_id!r}]['messages'] is a list of Messages, and {each!r} is none"
+            )
+    return found

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+from perdure.agents.call_ids import NamesCalls
 from perdure.agents.invocation_calls import Caller
 from perdure.agents.invocation_loop import Exchange
 from perdure.agents.invocation_settings import (
@@ -68,6 +69,7 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         """The answer to a conversation: an awaitable ChatResponse, or a stream of pieces that ends in one."""
         own_kwargs = dict(client_kwargs or {})
         found = categorize_middleware(own_kwargs.pop("middleware", None), middleware)
+        names_calls = NamesCalls()
         if others := [*found["chat"], *found["agent"]]:
             own_kwargs["middleware"] = others
         given = dict(cast("Mapping[str, Any]", options or {}))
@@ -77,7 +79,7 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         if not limits.is_enabled:
             return super().get_response(messages, stream=stream, options=given, **more)
         caller = Caller(
-            turn=turn_of(type(self).__name__),
+            turn=turn_of(type(self).__name__, messages_of(messages)),
             # A list of its own: tools may change it in the middle of the turn.
             tools=normalize_tools(given.get("tools")),
             hidden=limits.hidden_tools,
@@ -86,8 +88,11 @@ class FunctionInvocationLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             session=own_kwargs.get("session"),
             tells_details=limits.tells_details,
         )
+        if others:
+            own_kwargs["middleware"] = [*others, names_calls]
         ask = partial(super().get_response, **more)
         exchange = Exchange(ask, caller, messages_of(messages), given, limits, stream)
+        names_calls.ids = exchange.call_ids
         return _streamed(exchange) if stream else _whole(exchange)
 
 

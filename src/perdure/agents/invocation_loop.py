@@ -7,8 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agents.approvals import Asked, Batch, Decision, keep_batch, keep_batches, questions_of, settled
+from perdure.agents.approvals import Decision, settled
+from perdure.agents.asked import Asked, Batch, drop_questions, keep_batch, keep_batches, questions_of, waiting_ids
+from perdure.agents.call_ids import CallIds, ids_in
 from perdure.agents.content import Content, UsageDetails, add_usage_details
+from perdure.agents.made import MadeCalls
 from perdure.agents.messages import Message
 from perdure.agents.recording import taking
 from perdure.agents.repair import is_local, repaired
@@ -18,7 +21,8 @@ from perdure.agents.tool_list import expanded_tools
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from perdure.agents.invocation_calls import Caller, Outcome
+    from perdure.agents.invocation_call import Outcome
+    from perdure.agents.invocation_calls import Caller
     from perdure.agents.invocation_settings import Limits
     from perdure.agents.streaming import ChatStream
 
@@ -68,15 +72,33 @@ class Exchange:
             for update in await self._calls():
                 yield update
 
+    @property
+    def _is_kept_elsewhere(self) -> bool:
+        return self.options.get("conversation_id") is not None
+
+    def _made_calls(self) -> MadeCalls:
+        caller = self.caller
+        return MadeCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
+
     async def _answers(self) -> list[ChatResponseUpdate]:
         """Make the calls that have been approved since they were asked about."""
-        session = self.caller.session
-        found = settled(self.messages, session)
-        if not found.decisions and not found.open:
-            return []
-        outcome = await self._made(found.decisions)
-        keep_batches(session, found.batches)
-        return self._told(outcome, [each.question() for each in found.open])
+        caller, made = self.caller, self._made_calls()
+        updates: list[ChatResponseUpdate] = []
+        # Of a turn that came to nothing when they were made: nobody has heard of them yet.
+        if untold := made.untold(self.messages, is_whole=not self._is_kept_elsewhere):
+            drop_questions(caller.session, caller.owner, [result.call_id for result in untold])
+            updates.append(self._say(Message("tool", untold)))
+        found = settled(self.messages, caller.session, caller.owner)
+        if found.decisions or found.open:
+            outcome = await self._made(found.decisions, made)
+            keep_batches(caller.session, found.batches)
+            updates += self._told(outcome, [each.question() for each in found.open])
+        return updates if self.stream else []
+
+    def call_ids(self) -> CallIds:
+        """What gives the calls of the next answer their ids."""
+        taken = {*ids_in(self.messages), *ids_in(self.said), *waiting_ids(self.caller.session)}
+        return CallIds(self.caller.turn.name, taken, self._is_kept_elsewhere)
 
     async def _asked(self) -> AsyncGenerator[ChatResponseUpdate]:
         """Ask the model."""
@@ -85,14 +107,14 @@ class Exchange:
             options["tools"] = tools
         if self.is_closed:
             options["tool_choice"] = "none"
-        shown = repaired(self.messages, is_whole=options.get("conversation_id") is None)
+        shown = repaired(self.messages, is_whole=not self._is_kept_elsewhere)
         with taking(self.caller.turn):
             given = self.ask(shown, stream=self.stream, options=options)
         if self.stream:
-            stream = cast("ChatStream", given)
+            stream, ids = cast("ChatStream", given), self.call_ids()
             async with aclosing(stream):
                 async for update in stream:
-                    if (shown_update := self._shown(update)) is not None:
+                    if (shown_update := self._shown(ids.piece(update))) is not None:
                         yield shown_update
                 answer = await stream.get_final_response()
         else:
@@ -112,12 +134,13 @@ class Exchange:
         return kept if kept.contents else None
 
     def _take(self, answer: ChatResponse[Any]) -> None:
-        self.answer = answer
+        answer = self.answer = self.call_ids().named(answer)
         self.usage = add_usage_details(self.usage, answer.usage_details) if answer.usage_details else self.usage
         if answer.conversation_id is not None:
             # The provider knows what was said: it is told only what is new.
             self.options["conversation_id"] = answer.conversation_id
             self.messages = []
+            self._made_calls().forget()
         else:
             self.messages += answer.messages
         self.said += answer.messages
@@ -138,7 +161,8 @@ class Exchange:
             _require_known(calls, tools)
         asked = self._asks(waiting, ready)
         outcome = await self._made([] if waiting else [Decision(call) for call in ready])
-        return self._told(outcome, [*asked, *(_for_the_user(call) for call in declared)])
+        updates = self._told(outcome, [*asked, *(_for_the_user(call) for call in declared)])
+        return updates if self.stream else []
 
     def _asks(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
         """The questions whether calls may be made. The others of the answer wait in the session, if there is one."""
@@ -148,12 +172,12 @@ class Exchange:
         parked = [] if session is None else list(ready)
         others: Sequence[Content] = () if parked else ready
         asked = [Asked.whether(call) for call in (*waiting, *others)]
-        keep_batch(session, Batch(asked, parked))
+        keep_batch(session, Batch(asked, parked, self.caller.owner))
         return [each.question() for each in asked]
 
-    async def _made(self, decisions: Sequence[Decision]) -> Outcome:
-        """Make calls, and see whether more may be made."""
-        outcome = await self.caller.made(decisions)
+    async def _made(self, decisions: Sequence[Decision], made: MadeCalls | None = None) -> Outcome:
+        """Make calls, and see whether more may be made. Those that were approved are noted as `made`."""
+        outcome = await self.caller.made(decisions, made)
         self.calls_made += sum(decision.is_approved for decision in decisions)
         if decisions:
             self.failures_in_a_row = self.failures_in_a_row + 1 if outcome.has_failed else 0
@@ -176,7 +200,7 @@ class Exchange:
             self._add_questions(questions)
             updates.append(ChatResponseUpdate(contents=[_as_piece(each) for each in questions], role="assistant"))
         self.is_over |= bool(questions) or outcome.ends
-        return updates if self.stream else []
+        return updates
 
     def _say(self, message: Message) -> ChatResponseUpdate:
         self.messages.append(message)
@@ -187,7 +211,7 @@ class Exchange:
         every = (each for message in (*self.messages, *self.said) for each in message.contents)
         calls: dict[str | None, Content] = {each.call_id: each for each in every if each.type == "function_call"}
         if asked := questions_of(contents, calls):
-            keep_batch(self.caller.session, Batch(asked))
+            keep_batch(self.caller.session, Batch(asked, owner=self.caller.owner))
 
     def _add_questions(self, questions: Sequence[Content]) -> None:
         """Put questions to the message with the calls that they are about; a call that is asked takes its place."""

@@ -96,10 +96,10 @@ class ChatLayer(Generic[OptionsT]):
             f"{type(self).__name__} has layers and no client behind them; let BaseChatClient be the last of its bases"
         )
 
-    def _asked(self, request: ModelRequest) -> Awaitable[ChatResponse[Any]]:
+    def _perdure_ask(self, request: ModelRequest) -> Awaitable[ChatResponse[Any]]:
         """Ask the model. What is done here is done when it is really asked, and not when its answer was recorded."""
         raise NotImplementedError
 
-    def _asked_stream(self, request: ModelRequest) -> ChatStream:
+    def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
         """Ask the model for an answer in pieces."""
         raise NotImplementedError

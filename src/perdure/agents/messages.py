@@ -11,6 +11,8 @@ from perdure.agents.content import Content
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 """Who speaks. A provider may know others."""
 
+RoleLiteral: TypeAlias = Role
+
 Said: TypeAlias = "str | Content | Mapping[str, Any]"
 """What a content can be made of."""
 
@@ -135,6 +137,11 @@ def messages_of(said: AgentRunInputs | None, *, role: Role | str = "user") -> li
             return [_message_of(each, role) for each in cast("Sequence[object]", given)]
         case _:
             raise TypeError(f"an agent is told a str, a Content, a Message or a list of these, not {given!r}")
+
+
+def normalize_messages(messages: AgentRunInputs | None = None) -> list[Message]:
+    """What was said to an agent as messages of the user. Raises TypeError."""
+    return messages_of(messages)
 
 
 def _message_of(said: object, role: str) -> Message:

@@ -15,6 +15,7 @@ from perdure.agents.middleware_kinds import (
     categorize_middleware,
     chat_middleware,
     function_middleware,
+    listed_middleware,
 )
 from perdure.agents.recording import taking, turn_of
 from perdure.agents.responses import ChatResponse
@@ -102,9 +103,9 @@ async def run_function_middleware(middleware: Sequence[Any], context: Any, call:
 class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
     """Lets chat middleware stand around each call of the model: that of the client, then that of the call."""
 
-    def __init__(self, *, middleware: Sequence[MiddlewareTypes] | None = None, **more: Any) -> None:
+    def __init__(self, *, middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None, **more: Any) -> None:
         super().__init__(**more)
-        self.chat_middleware: list[MiddlewareTypes] = list(middleware or ())
+        self.chat_middleware: list[MiddlewareTypes] = listed_middleware(middleware)
 
     def get_response(
         self,
@@ -134,25 +135,28 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             kwargs={**kwargs, **{name: value for name, value in more.items() if value is not None}},
             function_invocation_kwargs=function_invocation_kwargs,
         )
-        turn = turn_of(type(self).__name__)
+        turn = turn_of(type(self).__name__, context.messages)
+        ask = super().get_response
 
         def answered() -> Awaitable[Any]:
-            return run_middleware(found["chat"], context, lambda: self._next(context, turn))
+            return run_middleware(found["chat"], context, lambda: _passed_on(ask, context, turn))
 
         return ResponseStream.from_awaitable(_as_stream(answered)) if stream else _as_whole(answered)
 
-    def _next(self, context: ChatContext, turn: Turn) -> Any:
-        kwargs = dict(context.kwargs)
-        for_layers: Any = {name: kwargs.pop(name, None) for name in ("compaction_strategy", "tokenizer")}
-        with taking(turn):
-            return super().get_response(
-                context.messages,
-                stream=context.stream,
-                options=context.options,
-                function_invocation_kwargs=context.function_invocation_kwargs,
-                client_kwargs=kwargs,
-                **for_layers,
-            )
+
+def _passed_on(ask: Callable[..., Any], context: ChatContext, turn: Turn) -> Any:
+    """Ask what stands behind the layer, with what middleware has left in the context."""
+    kwargs = dict(context.kwargs)
+    for_layers: Any = {name: kwargs.pop(name, None) for name in ("compaction_strategy", "tokenizer")}
+    with taking(turn):
+        return ask(
+            context.messages,
+            stream=context.stream,
+            options=context.options,
+            function_invocation_kwargs=context.function_invocation_kwargs,
+            client_kwargs=kwargs,
+            **for_layers,
+        )
 
 
 async def _as_stream(answered: Callable[[], Awaitable[Any]]) -> ChatStream:

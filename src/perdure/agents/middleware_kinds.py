@@ -55,15 +55,16 @@ def categorize_middleware(*sources: MiddlewareTypes | Sequence[MiddlewareTypes] 
     """Middleware by kind, each kind in its order. Raises MiddlewareException."""
     found = MiddlewareDict(agent=[], function=[], chat=[])
     for source in sources:
-        for each in _each(source):
+        for each in listed_middleware(source):
             found[_kind(each)].append(each)
     return found
 
 
-def _each(source: object) -> Sequence[object]:
-    if source is None:
-        return ()
-    return cast("Sequence[object]", source) if isinstance(source, Sequence) else (source,)
+def listed_middleware(given: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> list[MiddlewareTypes]:
+    """One middleware or several, as a list."""
+    if given is None:
+        return []
+    return list(cast("Sequence[MiddlewareTypes]", given)) if isinstance(given, Sequence) else [given]
 
 
 def _kind(middleware: object) -> Kind:

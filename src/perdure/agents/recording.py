@@ -6,18 +6,22 @@ Outside of a workflow they are simply made.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.agents.messages import Message
 from perdure.agents.streaming import Told, retold
 from perdure.graph.current import current_activation
+from perdure.graph.numbering import Numbering
 from perdure.graph.port import StepCall
+from perdure.records import digest
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 
     from perdure.graph.port import ActivationPort, IfInterrupted
 
@@ -30,27 +34,59 @@ FinalT = TypeVar("FinalT")
 class Turn:
     """One turn of an agent: what its calls are named after, so that another life finds them again.
 
-    Agents that take turns side by side in one handler do not get in each other's way: a turn has its number when it
-    begins, and its calls are numbered in it.
+    Turns are known by what the agent was `told`, and by a number if it was told the same before: side by side they may
+    begin in any order. Its `traits` are for an agent that has no name of its own.
     """
 
     name: str
+    told: InitVar[Iterable[object]] = ()
+    traits: InitVar[Iterable[object]] = ()
     activation: ActivationPort | None = field(default_factory=current_activation)
-    number: int = field(init=False)
-    model_calls: int = field(default=0, init=False)
+    key: str = field(default="", init=False)
+    number: int = field(default=0, init=False)
+    _turns: Numbering = field(default_factory=Numbering, init=False)
+    _calls: Numbering = field(default_factory=Numbering, init=False)
+    _is_broken: bool = field(default=False, init=False)
+    """Whether its last call of the model came to nothing, so that another turn may go on with it."""
 
-    def __post_init__(self) -> None:
-        self.number = 0 if self.activation is None else self.activation.number(f"turn of {self.name}")
+    def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
+        if self.activation is not None:
+            self.key = f"{self.name}~{_digest(told, traits)}"
+            self._turns = self.activation.numbering(f"turn of {self.key}")
+            self.number = self._turns.take()
 
-    def model_key(self) -> str:
-        """What the next call of the model is known by."""
-        key = f"{self.name}#{self.number}.{self.model_calls}"
-        self.model_calls += 1
-        return key
+    def model_call(self) -> int:
+        """The number of the next call of the model."""
+        if self._is_broken:
+            self._is_broken = False
+            self.number = self._turns.take_again(self.number)
+        return self._calls.take()
+
+    def give_up(self, model_call: int) -> None:
+        """A call of the model came to nothing: whoever makes it again, in this turn or in the next, makes this one.
+
+        In another life the first to make it has what it came to at last.
+        """
+        self._calls.give_back(model_call)
+        if not self._is_broken:
+            self._is_broken = True
+            self._turns.give_back(self.number)
+
+    def model_key(self, model_call: int) -> str:
+        """What a call of the model is known by."""
+        return f"{self.key}#{self.number}.{model_call}"
 
     def tool_key(self, call_id: str, place: int) -> str:
         """What a call that the model has asked for is known by: `place` is where it stood in the answer."""
-        return f"{self.name}#{self.number}.{self.model_calls}/{place}:{call_id}"
+        return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}"
+
+    async def ask(self, name: str, model_call: int, fn: Callable[[], Awaitable[T]]) -> T:
+        """Call the model, or get what it answered in an earlier life."""
+        try:
+            return await self.call(name, self.model_key(model_call), fn, "rerun")
+        except BaseException:
+            self.give_up(model_call)
+            raise
 
     def call(self, name: str, key: str, fn: Callable[[], Awaitable[T]], if_interrupted: IfInterrupted) -> Awaitable[T]:
         """Make a call, or get what it gave in an earlier life."""
@@ -85,9 +121,21 @@ def taking(turn: Turn) -> Generator[None]:
         _turn.reset(token)
 
 
-def turn_of(name: str) -> Turn:
+def turn_of(name: str, told: Iterable[object] = ()) -> Turn:
     """The turn that a call belongs to; of one that nobody takes a turn for, one of its own."""
-    return _turn.get() or Turn(name)
+    return _turn.get() or Turn(name, told)
+
+
+def _digest(*about: Iterable[object]) -> str:
+    """What tells turns from each other. Ids of messages say nothing: they may be drawn anew in each life."""
+    plain = [[_plain(each) for each in every] for every in about]
+    return digest(json.dumps(plain, sort_keys=True, default=lambda value: type(value).__name__).encode())[:16]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Message):
+        return [value.role, [content.to_dict() for content in value.contents]]
+    return value
 
 
 def recorded(
@@ -101,7 +149,7 @@ def recorded(
         counted(whole)
         return whole
 
-    return turn.call(name, turn.model_key(), work, "rerun")
+    return turn.ask(name, turn.model_call(), work)
 
 
 def recorded_stream(
@@ -120,7 +168,7 @@ def recorded_stream(
     """
     if turn.activation is None:
         return make() if rebuilt is None else retold(make(), rebuilt=rebuilt)
-    call = _StreamedCall(turn, make, name, turn.model_key(), counted, pieces)
+    call = _StreamedCall(turn, make, name, turn.model_call(), counted, pieces)
 
     def whole(updates: Sequence[UpdateT]) -> FinalT:
         return call.final[0] if rebuilt is None or call.told.are(updates) else rebuilt(updates)
@@ -135,7 +183,7 @@ class _StreamedCall:
     turn: Turn
     make: Callable[[], ResponseStream[Any, Any]]
     name: str
-    key: str
+    model_call: int
     counted: Callable[[Any], None]
     pieces: Callable[[Any], Sequence[Any]]
     final: list[Any] = field(default_factory=list[Any])
@@ -144,7 +192,7 @@ class _StreamedCall:
     queue: asyncio.Queue[Any] = field(default_factory=asyncio.Queue[Any])
 
     async def pieces_told(self) -> AsyncGenerator[Any]:
-        task = asyncio.ensure_future(self.turn.call(self.name, self.key, self.work, "rerun"))
+        task = asyncio.ensure_future(self.turn.ask(self.name, self.model_call, self.work))
         task.add_done_callback(lambda _: self.queue.put_nowait(None))
         try:
             while (update := await self.queue.get()) is not None:

@@ -46,6 +46,9 @@ def repaired(messages: Sequence[Message], *, is_whole: bool = True) -> list[Mess
             mended.append(_like(entry.message, kept))
         if results := ledger.results(place):
             mended.append(ledger.source(place, results) or Message("tool", results))
+        if late := ledger.late.get(place):
+            mended.append(Message("assistant", list(late), author_name=entry.message.author_name))
+            mended.append(Message("tool", ledger.results_of(late, place), author_name=entry.message.author_name))
     return mended
 
 
@@ -57,6 +60,8 @@ class _Said:
     contents: list[Content]
     is_undecided: bool = False
     """Whether something that it asks for waits for approval."""
+    answered: set[str | None] = field(default_factory=set["str | None"])
+    """The ids of calls that are approved or rejected here."""
 
 
 def _without_approvals(messages: Sequence[Message]) -> list[_Said]:
@@ -71,6 +76,7 @@ def _without_approvals(messages: Sequence[Message]) -> list[_Said]:
         entry = _Said(message, [])
         for content in message.contents:
             if is_answer(content):
+                entry.answered |= {content.id, (content.function_call or content).call_id}
                 continue
             if not is_question(content):
                 entry.contents.append(content)
@@ -101,9 +107,16 @@ def is_hosted(content: Content) -> bool:
 
 
 def is_of_a_tool(question: Content) -> bool:
-    """Whether a tool has asked, in the middle of its call: what it asks about is not in this conversation."""
-    call = question.function_call
-    return question.call_id is not None and call is not None and question.call_id != call.call_id
+    """Whether a tool has asked, in the middle of its call: what it asks about is not in this conversation.
+
+    The ids tell: those of the calls need not, the call of a tool and one that is made in it may be called the same.
+    """
+    return bool(question.call_id) and (question.id or "").startswith(tool_question_id(question, ""))
+
+
+def tool_question_id(call: Content, own_id: str) -> str:
+    """The id of a question that a tool asks: calls beside it may ask under the same id."""
+    return f"{call.call_id}/{own_id}"
 
 
 def is_local(call: Content) -> bool:
@@ -121,7 +134,9 @@ class _Ledger:
     result_of_call: dict[int, Content] = field(default_factory=dict[int, "Content"])
     """By the identity of the call: ids of calls may come again."""
     taken: set[int] = field(default_factory=set[int])
-    """Results that don't stay where they were."""
+    """Results and calls that don't stay where they were."""
+    late: dict[int, list[Content]] = field(default_factory=dict[int, "list[Content]"])
+    """Calls that stand where their results came, after the model had gone on to speak of something else."""
 
     @classmethod
     def of(cls, said: list[_Said]) -> _Ledger:
@@ -134,21 +149,46 @@ class _Ledger:
                 if content.type != "function_result" or content.call_id in hosted:
                     continue
                 ledger.taken.add(id(content))
-                if not ledger._closes(content, place):
+                call_place = ledger._closes(content, place)
+                if call_place is None:
                     early[content.call_id].append(content)
+                else:
+                    ledger._put_off(content, call_place, place)
         for call in ledger._open():
             if waiting := early[call.call_id]:
                 ledger.result_of_call[id(call)] = waiting.popleft()
         return ledger
 
-    def _closes(self, result: Content, place: int) -> bool:
-        """Give a result to the first call of its id in the latest message that has one open."""
-        for earlier in range(place, -1, -1):
+    def _closes(self, result: Content, place: int) -> int | None:
+        """Give a result to the first call of its id in the latest message that has one open; where that stands.
+
+        Agents that share a history may use the same ids: a call of whoever has the result comes first.
+        """
+        author = self.said[place].message.author_name
+        places = range(place, -1, -1)
+        own = [each for each in places if author is not None and self.said[each].message.author_name == author]
+        for earlier in (*own, *places):
             for call in self.calls[earlier]:
                 if call.call_id == result.call_id and id(call) not in self.result_of_call:
                     self.result_of_call[id(call)] = result
-                    return True
-        return False
+                    return earlier
+        return None
+
+    def _put_off(self, result: Content, call_place: int, place: int) -> None:
+        """Let a call that was decided late stand there: else a conversation may end with what the model said before."""
+        answered = (each for each in range(place, call_place, -1) if result.call_id in self.said[each].answered)
+        decided = next(answered, place)
+        if not self._has_spoken_between(call_place, decided):
+            return
+        call = next(each for each in self.calls[call_place] if self.result_of_call.get(id(each)) is result)
+        self.calls[call_place] = [each for each in self.calls[call_place] if each is not call]
+        self.taken.add(id(call))
+        self.late.setdefault(decided, []).append(call)
+
+    def _has_spoken_between(self, first: int, second: int) -> bool:
+        """Whether the model said something between two places that was no call."""
+        between = (entry for entry in self.said[first + 1 : second] if entry.message.role == "assistant")
+        return any(content.type == "text" and content.text for entry in between for content in entry.contents)
 
     def _open(self) -> Iterable[Content]:
         every = (call for calls in self.calls.values() for call in calls)
@@ -156,7 +196,11 @@ class _Ledger:
 
     def results(self, place: int) -> list[Content]:
         """The results of the calls in a message, in their order."""
-        return [self.result_of_call.get(id(call)) or self._missing(call, place) for call in self.calls[place]]
+        return self.results_of(self.calls[place], place)
+
+    def results_of(self, calls: Sequence[Content], place: int) -> list[Content]:
+        """The results of calls, in their order."""
+        return [self.result_of_call.get(id(call)) or self._missing(call, place) for call in calls]
 
     def _missing(self, call: Content, place: int) -> Content:
         if self.said[place].is_undecided:

@@ -1,16 +1,16 @@
-"""What models and agents answer, whole or in pieces, and how the pieces make a whole."""
+"""What models and agents answer, whole or in pieces."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, cast
 
 from typing_extensions import TypeVar
 
-from perdure.agent_errors import AdditionItemMismatch, AgentInvalidResponseException
-from perdure.agents.content import Content, UsageDetails, add_usage_details
-from perdure.agents.formats import declared_format
+from perdure.agents.content import Content, UsageDetails
+from perdure.agents.formats import parsed_value
 from perdure.agents.messages import Message, contents_of
+from perdure.agents.response_base import Kept
+from perdure.agents.response_joining import take_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
@@ -27,8 +27,19 @@ ResponseFormat: TypeAlias = "type[BaseModel] | Mapping[str, Any] | str | None"
 _VALUE_MISSING = object()
 
 
-class _Response(Generic[ValueT]):
+class _Response(Kept, Generic[ValueT]):
     """What a model or an agent has answered."""
+
+    _PARTS = "messages"
+    _STORED = (
+        "messages",
+        "response_id",
+        "created_at",
+        "finish_reason",
+        "usage_details",
+        "continuation_token",
+        "additional_properties",
+    )
 
     def __init__(
         self,
@@ -62,7 +73,11 @@ class _Response(Generic[ValueT]):
 
     @property
     def value(self) -> ValueT | None:
-        """The answer as its `response_format` says; None if there is none. Raises AgentInvalidResponseException."""
+        """The answer as its `response_format` says; None if there is none, or if nothing was said.
+
+        Raises pydantic's ValidationError if it does not fit a pydantic model, ResponseValueError (a ValueError, and an
+        AgentInvalidResponseException) if it is no JSON, or if nobody can say which class it was to be.
+        """
         if self._value is _VALUE_MISSING:
             if self.response_format is None:
                 return None
@@ -76,56 +91,17 @@ class _Response(Generic[ValueT]):
             content for message in self.messages for content in message.contents if content.user_input_request is True
         ]
 
-    def to_dict(self, *, exclude_none: bool = True) -> dict[str, Any]:
-        """As plain values, for JSON. `from_dict` takes them back."""
-        found = {**self.stored(), "messages": [message.to_dict() for message in self.messages]}
-        return {name: value for name, value in found.items() if not (exclude_none and value is None)}
-
-    def to_json(self, *, exclude_none: bool = True, **options: Any) -> str:
-        """As JSON."""
-        return json.dumps(self.to_dict(exclude_none=exclude_none), **options)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The response of what `to_dict` gave."""
-        known: dict[str, Any] = {name: value for name, value in data.items() if name in cls._STORED}
         said = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("messages", ())]
-        known["messages"] = said
-        return cls(**known)
-
-    _STORED = (
-        "messages",
-        "response_id",
-        "created_at",
-        "finish_reason",
-        "usage_details",
-        "continuation_token",
-        "additional_properties",
-    )
-
-    def stored(self) -> dict[str, Any]:
-        """What is to be kept. A value is parsed again from the text; what a provider sent is not kept."""
-        values = ((name, getattr(self, name)) for name in self._STORED)
-        return {name: value for name, value in values if value is not None and value != {}}
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the same was answered."""
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.stored() == cast("Self", other).stored()
-
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it can be changed
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.messages!r})"
+        return super().from_dict({**data, "messages": said})
 
 
 class ChatResponse(_Response[ValueT]):
     """What a model has answered."""
 
+    _TYPE = "chat_response"
     _STORED = (*_Response._STORED, "conversation_id", "model")
 
     def __init__(
@@ -147,7 +123,7 @@ class ChatResponse(_Response[ValueT]):
         """The whole that pieces make."""
         response = cls(response_format=output_format_type)
         for update in updates:
-            _take_in(response, update)
+            take_in(response, update)
             response.conversation_id = update.conversation_id or response.conversation_id
             response.model = update.model or response.model
         return response
@@ -163,6 +139,7 @@ class ChatResponse(_Response[ValueT]):
 class AgentResponse(_Response[ValueT]):
     """What an agent has answered in one turn."""
 
+    _TYPE = "agent_response"
     _STORED = (*_Response._STORED, "agent_id")
 
     def __init__(self, *, agent_id: str | None = None, **more: Any) -> None:
@@ -180,7 +157,7 @@ class AgentResponse(_Response[ValueT]):
         """The whole that pieces make."""
         response = cls(response_format=output_format_type, value=value)
         for update in updates:
-            _take_in(response, update)
+            take_in(response, update)
             response.agent_id = update.agent_id or response.agent_id
         return response
 
@@ -210,8 +187,21 @@ class AgentResponse(_Response[ValueT]):
         ]
 
 
-class _Update:
+class _Update(Kept):
     """A piece of an answer."""
+
+    _PARTS = "contents"
+    _STORED = (
+        "contents",
+        "role",
+        "author_name",
+        "response_id",
+        "message_id",
+        "created_at",
+        "finish_reason",
+        "continuation_token",
+        "additional_properties",
+    )
 
     def __init__(
         self,
@@ -238,18 +228,6 @@ class _Update:
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
         self.raw_representation = raw_representation
 
-    _STORED = (
-        "contents",
-        "role",
-        "author_name",
-        "response_id",
-        "message_id",
-        "created_at",
-        "finish_reason",
-        "continuation_token",
-        "additional_properties",
-    )
-
     @property
     def text(self) -> str:
         """What it says in words."""
@@ -260,39 +238,11 @@ class _Update:
         """What whoever uses the agent has to answer before it goes on."""
         return [content for content in self.contents if content.user_input_request is True]
 
-    def to_dict(self, *, exclude_none: bool = True) -> dict[str, Any]:
-        """As plain values, for JSON. `from_dict` takes them back."""
-        found = {**self.stored(), "contents": [content.to_dict() for content in self.contents]}
-        return {name: value for name, value in found.items() if not (exclude_none and value is None)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The update of what `to_dict` gave."""
-        return cls(**{name: value for name, value in data.items() if name in cls._STORED})
-
-    def stored(self) -> dict[str, Any]:
-        """What is to be kept."""
-        values = ((name, getattr(self, name)) for name in self._STORED)
-        return {name: value for name, value in values if value is not None and value != {}}
-
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same piece."""
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.stored() == cast("Self", other).stored()
-
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it can be changed
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.contents!r})"
-
 
 class ChatResponseUpdate(_Update):
     """A piece of what a model answers."""
 
+    _TYPE = "chat_response_update"
     _STORED = (*_Update._STORED, "conversation_id", "model")
 
     def __init__(
@@ -311,6 +261,7 @@ class ChatResponseUpdate(_Update):
 class AgentResponseUpdate(_Update):
     """A piece of what an agent answers."""
 
+    _TYPE = "agent_response_update"
     _STORED = (*_Update._STORED, "agent_id")
 
     def __init__(self, *, agent_id: str | None = None, **more: Any) -> None:
@@ -318,62 +269,6 @@ class AgentResponseUpdate(_Update):
         self.agent_id = agent_id
 
 
-def _take_in(response: _Response[Any], update: _Update) -> None:
-    """Add a piece: a new message begins where its id or its role says so."""
-    last = response.messages[-1] if response.messages else None
-    is_other = last is not None and (
-        (update.message_id and last.message_id and update.message_id != last.message_id)
-        or (update.role and update.role != last.role)
-    )
-    spoken = [content for content in update.contents if content.type != "usage"]
-    if (last is None or is_other) and (spoken or update.role or update.message_id):
-        last = Message(update.role or "assistant", [])
-        response.messages.append(last)
-    if last is not None:
-        last.author_name = update.author_name or last.author_name
-        last.message_id = update.message_id or last.message_id
-        for content in spoken:
-            _append(last.contents, content)
-    for content in update.contents:
-        if content.type == "usage":
-            response.usage_details = add_usage_details(response.usage_details, content.usage_details)
-    response.response_id = update.response_id or response.response_id
-    response.created_at = update.created_at or response.created_at
-    response.finish_reason = update.finish_reason or response.finish_reason
-    response.continuation_token = update.continuation_token or response.continuation_token
-    response.additional_properties.update(update.additional_properties)
-
-
-def _append(contents: list[Content], content: Content) -> None:
-    """Add a content, or put it to the one that it goes on with."""
-    place = len(contents) - 1
-    if content.type == "function_call" and content.call_id:
-        calls = [at for at, each in enumerate(contents) if each.type == "function_call"]
-        place = next((at for at in calls if contents[at].call_id == content.call_id), -1)
-    if place >= 0:
-        try:
-            contents[place] = contents[place] + content
-        except AdditionItemMismatch:
-            contents.append(content)
-    else:
-        contents.append(content)
-
-
 def _last_words(messages: Sequence[Message]) -> str:
     words = (message.text for message in reversed(messages) if message.role == "assistant")
     return next(filter(None, words), "")
-
-
-def parsed_value(text: str, response_format: ResponseFormat) -> Any:
-    """A text as the value that it is to be. Raises AgentInvalidResponseException."""
-    if isinstance(response_format, str):
-        response_format = declared_format(response_format)
-    try:
-        if isinstance(response_format, type):
-            return response_format.model_validate_json(text)
-        return json.loads(text)
-    except ValueError as error:
-        wanted = response_format.__name__ if isinstance(response_format, type) else "JSON"
-        raise AgentInvalidResponseException(
-            f"the answer is no {wanted}: {error}; it begins with {text[:80]!r}", error
-        ) from error

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
 from perdure.agents.providers import ContextProvider, SessionContext
 from perdure.agents.session_state import plain_state, register_state_type, revived_state
 from perdure.clock import SystemClock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "AgentSession",
@@ -50,11 +48,20 @@ class AgentSession:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AgentSession:
-        """The session of what `to_dict` gave. Raises ValueError."""
-        if not isinstance(data.get("session_id"), str):
+        """The session of what `to_dict` gave. Raises TypeError, ValueError."""
+        given = cast("object", data)
+        if not isinstance(given, Mapping):
+            raise TypeError(f"a session is made of what to_dict() gave, not of {given!r}; read JSON with json.loads()")
+        if "session_id" not in data:
             raise ValueError(f"a session has a session_id; this has only {list(data)}")
-        session = cls(session_id=data["session_id"], service_session_id=data.get("service_session_id"))
-        session.state.update(revived_state(data.get("state") or {}))
+        session_id: Any = data["session_id"]
+        state: Any = data.get("state") or {}
+        if not isinstance(session_id, str) or not isinstance(state, Mapping):
+            raise TypeError(
+                f"the session_id of a session is a text and its state a dict, not {session_id!r} and {state!r}"
+            )
+        session = cls(session_id=session_id, service_session_id=data.get("service_session_id"))
+        session.state.update(revived_state(cast("Mapping[str, Any]", state)))
         return session
 
     def __repr__(self) -> str:

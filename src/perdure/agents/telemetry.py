@@ -32,31 +32,32 @@ class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         super().__init__(**more)
         self.otel_provider_name = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
 
-    async def _asked(self, request: ModelRequest) -> ChatResponse[Any]:
-        span = self._begun(request)
+    async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
+        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
         with traced(span), current(span):
-            response = await super()._asked(request)
+            response = await super()._perdure_ask(request)
             _tell(span, response)
             return response
 
-    def _asked_stream(self, request: ModelRequest) -> ChatStream:
-        span = self._begun(request)
+    def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
+        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
         try:
-            inner = super()._asked_stream(request)
+            inner = super()._perdure_ask_stream(request)
         except BaseException as error:
             span.end(error)
             raise
         return ResponseStream(_TracedPieces(inner, span), finalizer=lambda _: inner.get_final_response())
 
-    def _begun(self, request: ModelRequest) -> Span:
-        model = request.options.get("model") or getattr(self, "model", None) or "unknown"
-        told = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUESTED}
-        names = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": self.otel_provider_name,
-            "gen_ai.request.model": str(model),
-        }
-        return begin(f"chat {model}", linked=None, **names, **told)
+
+def _begun(request: ModelRequest, provider: str, own_model: object) -> Span:
+    model = request.options.get("model") or own_model or "unknown"
+    told = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUESTED}
+    names = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.model": str(model),
+    }
+    return begin(f"chat {model}", linked=None, **names, **told)
 
 
 class _TracedPieces:

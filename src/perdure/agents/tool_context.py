@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class FunctionInvocationContext:
-    """One call of a tool, as function middleware sees it, and the tool itself if it has a parameter of this type."""
+    """One call of a tool, as function middleware sees it, and the tool itself if it has a parameter of this type.
+
+    In a workflow, tools of one answer that are given this are called one after the other: each sees the session as the
+    one before has left it.
+    """
 
     def __init__(  # noqa: PLR0917 - the reference's signature
         self,
@@ -45,6 +49,10 @@ class FunctionInvocationContext:
         """The tools that the model has, in this turn; None outside of one."""
         self.answers: tuple[Content, ...] = tuple(answers)
         """What was answered, if the tool had asked something with UserInputRequiredException."""
+        self.added_tools: list[Any] = []
+        """What this call has given the model."""
+        self.removed_tools: list[str] = []
+        """The names of what this call has taken from it."""
         self._idempotency_key = idempotency_key
 
     @property
@@ -58,14 +66,18 @@ class FunctionInvocationContext:
         return self._idempotency_key
 
     def add_tools(self, tools: Any) -> None:
-        """Give the model more tools, from its next answer on, for this turn in this process.
+        """Give the model more tools, from its next answer on, for this turn.
+
+        After a crash they are found again among the client's `additional_tools`; without that, a call of one that is
+        made only then raises ToolException.
 
         Raises:
             RuntimeError: the call is not part of a turn.
             ValueError: there is another tool of that name.
         """
-        live = self._live_tools()
-        live[:] = joined_tools(live, listed_tools(tools, type(self.function).of))
+        live, more = self._live_tools(), listed_tools(tools, type(self.function).of)
+        live[:] = joined_tools(live, more)
+        self.added_tools += more
 
     def remove_tools(self, tools: Any) -> None:
         """Take tools away from the model, from its next answer on: by name, or the tools themselves.
@@ -79,6 +91,7 @@ class FunctionInvocationContext:
         others = [each for each in given if not isinstance(each, str)]
         named |= {tool_name(each) for each in listed_tools(others, type(self.function).of)}
         live[:] = [each for each in live if tool_name(each) not in named]
+        self.removed_tools += sorted(each for each in named if each is not None)
 
     def _live_tools(self) -> list[Any]:
         if self.tools is None:

@@ -35,6 +35,8 @@ IfToolInterrupted: TypeAlias = "Literal['tell', 'rerun', 'ask'] | Callable[[str]
 
 The model is told that nobody knows whether it was done; it is made again; somebody is asked; or a function finds out:
 it is given the idempotency key of the call, and returns what the tool would have given, or `NOT_DONE`.
+
+Inside of another step, as with the tools of an agent that is a tool itself, nobody can be asked: the model is told.
 """
 ResultParser: TypeAlias = "Callable[[Any], str | list[Content]] | SkipParsing"
 ToolTypes: TypeAlias = "FunctionTool | Callable[..., Any] | Mapping[str, Any] | object"
@@ -84,11 +86,11 @@ class FunctionTool:
         self.max_invocation_exceptions = _limit(name, "max_invocation_exceptions", max_invocation_exceptions)
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
         self.func = func
-        self.result_parser = result_parser
+        self.result_parser = _result_parser(name, result_parser)
         self.if_interrupted: IfToolInterrupted = _if_interrupted(name, if_interrupted)
         self.policy = policy_of(retry=retry, timeout=timeout, on_error=None)
         self._shape = Shape() if func is None else shape_of(func, name=name, is_ctx_enough=input_model is not None)
-        self._input_model = input_model
+        self._input_model = _input_model(name, input_model)
         self._namespace = namespace
         self._counts = _Counts()
         self._receiver: object = None
@@ -137,8 +139,6 @@ class FunctionTool:
         if isinstance(given, Mapping):
             return Arguments(self.name, schema=given, shape=self._shape)
         if given is not None:
-            if not hasattr(given, "model_validate"):
-                raise TypeError(f"tool {self.name!r}: input_model is a pydantic model or a JSON schema, not {given!r}")
             return Arguments(self.name, model=given, shape=self._shape)
         if self.func is None:
             return Arguments(self.name, schema={"type": "object", "properties": {}})
@@ -276,10 +276,24 @@ def _approval_mode(name: str, mode: str | None) -> ApprovalMode:
     return cast("ApprovalMode", mode or "never_require")
 
 
-def _limit(name: str, what: str, limit: int | None) -> int | None:
-    if limit is not None and limit < 1:
+def _limit(name: str, what: str, limit: Any) -> int | None:
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"tool {name!r}: {what} is 1 or more, or None for no limit, not {limit!r}")
     return limit
+
+
+def _input_model(name: str, given: Any) -> type[BaseModel] | Mapping[str, Any] | None:
+    if given is None or isinstance(given, Mapping) or hasattr(given, "model_validate"):
+        return cast("type[BaseModel] | Mapping[str, Any] | None", given)
+    raise TypeError(f"tool {name!r}: the schema of its arguments is a pydantic model or a JSON schema, not {given!r}")
+
+
+def _result_parser(name: str, parser: Any) -> ResultParser | None:
+    if parser is None or callable(parser) or isinstance(parser, SkipParsing):
+        return cast("ResultParser | None", parser)
+    raise TypeError(
+        f"tool {name!r}: result_parser is a function of what the tool gave, or SKIP_PARSING, not {parser!r}"
+    )
 
 
 def _if_interrupted(name: str, policy: object) -> IfToolInterrupted:

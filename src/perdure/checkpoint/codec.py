@@ -85,6 +85,13 @@ class Codec:
             return self
         return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.beside())
 
+    def trust_more(self, trust: Trust) -> None:
+        """Trust from now on what another program trusts, too."""
+        every = self._trust.including(trust)
+        if every is not self._trust:
+            self._trust = every
+            self.token = (every, self._allow_pickle)
+
     def covers(self, token: Any, /) -> bool:
         """Whether what was encoded by the codec with this token can be read here."""
         if token is self.token:

@@ -118,12 +118,45 @@ class TriesRecord:
         return cls(count, due, error)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedRecord:
+    """What was asked at some place: the request, what tells the question from others, and what was to be approved."""
+
+    request_id: str
+    digest: str | None = None
+    approves: str | None = None
+
+    def encoded(self) -> Encoded:
+        """The record as bytes."""
+        return plain([self.request_id, self.digest, self.approves])
+
+    @classmethod
+    def of(cls, kept: Kept) -> AskedRecord:
+        """The record of a question. Raises CheckpointDamagedError."""
+        try:
+            request_id, digest_, approves = _tree(kept)
+        except (TypeError, ValueError) as fault:
+            raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {fault}") from fault
+        return cls(request_id, digest_, approves)
+
+
 def moment_in(kept: Kept) -> Moment:
     """The moment that a record holds. Raises CheckpointDamagedError."""
     moment = _tree(kept)
     if not isinstance(moment, str):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is no moment")
     return moment
+
+
+def label_record(label: str) -> Encoded:
+    """A short text as a record."""
+    return plain(label)
+
+
+def label_in(kept: Kept) -> str | None:
+    """The short text that a record holds; None if it holds something else."""
+    label = _tree(kept)
+    return label if isinstance(label, str) else None
 
 
 def _tree(kept: Kept) -> Any:

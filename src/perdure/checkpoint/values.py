@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.codec import Codec, Encoded
     from perdure.checkpoint.size_limits import Scale
+    from perdure.checkpoint.trust import Trust
     from perdure.records import Part
 
 
@@ -110,6 +111,10 @@ class Values(Protocol):
         """The same, where further types are trusted."""
         ...
 
+    def trust_more(self, trust: Trust) -> None:
+        """Trust from now on what another workflow trusts: one that this one talks to."""
+        ...
+
     def warnings(self) -> Sequence[str]:
         """What is to be told of the values that were kept since this was last asked for."""
         ...
@@ -151,6 +156,9 @@ class LiveValues:
         """Nothing is encoded here, so everything is trusted."""
         del types
         return self
+
+    def trust_more(self, trust: Trust) -> None:
+        """Everything is trusted."""
 
     def warnings(self) -> Sequence[str]:
         """Nothing."""
@@ -223,6 +231,10 @@ class CodedValues:
     def trusting(self, *types: object) -> Values:
         """The same, with a codec that trusts these types, and what their fields are, as well."""
         return CodedValues(self._codec.trusting(types), is_lenient=self._is_lenient, scale=self._scale)
+
+    def trust_more(self, trust: Trust) -> None:
+        """The codec trusts it, for all that use it."""
+        self._codec.trust_more(trust)
 
     def warnings(self) -> Sequence[str]:
         """The values that are heavy, each place once."""

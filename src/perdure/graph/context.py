@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 
 from perdure.graph.policy import policy_of
 from perdure.graph.port import ABSENT, StepCall, Terms
+from perdure.streams import pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -112,9 +113,16 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         """
         self.activation.send(message, target_id, delay)
 
-    async def yield_output(self, output: W_OutT) -> None:
-        """Tell an output of the workflow."""
-        self.activation.output(output)
+    async def yield_output(self, output: W_OutT, *, in_pieces: bool = False) -> None:
+        """Tell an output of the workflow.
+
+        With `in_pieces`, whoever reads a stream is told the updates that a response is made of. What is kept is the
+        response, however it was told.
+        """
+        if in_pieces and self.activation.streaming:
+            for piece in pieces_of(output):
+                self.activation.show(piece)
+        self.activation.output(output, is_told=not (in_pieces and self.activation.streaming))
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Tell an event of your own. A `transient` one is told to who listens now, and never recorded."""
@@ -136,6 +144,27 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         the response handler proves with `require_approved` that it does just that.
         """
         self.activation.request(request_data, response_type, request_id, Terms(deadline, default, approves))
+
+    def ask(
+        self,
+        request_data: Any,
+        response_type: Any,
+        *,
+        request_id: str | None = None,
+        deadline: timedelta | datetime | None = None,
+        default: Any = ABSENT,
+        approves: Any = ABSENT,
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask the outside, and go on here with the answer.
+
+        Until it is given the handler is left and the run may rest; then the handler is entered again from the top:
+        steps return what was recorded; what it had sent and written before the question is forgotten. Steps that run
+        beside it are finished first; other work that does is cancelled. A step that asks is begun again, too.
+
+        `deadline`, `default` and `approves` are those of `request_info`; ApprovalMismatchError is raised if what is
+        to be done has changed since it was approved.
+        """
+        return self.activation.ask(request_data, response_type, request_id, Terms(deadline, default, approves))
 
     def approval_digest(self, value: Any) -> str:
         """What a request says of a value that it `approves`: the same for equal values, in every process."""

@@ -187,6 +187,7 @@ class Graph:
         for executor in self.executors.values():
             function = getattr(executor, "func", None)
             yield function.__module__ if function is not None else executor.__class__.__module__
+            yield from getattr(executor, "step_modules", ())
         for child in self.children.values():
             yield from child.modules()
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
+    from perdure.graph.numbering import Numbering
     from perdure.graph.policy import Retry
 
 
@@ -35,6 +36,17 @@ class Terms:
     approves: Any = ABSENT
     approved_digest: str | None = None
     """What `approves` comes to, where only that is known: of a request that is passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a handler asks, if counting its questions does not say it: `key` names the place.
+
+    `counted` lets the request have the id `auto::<n>` in place of one that is derived.
+    """
+
+    key: str | None = None
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +120,12 @@ class ActivationPort(Protocol):
         """Open a request."""
         ...
 
+    def ask(
+        self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ..., *, place: Place = ...
+    ) -> Coroutine[Any, Any, Any]:
+        """A question, to be awaited: until it is answered the handler is left."""
+        ...
+
     def is_open(self, request_id: str) -> bool:
         """Whether a request of this id waits for its answer."""
         ...
@@ -126,6 +144,10 @@ class ActivationPort(Protocol):
 
     def number(self, name: str) -> int:
         """How often something of this name was begun before: by this attempt, or by the step that is running here."""
+        ...
+
+    def numbering(self, name: str) -> Numbering:
+        """Numbers for things of this name: those of this attempt, or of the step that is running here."""
         ...
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:

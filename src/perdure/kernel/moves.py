@@ -53,19 +53,25 @@ def answer(
     closed = {request.id for request, _ in answers}
     deliveries = tuple(_answer(request, value) for request, value in answers if request.resumes is None)
     given = {f"{request.resumes}/answer/{request.id}": value for request, value in answers if request.resumes}
-    woken = tuple(each.delivery for each in snapshot.suspended if each.awaits in closed)
+    woken = [each for each in snapshot.suspended if _goes_on(each, answers)]
     told = what or {}
     return replace(
         snapshot,
         since_input=0,
-        deliveries=snapshot.deliveries + woken + deliveries,
-        suspended=tuple(each for each in snapshot.suspended if each.awaits is None or each.awaits not in closed),
+        deliveries=(*snapshot.deliveries, *(each.delivery for each in woken), *deliveries),
+        suspended=tuple(each for each in snapshot.suspended if each not in woken),
         carried={**snapshot.carried, **given} if given else snapshot.carried,
         requests={key: request for key, request in snapshot.requests.items() if key not in closed},
         answered=snapshot.answered.extended(
             Answered(request.id, at, by, told.get(request.id)) for request, _ in answers
         ),
     )
+
+
+def _goes_on(suspended: Suspended, answers: Sequence[tuple[Request, Value]]) -> bool:
+    """Whether something that a suspended activation has asked is answered: work in it that waits for more waits on."""
+    home = suspended.delivery.home
+    return any(suspended.awaits == request.id or request.resumes == home for request, _ in answers if request.resumes)
 
 
 def _answer(request: Request, value: Value) -> Delivery:

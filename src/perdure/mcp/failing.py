@@ -13,9 +13,12 @@ _UNKNOWN: Final = "Whether the call was done is not known; it was not made again
 
 
 def unreachable(server: str, error: BaseException) -> ToolException:
-    """A server that no connection could be opened with."""
+    """A server that no connection could be opened with, or one that has not what it was to have."""
+    first = _innermost(error)
+    if isinstance(first, ToolException):
+        return first
     return ToolException(
-        f"the MCP server {server!r} can't be reached: {_innermost(error)}; nothing was called. "
+        f"the MCP server {server!r} can't be reached: {_said(first)}; nothing was called. "
         "Check its command or address, and what it says on its error output"
     )
 
@@ -27,7 +30,8 @@ def failed(server: str, tool: str, error: Exception) -> ToolExecutionException:
     if code == REQUEST_TIMEOUT:
         return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN}", error)
     if code is None or code == CONNECTION_CLOSED:
-        return ToolExecutionException(f"{named}: the connection was lost ({_innermost(error)}). {_UNKNOWN}", error)
+        why = _said(_innermost(error))
+        return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN}", error)
     return ToolExecutionException(f"{named} refused the call: {error}", error)
 
 
@@ -41,8 +45,12 @@ def is_forgotten(error: Exception) -> bool:
     return isinstance(error, MCPError) and error.code == INVALID_REQUEST and "session" in error.message.lower()
 
 
-def _innermost(error: BaseException) -> str:
+def _innermost(error: BaseException) -> BaseException:
     """The first thing that went wrong, out of groups of them."""
     if isinstance(error, BaseExceptionGroup):
         return _innermost(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    return error
+
+
+def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__

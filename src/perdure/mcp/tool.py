@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection  # noqa: TC003 - whoever asks for the hints of the TypedDict gets them
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from perdure.agents.tools import FunctionInvocationContext, FunctionTool
 from perdure.clock import SystemClock
+from perdure.mcp.choosing import (
+    Approval,
+    MCPSpecificApproval,
+    exposed_name,
+    require_approval,
+    require_names,
+    require_there,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from mcp_types import CallToolResult, GetPromptResult, Prompt, Tool
@@ -22,17 +26,7 @@ if TYPE_CHECKING:
     from perdure.agents.tools import ApprovalMode, IfToolInterrupted
     from perdure.mcp.session import Session
 
-_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.-]")
-
-
-class MCPSpecificApproval(TypedDict, total=False):
-    """Which tools of a server need an approval, by name. One that is in both lists needs it."""
-
-    always_require_approval: Collection[str] | None
-    never_require_approval: Collection[str] | None
-
-
-Approval: TypeAlias = "Literal['always_require', 'never_require'] | MCPSpecificApproval | None"
+__all__ = ["Approval", "MCPSpecificApproval", "MCPTool"]
 
 
 class MCPTool(ABC):
@@ -61,8 +55,8 @@ class MCPTool(ABC):
     ) -> None:
         self.name = name
         self.description = description or ""
-        self.approval_mode: Approval = approval_mode
-        self.allowed_tools = None if allowed_tools is None else frozenset(allowed_tools)
+        self.approval_mode: Approval = require_approval(name, approval_mode)
+        self.allowed_tools = require_names(name, "allowed_tools", allowed_tools)
         self.tool_name_prefix = tool_name_prefix
         self.parse_tool_results = parse_tool_results
         self.parse_prompt_results = parse_prompt_results
@@ -148,6 +142,7 @@ class MCPTool(ABC):
         return self._opened
 
     def _learned(self, tools: list[Tool], prompts: list[Prompt]) -> None:
+        self._require_listed([each.name for each in [*tools, *prompts]])
         made = [self._tool(each) for each in tools if self._has_tools and self._is_allowed(each.name)]
         read = [self._prompt(each) for each in prompts if self._has_prompts and self._is_allowed(each.name)]
         self._functions = [*made, *read]
@@ -156,9 +151,15 @@ class MCPTool(ABC):
         return self.allowed_tools is None or not self.allowed_tools.isdisjoint(self._names(name))
 
     def _names(self, name: str) -> tuple[str, str]:
-        """The name that a tool has there, and one that models take: servers may use more signs than they do."""
-        prefix = "" if not self.tool_name_prefix else f"{self.tool_name_prefix}_"
-        return name, _FOREIGN.sub("-", f"{prefix}{name}")
+        """The name that a tool has there, and the one that models know it by."""
+        return name, exposed_name(name, self.tool_name_prefix)
+
+    def _require_listed(self, names: list[str]) -> None:
+        known = {alias for name in names for alias in self._names(name)}
+        require_there(self.name, "allowed_tools", self.allowed_tools or (), known)
+        if isinstance(self.approval_mode, dict):
+            for what, listed in self.approval_mode.items():
+                require_there(self.name, f"approval_mode[{what!r}]", cast("Collection[str]", listed or ()), known)
 
     def _approval(self, name: str) -> ApprovalMode | None:
         mode = self.approval_mode

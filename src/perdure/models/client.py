@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from perdure.agents.clients import BaseChatClient
+from perdure.agents.clients import BaseChatClient, prepend_instructions_to_messages
 from perdure.agents.invocation import FunctionInvocationLayer
 from perdure.agents.layers import OptionsT
 from perdure.agents.middleware import ChatMiddlewareLayer
@@ -62,7 +62,8 @@ class ModelClient(
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        call = self._calling.Call.of(self._of(options), messages, {**options, **kwargs}, self.settings)
+        said = prepend_instructions_to_messages(messages, options.get("instructions"))
+        call = self._calling.Call.of(self._of(options), said, {**options, **kwargs}, self.settings)
         return call.stream() if stream else call.answer()
 
     def _of(self, options: Mapping[str, Any]) -> Model:

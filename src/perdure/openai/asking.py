@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents.tool_list import expanded_tools, is_function_tool
 from perdure.agents.tools import normalize_tools
+from perdure.openai.options import OpenAIChatOptions
 from perdure.openai.sending import wire_name
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ def parameters_of(options: Mapping[str, Any], known: frozenset[str], *, is_opena
     if unknown:
         asked["extra_body"] = {**unknown, **asked.get("extra_body", {})}
     return asked
+
+
+def unknown_options(options: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    """The names that neither we nor the SDK know, nor `OpenAIChatOptions`; what is misspelt is among them."""
+    ours = {*known, *_RENAMED, *_NEVER_SENT, *OpenAIChatOptions.__optional_keys__}
+    return [name for name, value in options.items() if value is not None and name not in ours]
 
 
 def stream_parameters(options: Mapping[str, Any]) -> Wire:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agent_errors import ChatClientInvalidRequestException
-from perdure.agents.clients import BaseChatClient
+from perdure.agents.clients import BaseChatClient, prepend_instructions_to_messages
 from perdure.openai.answers import Pieces, response_of
-from perdure.openai.asking import parameters_of, stream_parameters
+from perdure.openai.asking import parameters_of, stream_parameters, unknown_options
 from perdure.openai.options import OpenAIChatOptions
 from perdure.openai.sending import wire_messages
 from perdure.openai.settings import OpenAIClientSettings, ServerSettings
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from perdure.openai.sending import Wire
 
 OpenAIOptionsT = TypeVar("OpenAIOptionsT", default=OpenAIChatOptions[Any])
+
+logger = logging.getLogger(__name__)
 
 _MODEL_VARIABLES = (
     "OPENAI_CHAT_MODEL_ID",
@@ -41,16 +44,19 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     """A client without layers, to put other layers around it. `OpenAIChatClient` has the usual ones."""
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "openai"
+    _EXTRA: ClassVar[str] = "openai"
+    """What is installed with the client."""
 
     def __init__(self, model: str | None = None, **settings: Unpack[OpenAIClientSettings]) -> None:
         own = {name: settings.get(name) for name in ("compaction_strategy", "tokenizer", "additional_properties")}
         super().__init__(**cast("dict[str, Any]", own))
-        connecting, self._failures = _sdk()
+        connecting, self._failures = _sdk(self._EXTRA)
         self.model = model or settings.get("model_id") or first_set(_MODEL_VARIABLES)
         self.instruction_role = settings.get("instruction_role") or "system"
         server = {name: settings.get(name) for name in ServerSettings.__annotations__}
         self._connections = connecting.Connections(connecting.Target(**server), settings.get("async_client"))
         self._known = connecting.known_parameters()
+        self._warned: set[str] = set()
 
     @property
     def model_id(self) -> str | None:
@@ -87,6 +93,7 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
         return self._whole(request, options)
 
     def _request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Wire:
+        self._warn_of_unknown(options)
         host = self._connections.base_url.host
         is_openai = any(host == each or host.endswith(f".{each}") for each in _OPENAI_HOSTS)
         asked = parameters_of(options, self._known, is_openai=is_openai)
@@ -94,8 +101,20 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
             raise ChatClientInvalidRequestException(
                 f"nobody says which model to ask; give {type(self).__name__}(model=...), or set {_MODEL_VARIABLES[0]}"
             )
-        asked["messages"] = wire_messages(messages, instruction_role=self.instruction_role)
+        said = prepend_instructions_to_messages(messages, options.get("instructions"))
+        asked["messages"] = wire_messages(said, instruction_role=self.instruction_role)
         return asked
+
+    def _warn_of_unknown(self, options: Mapping[str, Any]) -> None:
+        declared = {name for each in get_args(getattr(self, "__orig_class__", None)) for name in _keys(each)}
+        for name in unknown_options(options, {*self._known, *declared, *self._warned}):
+            self._warned.add(name)
+            logger.warning(
+                "%s does not know the option %r and sends it to the server as it is; if that is meant, "
+                "put it into extra_body, or into a TypedDict of options of your own",
+                type(self).__name__,
+                name,
+            )
 
     async def _whole(self, request: Wire, options: Mapping[str, Any]) -> ChatResponse[Any]:
         client = self._connections.client()
@@ -116,17 +135,21 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
             yield rest
 
 
+def _keys(options: object) -> frozenset[str]:
+    return getattr(get_origin(options) or options, "__optional_keys__", frozenset())
+
+
 def first_set(variables: Sequence[str]) -> str | None:
     """The first of the environment variables that says something."""
     return next((found for name in variables if (found := os.environ.get(name))), None)
 
 
-def _sdk() -> tuple[Any, Any]:
+def _sdk(extra: str) -> tuple[Any, Any]:
     """What needs the SDK, which comes with an extra."""
     try:
         from perdure.openai import connecting, failures  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"asking OpenAI's models needs the Python package {error.name}: pip install 'perdure[openai]'"
+            f"asking these models needs the Python package {error.name}: pip install 'perdure[{extra}]'"
         ) from error
     return connecting, failures

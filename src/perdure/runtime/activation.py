@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import re
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from perdure.checkpoint.steps import moment_in, moment_record, value_digest
 from perdure.errors import BudgetExceededError
@@ -14,13 +16,14 @@ from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
 from perdure.graph.current import enter
 from perdure.graph.messages import TimersDue
-from perdure.graph.port import Terms
+from perdure.graph.port import Place, Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
+from perdure.runtime.questions import Question, Questions
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps
 from perdure.runtime.surroundings import Surroundings
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowErrorDetails
     from perdure.graph.definition import OutputKind
     from perdure.graph.executor import Executor
+    from perdure.graph.numbering import Numbering
     from perdure.graph.port import StepCall
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Moment, Snapshot
@@ -60,6 +64,7 @@ class ActivationRecorder:
     _used_staging: Staging | None = None
     _used_asking: Asking | None = None
     _used_steps: Steps | None = None
+    _used_questions: Questions | None = None
 
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
         self.activation = activation
@@ -95,6 +100,17 @@ class ActivationRecorder:
         if self._used_steps is None:
             self._used_steps = Steps(self)
         return self._used_steps
+
+    @property
+    def _questions(self) -> Questions:
+        if self._used_questions is None:
+            self._used_questions = Questions(self)
+        return self._used_questions
+
+    @property
+    def enclosing(self) -> Inside | None:
+        """The step of this activation whose function is running here, if one is."""
+        return self._enclosing
 
     @property
     def _enclosing(self) -> Inside | None:
@@ -225,9 +241,22 @@ class ActivationRecorder:
         """Whether a request of this id waits for its answer, or was just opened."""
         return request_id in self.around.snapshot.requests or request_id in self.around.opened
 
-    def ask(self, request_id: str, data: Any, response_type: Any) -> None:
+    def wait_for(self, request_id: str, data: Any, response_type: Any, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request that the activation itself goes on with."""
-        self._asking.wait_for(request_id, data, response_type)
+        self._asking.wait_for(request_id, data, response_type, terms)
+
+    def ask(
+        self,
+        data: Any,
+        response_type: Any,
+        request_id: str | None,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
+        *,
+        place: Place = Place(),  # noqa: B008 - frozen
+    ) -> Coroutine[Any, Any, Any]:
+        """A question, to be awaited. Which one it is does not depend on the order in which they are awaited."""
+        self.require_running()
+        return self._questions.begin(Question(data, response_type, request_id, terms), place)
 
     def digest(self, value: Any) -> str:
         """What tells a value that is approved from any other."""
@@ -244,8 +273,20 @@ class ActivationRecorder:
 
     def number(self, name: str) -> int:
         """How often something of this name was begun before, here or in the step that is running here."""
+        return self.numbering(name).take()
+
+    def numbering(self, name: str) -> Numbering:
+        """Numbers for things of this name, here or in the step that is running here."""
         self.require_running()
-        return self._steps.number(name)
+        return self._steps.numbering(name)
+
+    def steps_left_out(self) -> list[str]:
+        """The names of steps of the handler that are recorded, and that this attempt did not come to."""
+        begun = frozenset[str]() if self._used_steps is None else self._used_steps.begun
+        own = f"{self.home}/step/"
+        places = (key for key in self.around.journal.records(self.home) if key.startswith(own) and key not in begun)
+        inner = (place.removeprefix(own) for place in places)
+        return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
@@ -297,6 +338,11 @@ class ActivationRecorder:
             if spent >= left[name]:
                 # Whoever drives the run says it in numbers of the whole.
                 raise BudgetExceededError(self.around.root_id, name=name, spent=spent, limit=left[name])
+
+    @property
+    def left(self) -> Mapping[str, float]:
+        """What may still be spent of what is limited, without what this attempt has spent."""
+        return {name: left - self._spent_of(name) for name, left in self.around.snapshot.left.items()}
 
     def _spent_of(self, name: str) -> float:
         """What this attempt has spent, the steps around what is running here included."""
@@ -401,6 +447,12 @@ class ActivationRecorder:
             self.activation,
             requests=self._used_asking.awaited if self._used_asking is not None else (),
             told=(*earlier, *self.book.rest()),
-            suspension=Suspension(parked.wake_at, parked.awaits, self.around.journal.records(self.home)),
+            suspension=Suspension(parked.wake_at, parked.awaits, self._carried()),
         )
         return Done(effects, (), {})
+
+    def _carried(self) -> Mapping[str, object]:
+        """What is recorded of this activation. Answers are, where there is no journal too."""
+        answers = f"{self.home}/answer/"
+        given = {key: value for key, value in self.around.snapshot.carried.items() if key.startswith(answers)}
+        return {**given, **self.around.journal.records(self.home)}

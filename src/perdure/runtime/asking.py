@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import value_digest
@@ -50,8 +50,7 @@ class Asking:
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms) -> None:
         """Open a request that a response handler is given the answer to. Raises ValueError."""
         chosen = request_id or self._around.derived_id(f"{self._home}/request/{len(self._asked)}")
-        if chosen in self._around.snapshot.requests or chosen in self._around.opened:
-            raise ValueError(f"request {chosen!r} is open already; choose another request_id, or none")
+        self._require_free(chosen)
         asked = self._with_terms(chosen, data, response_type, terms)
         if not self._executor.is_request_supported(type(data), response_type):
             self._book.warn(
@@ -78,22 +77,28 @@ class Asking:
         approves = terms.approved_digest if terms.approves is ABSENT else value_digest(terms.approves, values)
         return _Asked(request_id, data, response_type, now(clock), deadline, default, approves)
 
-    def wait_for(self, request_id: str, data: object, response_type: object) -> None:
+    def wait_for(self, request_id: str, data: object, response_type: object, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request that the activation itself goes on with, unless it is open since an earlier entry."""
-        if request_id in self._around.snapshot.requests:
+        if self.is_waiting_for(request_id):
             return
-        request = Request(
-            request_id,
-            self._executor.id,
-            self._around.values.fix(data, f"request of executor {self._executor.id!r}"),
-            type(data),
-            response_type,
-            opened_at=now(self._around.clock),
-            resumes=self._home,
-        )
+        self._require_free(request_id)
+        asked = self._with_terms(request_id, data, response_type, terms)
+        request = replace(self._fixed(asked), resumes=self._home)
         self._awaited.append(request)
+        self._around.opened.add(request_id)
         event = WorkflowEvent.request_info(request_id, self._executor.id, data, response_type)
         self._book.asked(event, request)
+
+    def is_waiting_for(self, request_id: str) -> bool:
+        """Whether the activation itself has opened this request."""
+        found = self._around.snapshot.requests.get(request_id)
+        return (found is not None and found.resumes == self._home) or any(
+            each.id == request_id for each in self._awaited
+        )
+
+    def _require_free(self, request_id: str) -> None:
+        if request_id in self._around.snapshot.requests or request_id in self._around.opened:
+            raise ValueError(f"request {request_id!r} is open already; choose another request_id, or none")
 
     @property
     def awaited(self) -> tuple[Request, ...]:
@@ -102,25 +107,25 @@ class Asking:
 
     def opened(self) -> tuple[Request, ...]:
         """The requests that response handlers wait for, fixed as they are now."""
+        return tuple(self._fixed(asked) for asked in self._asked)
+
+    def _fixed(self, asked: _Asked) -> Request:
         name = self._executor.id
-        return tuple(
-            Request(
-                asked.id,
-                name,
-                self._around.values.fix(asked.data, f"request of executor {name!r}"),
-                type(asked.data),
-                asked.response_type,
-                opened_at=asked.opened_at,
-                deadline=asked.deadline,
-                default=asked.default,
-                approves=asked.approves,
-            )
-            for asked in self._asked
+        return Request(
+            asked.id,
+            name,
+            self._around.values.fix(asked.data, f"request of executor {name!r}"),
+            type(asked.data),
+            asked.response_type,
+            opened_at=asked.opened_at,
+            deadline=asked.deadline,
+            default=asked.default,
+            approves=asked.approves,
         )
 
     def discard(self) -> None:
         """The attempt comes to nothing: its requests were never opened."""
-        self._around.opened.difference_update(asked.id for asked in self._asked)
+        self._around.opened.difference_update(each.id for each in (*self._asked, *self._awaited))
 
 
 def require_approved(value: Any, request: Request | None, around: Surroundings) -> None:

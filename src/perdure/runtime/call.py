@@ -45,6 +45,8 @@ class Call:
     """The claim, if the caller has made it: the run that `run_id` names goes on under it."""
     is_unasked: bool = False
     """Whether nobody wants just this run to go on: one that was halted or cancelled is left as it is."""
+    repeats_answers: bool = False
+    """Whether answers that the run has had may be given again: they are no news."""
     only_cancels: bool = False
     """Whether only the wish to cancel is taken in; nothing is run."""
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from perdure.graph.exits import no_exit
+from perdure.graph.numbering import Numbering
 from perdure.runtime.parking import finished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
 
 @dataclass(slots=True)
@@ -27,10 +28,21 @@ class Inside:
     key: str
     calls: Counter[str] = field(default_factory=Counter[str])
     """By name: how many steps it has called. It starts anew with each attempt, so that they are known again."""
+    numberings: defaultdict[str, Numbering] = field(default_factory=lambda: defaultdict(Numbering))
+    """By name: the numbers of what else it begins."""
     spent: dict[str, float] = field(default_factory=dict[str, float])
     """What it spends, so that it is counted with the record."""
     outer: Inside | None = None
     """The step of the same owner around it."""
+    may_be_left: bool = True
+    """Whether it is simply begun again, if it is left in the middle to wait for an answer."""
+
+    def around(self) -> Iterator[Inside]:
+        """This step, and those around it."""
+        inside: Inside | None = self
+        while inside is not None:
+            yield inside
+            inside = inside.outer
 
     def spent_of(self, name: str) -> float:
         """What it and the steps around it have spent of something."""

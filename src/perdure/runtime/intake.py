@@ -84,6 +84,8 @@ def checked(
     `waiting` are the answers in its inbox, by request. Raises RequestError, MissingRunKwargsError.
     """
     responses = dict(call.responses or {})
+    if call.repeats_answers:
+        responses = {key: answer for key, answer in responses.items() if not _is_given(key, answer, tenure.snapshot)}
     for request_id, command in waiting.items():
         if request_id in responses:
             # The same answer again is no news: the one that waits is taken in.
@@ -117,6 +119,12 @@ def checked(
         changes_limits=limits != before,
         revokes_cancel=tenure.snapshot.cancelled is not None and not (call.only_cancels or call.is_unasked),
     )
+
+
+def _is_given(request_id: str, answer: Any, snapshot: Snapshot) -> bool:
+    """Whether a request that is not open any more was answered with just this."""
+    given = snapshot.answers_to(request_id)
+    return request_id not in snapshot.requests and bool(given) and given[-1].what == shown(answer)
 
 
 def _require_same(answer: Any, command: AnswerCommand, graph: Graph, tenure: Tenure) -> None:

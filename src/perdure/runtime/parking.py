@@ -99,6 +99,15 @@ class Parking:
             self._in_flight -= 1
             self._look_soon()
 
+    @contextmanager
+    def resting(self, count: int) -> Generator[None]:
+        """So many of what is under way wait for the handler to be left: they need not be finished before."""
+        self._in_flight -= count
+        try:
+            yield
+        finally:
+            self._in_flight += count
+
     async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
         """Leave the handler until a moment, or until a request is answered. Of several waits the first one counts."""
         if self._is_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
 from perdure.checkpoint.values import Held, Kept
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
+from perdure.graph.numbering import Numbering
 from perdure.moments import now
 from perdure.runtime.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
 from perdure.runtime.parking import OutOfTimeError, within
@@ -64,7 +65,7 @@ class StepOwner(Protocol):
         """Raise RuntimeError if the handler has returned."""
         ...
 
-    def ask(self, request_id: str, data: Any, response_type: Any) -> None:
+    def wait_for(self, request_id: str, data: Any, response_type: Any) -> None:
         """Open a request that the activation itself waits for."""
         ...
 
@@ -104,8 +105,11 @@ class Steps:
         self._owner = owner
         self._around = owner.around
         self._calls: Counter[str] = Counter()
+        self._numberings: defaultdict[str, Numbering] = defaultdict(Numbering)
         self._flights: dict[str, Flight] = {}
         self._counted: set[str] = set()
+        self.begun: set[str] = set()
+        """The places of the steps that were called."""
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """A step, to be awaited. Which one it is does not depend on the order in which steps are awaited."""
@@ -117,16 +121,13 @@ class Steps:
             calls[name] += 1
         else:
             place = f"{home}/step/{name}@{quote(call.key, safe='')}"
+        self.begun.add(place)
         return self._alone(_Step(call, place, self._around.derived_id(place), Flight()))
 
-    def number(self, name: str) -> int:
-        """How often something of this name was begun before: by the handler, or by the step that is running here."""
+    def numbering(self, name: str) -> Numbering:
+        """Numbers for things of this name: those of the handler, or of the step that is running here."""
         outer = self.enclosing
-        calls = self._calls if outer is None else outer.calls
-        # The names of steps are quoted: none of them begins with a space.
-        key = f" {name}"
-        calls[key] += 1
-        return calls[key] - 1
+        return (self._numberings if outer is None else outer.numberings)[name]
 
     @property
     def enclosing(self) -> Inside | None:
@@ -224,7 +225,7 @@ class Steps:
             is_open = record.request_id in self._around.snapshot.requests
             request_id = record.request_id if is_open and record.request_id is not None else derived
             question = InterruptedStep(step.name, record.key or step.key, self._owner.executor_id, record.at)
-            self._owner.ask(request_id, question, StepDecision)
+            self._owner.wait_for(request_id, question, StepDecision)
             await self._owner.parking.park(awaits=request_id)
         decision: StepDecision = self._around.values.give(found)
         match decision.action:
@@ -252,7 +253,8 @@ class Steps:
             await self._wait(tries)
             with self._owner.parking.working():
                 await self._say(step, is_open=True)
-                inside = Inside(self, step.place, step.key, outer=self.enclosing)
+                may_be_left = step.call.if_interrupted == "rerun"
+                inside = Inside(self, step.place, step.key, outer=self.enclosing, may_be_left=may_be_left)
                 try:
                     result = await self._timed(step, inside)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt

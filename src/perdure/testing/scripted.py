@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import ChatClientInvalidRequestException
-from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer
+from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer, prepend_instructions_to_messages
 from perdure.agents.content import Content
 from perdure.agents.invocation import FunctionInvocationLayer
 from perdure.agents.messages import Message
@@ -132,7 +132,7 @@ class _ScriptedModel(BaseChatClient):
         **more: Any,
     ) -> Any:
         """Ask, for the agent whose turn it is: it has a place of its own in the script."""
-        turn = turn_of(self.name)
+        turn = turn_of(self.name, messages)
         with taking(turn):
             known = {**(client_kwargs or {}), _SCRIPT: turn.name}
             return super().get_response(messages, stream=stream, options=options, client_kwargs=known, **more)
@@ -141,7 +141,8 @@ class _ScriptedModel(BaseChatClient):
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         agent = kwargs.pop(_SCRIPT, self.name)
-        call = ScriptedCall(tuple(messages), options, kwargs, agent, stream)
+        said = prepend_instructions_to_messages(messages, options.get("instructions"))
+        call = ScriptedCall(tuple(said), options, kwargs, agent, stream)
         if not stream:
             return self._scripted_whole(call)
         response_format = options.get("response_format")

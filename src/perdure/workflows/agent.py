@@ -19,9 +19,9 @@ from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.agent_merging import merged
-from perdure.workflows.agent_nested import parent_of
 from perdure.workflows.agent_requests import REQUEST_INFO_FUNCTION_NAME, RequestInfoFunctionArgs
 from perdure.workflows.agent_runs import Memory
+from perdure.workflows.agent_seats import NodeSeat
 from perdure.workflows.agent_talk import Talk
 from perdure.workflows.agent_telling import Teller
 
@@ -161,27 +161,21 @@ class WorkflowAgent(BaseAgent):
             raise AgentInvalidRequestException(
                 f"checkpoint {checkpoint_id!r} has to be read from somewhere: give checkpoint_storage with it"
             )
-        parent = parent_of(self._workflow) if checkpoint_id is None and given is None else None
-        if parent is not None and self._workflow.checkpoint_storage is not None and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "the storage of workflow %r is not used inside of executor %r: the run around it holds its run",
-                self._workflow.name,
-                parent.executor_id,
-            )
+        said = messages_of(messages)
         talk = Talk(
             agent=self,
-            said=messages_of(messages),
+            said=said,
             session=session,
             checkpoint_id=checkpoint_id,
             storage=self._workflow.checkpoint_storage if given is None else given,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=stream,
-            turn=Turn(f"workflow {self.name or self._workflow.name}"),
-            parent=parent,
+            turn=Turn(f"workflow {self.name or self._workflow.name}", said),
+            is_plain=checkpoint_id is None and given is None,
             memory=self._memory,
             own_state=self._own_state,
         )
+        self._warn_of_storage(talk)
         if not stream:
             return self._answered(talk)
         updates: ResponseStream[AgentResponseUpdate, AgentResponse[Any]] = ResponseStream(
@@ -189,6 +183,15 @@ class WorkflowAgent(BaseAgent):
         )
         self._take_place(updates)
         return updates.with_cleanup_hook(partial(self._make_room, weakref.ref(updates)))
+
+    def _warn_of_storage(self, talk: Talk) -> None:
+        if isinstance(talk.seat, NodeSeat) and self._workflow.checkpoint_storage is not None and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the storage of workflow %r is not used inside of executor %r: the run around it holds its run",
+                self._workflow.name,
+                talk.seat.parent.executor_id,
+            )
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
@@ -201,7 +204,7 @@ class WorkflowAgent(BaseAgent):
         try:
             await talk.begin()
             if talk.is_step:
-                response, kept = await recorded(talk.turn, partial(self._outcome, talk), name=_STEP, counted=_nothing)
+                response, kept = await recorded(talk.turn, partial(self._outcome, talk), name=_STEP, counted=talk.count)
                 talk.take(kept)
             else:
                 response = await self._whole(talk)
@@ -221,7 +224,7 @@ class WorkflowAgent(BaseAgent):
         stream = self._pieces(talk)
         if talk.is_step:
             stream = recorded_stream(
-                talk.turn, partial(self._pieces, talk), name=_STEP, counted=_nothing, pieces=_pieces_of
+                talk.turn, partial(self._pieces, talk), name=_STEP, counted=talk.count, pieces=_pieces_of
             )
         try:
             async for update in stream:
@@ -259,10 +262,6 @@ class WorkflowAgent(BaseAgent):
     def _make_room(self, caller: weakref.ref[Any]) -> None:
         if self._caller == caller:
             self._caller = None
-
-
-def _nothing(_: object) -> None:
-    """What it costs is counted by whoever spends it."""
 
 
 def _pieces_of(outcome: tuple[AgentResponse[Any], dict[str, Any]]) -> list[AgentResponseUpdate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class Bookmark:
     """How many outputs of the turn the session has."""
     is_open: bool = False
     """Whether requests wait for answers."""
+    heard: dict[str, int] = field(default_factory=dict[str, int])
+    """By history: how many messages there were when the last turn began, all of which the run was told."""
 
     @classmethod
     def of(cls, state: MutableMapping[str, Any], agent: str) -> Bookmark:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import AgentException
 from perdure.checkpoint.record import request_event
-from perdure.graph.current import current_activation
 from perdure.kernel.moves import answer, begin_turn, wake
-from perdure.kernel.snapshot import Limits, Snapshot
+from perdure.kernel.snapshot import Snapshot
 from perdure.kernel.superstep import scope_of
 from perdure.moments import now, seconds_until
 from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.answers import accepted
 from perdure.runtime.closing import Closing
 from perdure.runtime.driver import Driver
@@ -24,23 +22,16 @@ from perdure.runtime.outside import fan_ins_of
 from perdure.workflows.agent_requests import answers_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
 
-    from perdure.agents.messages import Message
     from perdure.events import WorkflowEvent
     from perdure.kernel.effects import Told
     from perdure.runtime.journal import Journal
+    from perdure.workflows.agent_given import Given
+    from perdure.workflows.agent_seats import Seat
     from perdure.workflows.workflow import Workflow
 
 _LIVE = frozenset({"output", "intermediate", "data", "request_info"})
-
-
-def parent_of(workflow: Workflow) -> ActivationRecorder | None:
-    """The handler call whose run keeps that of a workflow: the call of an executor that has the workflow inside."""
-    found = current_activation()
-    if not isinstance(found, ActivationRecorder) or found.executor.child_graph() is not workflow.graph:
-        return None
-    return found
 
 
 class NestedRun:
@@ -49,26 +40,28 @@ class NestedRun:
     def __init__(
         self,
         workflow: Workflow,
-        parent: ActivationRecorder,
+        seat: Seat,
         *,
         kwargs: Mapping[str, Mapping[str, Any] | None],
         streaming: bool,
     ) -> None:
         self._workflow = workflow
-        self._parent = parent
+        self._seat = seat
+        self._parent = seat.parent
         self._kwargs = run_kwargs.resolved(kwargs, workflow.executors)
         self._streaming = streaming
         self._drift = Drift()
-        prefix = f"{parent.home}/agent/{parent.number(f'agent {workflow.name}')}/"
-        self._prefix = prefix
-        found = parent.around.journal.records(parent.home)
+        self.has_begun_turn = False
+        self._left = Snapshot()
+        prefix = seat.prefix
+        found = seat.parent.around.journal.records(seat.parent.home)
         self._carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
 
-    async def events(self, said: Sequence[Message], given: list[Message]) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def events(self, given: Given, heard: Mapping[str, int]) -> AsyncGenerator[WorkflowEvent[Any]]:
         """What the run tells until it rests: first what an earlier life has got of it."""
         around, graph = self._parent.around, self._workflow.graph
-        begun = self._begun(said, given)
-        journal = around.journal.under(self._prefix, self._carried)
+        begun = self._begun(await self._seat.before(), given, heard)
+        journal = around.journal.under(self._seat.prefix, self._carried)
         reached = journal.child()
         if reached is not None:
             await load(graph, reached, around.values)
@@ -89,30 +82,31 @@ class NestedRun:
             await around.clock.sleep(seconds_until(around.clock, snapshot.next_timer))
             snapshot = wake(snapshot, now=now(around.clock), fan_ins=fan_ins_of(graph))
         self._parent.spend(snapshot.limits.spent)
-        self._parent.child = _at_rest(snapshot)
+        self._left = snapshot
+        self._seat.leave(snapshot)
 
-    def _begun(self, said: Sequence[Message], given: list[Message]) -> Snapshot:
-        around, before = self._parent.around, self._before()
-        if not before.requests:
-            value = around.values.fix(given, f"message of workflow {self._workflow.name!r}")
+    def pending(self) -> list[WorkflowEvent[Any]]:
+        """What the run waits for when it rests."""
+        return [request_event(each, self._parent.around.values) for each in self._left.requests.values()]
+
+    def _begun(self, before: Snapshot, given: Given, heard: Mapping[str, int]) -> Snapshot:
+        around = self._parent.around
+        self.has_begun_turn = not before.requests
+        if self.has_begun_turn:
+            told = given.since(heard) if before.turn else given.whole()
+            value = around.values.fix(told, f"message of workflow {self._workflow.name!r}")
             return begin_turn(before, target_id=self._workflow.start_executor_id, value=value)
-        if not said:
+        if not given.said:
             raise AgentException(f"workflow {self._workflow.name!r} waits for answers, and it was given nothing")
         pending = {key: request_event(each, around.values) for key, each in before.requests.items()}
         answers = accepted(
-            answers_in(said, pending),
+            answers_in(given.said, pending),
             graph=self._workflow.graph,
             snapshot=before,
             values=around.values,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
         )
         return answer(before, answers, at=around.clock.now().isoformat())
-
-    def _before(self) -> Snapshot:
-        parent, name = self._parent, self._parent.executor_id
-        return (
-            parent.child or parent.around.children.get(name) or parent.around.snapshot.children.get(name) or Snapshot()
-        )
 
     def _news(self, begun: Snapshot, reached: Snapshot) -> list[WorkflowEvent[Any]]:
         values = self._parent.around.values
@@ -125,13 +119,13 @@ class NestedRun:
     def _driver(self, snapshot: Snapshot, journal: Journal) -> Driver:
         around = self._parent.around
         # The limits of the run hold inside as well: what is left to the parent is what there is.
-        limits = replace(snapshot.limits, budget=around.snapshot.left)
+        limits = replace(snapshot.limits, budget=self._parent.left)
         return Driver(
             graph=self._workflow.graph,
             snapshot=replace(snapshot, limits=limits, scope=scope_of(self._parent.home)),
             values=around.values,
             ledger=ChildLedger(journal, _untold),
-            scope_id=f"{around.root_id}/{self._parent.executor_id}",
+            scope_id=self._seat.scope_id,
             is_checkpointed=around.is_checkpointed,
             streaming=self._streaming,
             run_kwargs=self._kwargs,
@@ -146,9 +140,3 @@ class NestedRun:
 
 def _untold(told: Told) -> None:
     """What it tells is the answer of the agent, or its own affair."""
-
-
-def _at_rest(snapshot: Snapshot) -> Snapshot:
-    """What the parent keeps. Nobody looks at deadlines inside of an agent: its requests wait for their answers."""
-    requests = {key: replace(request, deadline=None) for key, request in snapshot.requests.items()}
-    return replace(snapshot, limits=Limits(), scope="", requests=requests)

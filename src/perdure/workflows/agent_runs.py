@@ -6,7 +6,7 @@ import hashlib
 import logging
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import AgentException
@@ -18,13 +18,14 @@ from perdure.runtime.call import Call
 from perdure.workflows.agent_requests import answered_ids, answers_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.agents.messages import Message
     from perdure.events import WorkflowEvent
     from perdure.runtime.opening import Tenure
     from perdure.streams import ResponseStream
     from perdure.workflows.agent_bookmark import Bookmark
+    from perdure.workflows.agent_given import Given
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._runs: OrderedDict[str, Standing] = OrderedDict()
+        self._rested: OrderedDict[str, Snapshot] = OrderedDict()
         self._read: weakref.ref[ResponseStream[Any, Any]] | None = None
 
     def of(self, run_id: str) -> Standing | None:
@@ -65,6 +67,17 @@ class Memory:
         self._runs.move_to_end(run_id)
         if len(self._runs) > _REMEMBERED_MAX:
             self._runs.popitem(last=False)
+
+    def rested(self, run_id: str) -> Snapshot | None:
+        """A run that a handler has talked to, as it was left."""
+        return self._rested.get(run_id)
+
+    def rest(self, run_id: str, snapshot: Snapshot) -> None:
+        """Remember a run that a handler talks to."""
+        self._rested[run_id] = snapshot
+        self._rested.move_to_end(run_id)
+        if len(self._rested) > _REMEMBERED_MAX:
+            self._rested.popitem(last=False)
 
     def reading(self, stream: ResponseStream[Any, Any]) -> None:
         """The stream of the workflow is read."""
@@ -91,19 +104,22 @@ class Conversation:
     """What the id of the first run is derived from, so that whoever has nothing else finds it again."""
     kwargs: Mapping[str, Mapping[str, Any] | None]
     streaming: bool
+    _told: Mapping[str, int] | None = field(default=None, init=False)
+    """How much of each history the run knows when this call ends well, if it is told more than answers."""
 
-    async def next_call(self, said: Sequence[Message], given: list[Message]) -> Call:
-        """What the workflow is called with. `said` is new; `given` is that, behind the conversation so far.
+    async def next_call(self, given: Given) -> Call:
+        """What the workflow is called with.
 
         Raises AgentInvalidResponseException if answers are waited for and these are none.
         """
+        said = given.said
         tenure = await self._found(said)
         if tenure is None:
-            return self._first_turn(said, given)
+            return self._first_turn(given)
         snapshot = tenure.snapshot
         if not said:
             is_meant = self.has_session or snapshot.requests or not snapshot.is_idle
-            return self._going_on(tenure) if is_meant else self._turn(said, given)
+            return self._going_on(tenure) if is_meant else self._turn(given)
         if _is_about(said, snapshot):
             return self._answering(said, tenure)
         if snapshot.turn == self.bookmark.turn + 1 and await self._was_said(said):
@@ -115,12 +131,14 @@ class Conversation:
             self._require_leave(tenure)
             await self._give_up(tenure)
             if self.workflow.tenure is None:
-                return self._first_turn(said, given)
-        return self._turn(said, given)
+                return self._first_turn(given)
+        return self._turn(given)
 
     async def resume(self, checkpoint_id: str) -> list[WorkflowEvent[Any]]:
         """Let the run go on from a checkpoint until it rests; what it tells."""
-        told = await self._told(self._call(checkpoint_id=checkpoint_id))
+        told = await self._events(self._call(checkpoint_id=checkpoint_id))
+        # What the run was told since, or in another branch, it does not know.
+        self._told = {}
         self.rest()
         return told
 
@@ -130,6 +148,13 @@ class Conversation:
         assert tenure is not None, "a call that has ended well has a run"
         self._remember(tenure)
         self.bookmark.move(tenure.run_id, tenure.head_id if tenure.binding is not None else None, tenure.snapshot)
+        if self._told is not None:
+            self.bookmark.heard = dict(self._told)
+
+    def still_open(self) -> list[WorkflowEvent[Any]]:
+        """What the run waits for when it rests."""
+        tenure = self.workflow.tenure
+        return [] if tenure is None else list(self.pending(tenure).values())
 
     def fail(self) -> None:
         """The call has failed: the run is still there, if it is talked to again."""
@@ -144,19 +169,21 @@ class Conversation:
     def _call(self, **more: Any) -> Call:
         return Call(storage=self.storage, kwargs=self.kwargs, streaming=self.streaming, **more)
 
-    def _turn(self, said: Sequence[Message], given: list[Message]) -> Call:
+    def _turn(self, given: Given) -> Call:
         tenure = self.workflow.tenure
         assert tenure is not None, "a next turn has a run"
         self.bookmark.run_id = tenure.run_id
         before = tenure.snapshot if self.storage is None else Snapshot()
-        self.memory.keep(tenure.run_id, Standing(tenure.snapshot.turn + 1, said, before))
-        return self._call(message=given)
+        self.memory.keep(tenure.run_id, Standing(tenure.snapshot.turn + 1, given.said, before))
+        self._told = given.counts
+        return self._call(message=given.since(self.bookmark.heard))
 
-    def _first_turn(self, said: Sequence[Message], given: list[Message]) -> Call:
+    def _first_turn(self, given: Given) -> Call:
         run_id = self.bookmark.run_id
         assert run_id is not None, "a run that begins has its id"
-        self.memory.keep(run_id, Standing(1, said, Snapshot()))
-        return self._call(message=given, run_id=run_id)
+        self.memory.keep(run_id, Standing(1, given.said, Snapshot()))
+        self._told = given.counts
+        return self._call(message=given.whole(), run_id=run_id)
 
     def _going_on(self, tenure: Tenure) -> Call:
         return self._call(run_id=tenure.run_id, only_goes_on=True)
@@ -164,7 +191,21 @@ class Conversation:
     def _answering(self, said: Sequence[Message], tenure: Tenure) -> Call:
         answers = answers_in(said, self.pending(tenure))
         fresh = {key: answer for key, answer in answers.items() if not _is_given(key, answer, tenure.snapshot)}
-        return self._call(responses=fresh) if fresh else self._going_on(tenure)
+        if fresh:
+            return self._call(responses=fresh)
+        self._require_unheard(tenure, answers)
+        return self._going_on(tenure)
+
+    def _require_unheard(self, tenure: Tenure, answers: Iterable[str]) -> None:
+        """Raise AgentException if the session has what came of answers that are given again, or if that is long ago."""
+        is_of_this_turn = tenure.snapshot.turn == self.bookmark.turn
+        if is_of_this_turn and (self.bookmark.is_open or not tenure.snapshot.is_idle):
+            return
+        where = "the session has what came of it" if is_of_this_turn else "the run has gone on since"
+        raise AgentException(
+            f"{', '.join(map(repr, answers))} was answered before, and {where}: look into the session's history, or "
+            "say something new"
+        )
 
     @staticmethod
     def pending(tenure: Tenure) -> dict[str, WorkflowEvent[Any]]:
@@ -209,6 +250,7 @@ class Conversation:
     def _begin_at(self, run_id: str) -> None:
         mark = self.bookmark
         mark.run_id, mark.turn, mark.checkpoint_id, mark.told, mark.is_open = run_id, 0, None, 0, False
+        mark.heard = {}
 
     def _first_id(self) -> str:
         """The id of the first run."""
@@ -231,7 +273,7 @@ class Conversation:
             # A run without a storage so far goes on in this one.
             return own
         if own is None or own.binding is None or record.head != own.head_id:
-            await self._told(self._call(run_id=run_id, only_enters=True, only_goes_on=True))
+            await self._events(self._call(run_id=run_id, only_enters=True, only_goes_on=True))
         return self.workflow.tenure
 
     def _require_expendable(self) -> None:
@@ -277,7 +319,7 @@ class Conversation:
                 return  # nobody knows where to: the workflow says so
             tenure.snapshot = known.before
         elif good is not None:
-            await self._told(self._call(checkpoint_id=good, only_enters=True, only_goes_on=True))
+            await self._events(self._call(checkpoint_id=good, only_enters=True, only_goes_on=True))
         else:
             self.workflow.tenure = None
             self._begin_at(self.workflow.blueprint.clock.new_id())
@@ -289,7 +331,7 @@ class Conversation:
             now,
         )
 
-    async def _told(self, call: Call) -> list[WorkflowEvent[Any]]:
+    async def _events(self, call: Call) -> list[WorkflowEvent[Any]]:
         return [event async for event in self.workflow.stream(call)]
 
 

@@ -6,28 +6,31 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.executor_requests import told_on
+from perdure.agents.executor_turn import tokens_in
 from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
 from perdure.agents.providers import SessionContext
 from perdure.agents.responses import AgentResponse
 from perdure.agents.sessions import AgentSession
+from perdure.agents.unheard import unheard
 from perdure.runtime.closing import Closing
 from perdure.runtime.narration import output_events
 from perdure.workflows.agent_bookmark import Bookmark
+from perdure.workflows.agent_given import Given
 from perdure.workflows.agent_nested import NestedRun
 from perdure.workflows.agent_requests import plain_messages
 from perdure.workflows.agent_runs import Conversation
+from perdure.workflows.agent_seats import HandlerSeat, NodeSeat, host
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from perdure.agents.messages import Message
     from perdure.agents.recording import Turn
     from perdure.events import WorkflowEvent
-    from perdure.runtime.activation import ActivationRecorder
     from perdure.runtime.call import Call
     from perdure.workflows.agent import WorkflowAgent
     from perdure.workflows.agent_runs import Memory
+    from perdure.workflows.agent_seats import Seat
 
 
 @dataclass(slots=True)
@@ -42,8 +45,8 @@ class Talk:
     kwargs: Mapping[str, Mapping[str, Any] | None]
     streaming: bool
     turn: Turn
-    parent: ActivationRecorder | None
-    """The handler call whose run keeps this one."""
+    is_plain: bool
+    """Whether nothing was said of checkpoints: then a handler call that is in progress here may keep the run."""
     memory: Memory
     own_state: dict[str, Any]
     """What a session would hold, for calls without one."""
@@ -51,10 +54,20 @@ class Talk:
     context: SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
     """Whether there is anything to be kept of the call."""
+    seat: NodeSeat | HandlerSeat | None = field(default=None, init=False)
+    """Where the run is, if a handler call keeps it."""
+    asked_again: set[str] = field(default_factory=set[str], init=False)
+    """The requests that are told though they were told before, since they still wait."""
+    _still_open: Sequence[WorkflowEvent[Any]] = field(default=(), init=False)
     _kept_in: AgentSession | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.mark = Bookmark.of(self._state, _lasting_name(self.agent))
+        parent, workflow = host() if self.is_plain else None, self.agent.workflow
+        if parent is not None and parent.executor.child_graph() is workflow.graph:
+            self.seat = NodeSeat(workflow, parent)
+        elif parent is not None and self.storage is None:
+            self.seat = HandlerSeat(workflow, parent, turn=self.turn, mark=self.mark, memory=self.memory)
 
     @property
     def _state(self) -> dict[str, Any]:
@@ -63,18 +76,27 @@ class Talk:
     @property
     def is_step(self) -> bool:
         """Whether the call is made in a handler that knows nothing of the run: then all of it is one step."""
-        return self.parent is None and self.turn.activation is not None
+        return not isinstance(self.seat, NodeSeat) and self.turn.activation is not None
+
+    def count(self, outcome: tuple[AgentResponse[Any], dict[str, Any]]) -> None:
+        """Count what a run of its own has cost, in the run around it. What that one keeps is counted as it is spent."""
+        if self.seat is None:
+            self.turn.spend(**tokens_in(outcome[0]))
 
     def kept(self) -> dict[str, Any]:
         """What the session has to know after the call."""
-        return {"mark": asdict(self.mark), "has_news": self.has_news}
+        return {"mark": asdict(self.mark), "has_news": self.has_news, "asked_again": sorted(self.asked_again)}
 
     def take(self, kept: Mapping[str, Any]) -> None:
         """Let the session know it, also if the call was made in an earlier life."""
-        self.has_news = kept["has_news"]
-        if self.parent is None:
-            self.mark = Bookmark(**kept["mark"])
-            self.mark.put(self._state)
+        self.has_news, self.asked_again = kept["has_news"], set(kept["asked_again"])
+        if isinstance(self.seat, NodeSeat):
+            return
+        for name, value in kept["mark"].items():
+            setattr(self.mark, name, value)
+        self.mark.put(self._state)
+        if isinstance(self.seat, HandlerSeat):
+            self.seat.recall()
 
     async def begin(self) -> None:
         """Let the providers say what the workflow is to know."""
@@ -94,30 +116,36 @@ class Talk:
             if session is not None and not (isinstance(provider, HistoryProvider) and not provider.load_messages):
                 state = session.state.setdefault(provider.source_id, {})
                 await provider.before_run(agent=agent, session=session, context=self.context, state=state)
+        # Inside of another workflow that is talked to as an agent, this one may be told the conversation again.
+        self.said = self.context.input_messages = unheard(self.context.input_messages, self.context.get_messages())
 
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """What the workflow tells until it rests."""
-        given = self._given()
-        told = self._nested(self.parent, given) if self.parent is not None else self._plain(given)
+        given = Given.of(self.agent, self.context, self.said)
+        told = self._nested(self.seat, given) if self.seat is not None else self._plain(given)
+        asked: set[str] = set()
         async with Closing(told) as events:
             async for event in events:
+                if event.type == "request_info":
+                    asked.add(event.request_id)
+                yield event
+        for event in self._still_open:
+            if event.request_id not in asked:
+                self.asked_again.add(event.request_id)
                 yield event
 
-    def _given(self) -> list[Message]:
-        """The conversation so far, and what is new. What is told again says so: an agent that knows it skips it."""
-        before = SessionContext(input_messages=[])
-        for source_id, messages in self.context.context_messages.items():
-            before.extend_messages(source_id, told_on(messages))
-        return [*before.get_messages(), *self.said]
-
-    async def _nested(self, parent: ActivationRecorder, given: list[Message]) -> AsyncGenerator[WorkflowEvent[Any]]:
-        run = NestedRun(self.agent.workflow, parent, kwargs=self.kwargs, streaming=self.streaming)
-        async with Closing(run.events(self.said, given)) as events:
+    async def _nested(self, seat: Seat, given: Given) -> AsyncGenerator[WorkflowEvent[Any]]:
+        run = NestedRun(self.agent.workflow, seat, kwargs=self.kwargs, streaming=self.streaming)
+        async with Closing(run.events(given, self.mark.heard)) as events:
             async for event in events:
                 yield event
+        self._still_open = run.pending()
+        if run.has_begun_turn:
+            self.mark.heard = dict(given.counts)
+            self.mark.put(self._state)
         self.has_news = True
 
-    async def _plain(self, given: list[Message]) -> AsyncGenerator[WorkflowEvent[Any]]:
+    async def _plain(self, given: Given) -> AsyncGenerator[WorkflowEvent[Any]]:
         await self.memory.let_go()
         run = self._conversation()
         before = asdict(self.mark)
@@ -128,10 +156,11 @@ class Talk:
                     for event in resumed:
                         yield event
             if self.checkpoint_id is None or self.said:
-                async with Closing(self._told(run, await run.next_call(self.said, given))) as events:
+                async with Closing(self._told(run, await run.next_call(given))) as events:
                     async for event in events:
                         yield event
             run.rest()
+            self._still_open = run.still_open()
         except BaseException:
             run.fail()
             raise
@@ -187,7 +216,7 @@ class Talk:
         if session is None or not self.has_news:
             return
         self.context.input_messages = plain_messages(self.context.input_messages)
-        self.context.answered(_kept(response))
+        self.context.answered(_kept(response, self.asked_again))
         for provider in reversed(self.agent.context_providers):
             state = session.state.setdefault(provider.source_id, {})
             await provider.after_run(agent=self.agent, session=session, context=self.context, state=state)
@@ -199,10 +228,16 @@ def _lasting_name(agent: WorkflowAgent) -> str:
     return "" if name == f"workflow-{workflow.graph_signature_hash[:12]}" else name
 
 
-def _kept(response: AgentResponse[Any]) -> AgentResponse[Any]:
+def _kept(response: AgentResponse[Any], asked_again: Collection[str]) -> AgentResponse[Any]:
+    """What the history has of an answer. What is asked in it already is not asked twice."""
+    asked = [message for message in response.messages if not _only_asks(message, asked_again)]
     return AgentResponse(
-        messages=plain_messages(response.messages),
+        messages=plain_messages(asked),
         response_id=response.response_id,
         created_at=response.created_at,
         usage_details=response.usage_details,
     )
+
+
+def _only_asks(message: Message, asked: Collection[str]) -> bool:
+    return bool(message.contents) and all({content.id, content.call_id} & set(asked) for content in message.contents)

@@ -1,0 +1,247 @@
+"""One call of a tool, inside of its step: the function with its middleware, and what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure.agent_errors import MiddlewareTermination, UserInputRequiredException
+from perdure.agents.content import Content
+from perdure.agents.invocation_attempts import tried_in_place, without_asking
+from perdure.agents.middleware import run_function_middleware
+from perdure.agents.repair import INTERRUPTED, tool_question_id
+from perdure.agents.session_changes import changes, copied
+from perdure.agents.tool_changes import LostTool, recorded_changes
+from perdure.agents.tool_context import FunctionInvocationContext
+from perdure.agents.tool_results import error_of, result_of
+from perdure.agents.tool_schema import ArgumentsError
+from perdure.agents.tool_thread import in_thread
+from perdure.clock import SystemClock
+from perdure.errors import StepMismatchError, StepUnsettledError
+from perdure.graph.policy import NO_POLICY
+from perdure.graph.port import StepCall
+from perdure.runtime.flight import is_async, is_inside_step, step_key
+from perdure.runtime.steps import NOT_DONE
+from perdure.runtime.tries import is_final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.agents.approvals import Decision
+    from perdure.agents.invocation_calls import Caller
+    from perdure.agents.tools import FunctionTool
+    from perdure.graph.port import IfInterrupted
+
+logger = logging.getLogger(__name__)
+
+_CONTENTS: Final = "perdure:contents"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What calls came to: results and questions in the order of the calls, and whether a middleware ended the turn."""
+
+    contents: list[Content] = field(default_factory=list[Content])
+    ends: bool = False
+    changed: list[Any] = field(default_factory=list[Any])
+    """What a tool did to the session."""
+    tools: list[Any] = field(default_factory=list[Any])
+    """What a tool did to the list of tools."""
+
+    def recorded(self) -> dict[str, Any]:
+        """As it stands in a record."""
+        found = {_CONTENTS: self.contents, "ends": self.ends, "changed": self.changed}
+        return {**found, "tools": self.tools} if self.tools else found
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a result is a failure."""
+        return any(content.exception is not None for content in self.contents)
+
+
+def outcome_of(call: Content, tool: FunctionTool | None, found: Any) -> Outcome:
+    """What a record holds. Somebody who was asked about an interrupted call may have given any value."""
+    if isinstance(found, Mapping) and _CONTENTS in found:
+        record = cast("Mapping[str, Any]", found)
+        changed, tools = list(record["changed"]), list(record.get("tools", ()))
+        return Outcome(list(record[_CONTENTS]), record["ends"], changed, tools)
+    return Outcome([result_of(call, found if tool is None else tool.parse(found))])
+
+
+def if_interrupted(call: Content, tool: FunctionTool | None) -> IfInterrupted:
+    """What becomes of a call that a crash cut off, as a step takes it."""
+    policy = "rerun" if tool is None else tool.if_interrupted
+    if policy == "ask" and is_inside_step():
+        # The step around it can't be left to ask: the model is told instead.
+        policy = "tell"
+    if policy in {"rerun", "ask"}:
+        return cast("IfInterrupted", policy)
+
+    async def told(_: str) -> dict[str, Any]:
+        return Outcome([error_of(call, INTERRUPTED, "interrupted")]).recorded()
+
+    async def found_out(key: str) -> Any:
+        find = cast("Callable[[str], Any]", policy)
+        found = find(key) if is_async(find) else await in_thread(lambda: find(key))
+        found = await found if inspect.isawaitable(found) else found
+        return found if found is NOT_DONE else outcome_of(call, tool, found).recorded()
+
+    return told if policy == "tell" else found_out
+
+
+@dataclass(slots=True)
+class ToolRun:
+    """One call that is really made, inside of its step."""
+
+    caller: Caller
+    decision: Decision
+    tool: FunctionTool | None
+
+    @property
+    def call(self) -> Content:
+        """What the model has asked for."""
+        return self.decision.call
+
+    async def outcome(self) -> Outcome:
+        """What it came to. Only errors of the run itself are raised."""
+        tool = self.tool
+        if tool is None:
+            return self._failed(f"there is no tool named {self.call.name!r}", "unknown tool")
+        if isinstance(tool, LostTool):
+            tool.require_found()
+        try:
+            arguments = tool.checked(_arguments(self.call))
+        except ArgumentsError as error:
+            return self._failed(str(error), error)
+        session = self._own_session(tool)
+        context = FunctionInvocationContext(
+            tool,
+            arguments,
+            session,
+            {"call_id": self.call.call_id},
+            kwargs=self._kwargs(session),
+            tools=self.caller.tools,
+            answers=self.decision.answers,
+            idempotency_key=step_key() if is_inside_step() else SystemClock().new_id(),
+        )
+        if len(self.decision.answers) == 1:
+            context.metadata["approval_response"] = self.decision.answers[0]
+        before = None if session is self.caller.session else copied(session.state)
+        outcome = await self._settled(tool, context)
+        if before is not None:
+            outcome.changed = list(changes(before, session.state))
+        outcome.tools = recorded_changes(tool.name, context.added_tools, context.removed_tools)
+        return outcome
+
+    def _own_session(self, tool: FunctionTool) -> Any:
+        """The session as the call sees it.
+
+        In a workflow that is a copy, so that what this call does to it can be recorded, and be done again without it.
+        """
+        session = self.caller.session
+        is_seen = tool.sees_context or bool(self.caller.middleware)
+        if session is None or self.caller.turn.activation is None or not is_seen:
+            return session
+        own = copy.copy(session)
+        own.state = copied(session.state)
+        return own
+
+    def _kwargs(self, session: Any) -> dict[str, Any]:
+        more = {} if session is None else {"session": session}
+        return {**self.caller.kwargs, **more}
+
+    async def _settled(self, tool: FunctionTool, context: FunctionInvocationContext) -> Outcome:
+        try:
+            result = await run_function_middleware(
+                self.caller.middleware, context, lambda: self._attempted(tool, context)
+            )
+        except MiddlewareTermination as ended:
+            result = context.result if ended.result is None else ended.result
+            return Outcome([self._result(tool, result)], ends=True)
+        except UserInputRequiredException as asking:
+            return self._asking(asking)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._broken(tool, error)
+        except Exception as error:
+            if _is_of_the_run(error):
+                raise
+            return self._broken(tool, error)
+        return Outcome([self._result(tool, result)])
+
+    def _result(self, tool: FunctionTool, result: Any) -> Content:
+        """What the model is told. A middleware may have asked a question in place of a result, or given any value."""
+        if isinstance(result, Content) and result.type in {"function_approval_request", "function_result"}:
+            return result
+        return result_of(self.call, result if _are_contents(result) else tool.parse(result))
+
+    async def _attempted(self, tool: FunctionTool, context: FunctionInvocationContext) -> Any:
+        """Call the function, as often and as long as the tool says."""
+
+        async def invoked() -> Any:
+            return await tool.invoke(arguments=context.arguments, context=context, tool_call_id=self.call.call_id)
+
+        policy = without_asking(tool.policy)
+        if policy is NO_POLICY:
+            return await invoked()
+        activation = self.caller.turn.activation
+        if activation is None:
+            return await tried_in_place(invoked, policy, tool.name)
+        return await activation.step(StepCall("attempt", invoked, (), retry=policy.retry, timeout=policy.timeout))
+
+    def _asking(self, asking: UserInputRequiredException) -> Outcome:
+        asked = [content for content in asking.contents if isinstance(content, Content)]
+        if not asked:
+            return self._failed("the tool needs an answer, and did not say what it asks", asking)
+        ids = _distinct([each.id or str(place) for place, each in enumerate(asked)])
+        return Outcome(
+            [
+                replace(each, call_id=self.call.call_id, id=tool_question_id(self.call, own), user_input_request=True)
+                for each, own in zip(asked, ids, strict=True)
+            ]
+        )
+
+    def _broken(self, tool: FunctionTool, error: BaseException) -> Outcome:
+        # The message of the error may hold what no log should, unless somebody looks for what went wrong.
+        logger.warning("tool %r failed with %s; the model is told", tool.name, type(error).__name__)
+        logger.debug("tool %r failed", tool.name, exc_info=error)
+        details = f": {error}" if self.caller.tells_details else ""
+        return self._failed(f"Error: the tool failed{details}", error)
+
+    def _failed(self, text: str, error: BaseException | str) -> Outcome:
+        return Outcome([error_of(self.call, text, error)])
+
+
+def _arguments(call: Content) -> Mapping[str, Any]:
+    """The arguments of a call. Raises ArgumentsError if they are no JSON object."""
+    if call.arguments is None or isinstance(call.arguments, Mapping):
+        return call.arguments or {}
+    try:
+        parsed: Any = json.loads(call.arguments) if call.arguments.strip() else {}
+    except ValueError as error:
+        raise ArgumentsError(f"the arguments are no JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ArgumentsError("the arguments are no JSON object")
+    return cast("dict[str, Any]", parsed)
+
+
+def _distinct(ids: Sequence[str]) -> list[str]:
+    """Ids, each another: two questions are never one."""
+    return [each if each not in ids[:place] else f"{each}.{place}" for place, each in enumerate(ids)]
+
+
+def _are_contents(result: object) -> bool:
+    return isinstance(result, list) and all(isinstance(each, Content) for each in cast("list[object]", result))
+
+
+def _is_of_the_run(error: Exception) -> bool:
+    """Whether an error is none of the tool: a run that can't go on, or a step inside of it that nobody can settle."""
+    return is_final(error) or isinstance(error, (StepUnsettledError, StepMismatchError))

@@ -1,0 +1,143 @@
+"""The one executor of a functional workflow: its handler is the function."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint.steps import label_in, label_record
+from perdure.functional.branches import branch_place, trunk
+from perdure.functional.context import RunContext, running
+from perdure.functional.parameters import Parameters, hints_of
+from perdure.functional.steps import StepWrapper
+from perdure.graph.context import WorkflowContext
+from perdure.graph.executor import Dispatch, Executor, Route, rewire
+from perdure.graph.handlers import HandlerTypes, split_types
+from perdure.graph.port import StepCall
+from perdure.runtime.activation import ActivationRecorder
+from perdure.types import contains_typevar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from perdure.annotations import Namespace
+    from perdure.graph.port import ActivationPort
+
+
+class FunctionNode(Executor):
+    """Runs the function of a workflow. It holds no state: all that a run has is in its records."""
+
+    def __init__(self, func: Callable[..., Any], id: str, namespace: Namespace) -> None:  # noqa: A002 - the executor's
+        super().__init__(id, type="FunctionalWorkflow", defer_discovery=True)
+        hints = hints_of(func, namespace)
+        parameters = Parameters.of(func, hints, RunContext)
+        if len(parameters.plain) > 1:
+            raise ValueError(
+                f"workflow function {id!r} takes {', '.join(parameters.plain)}: it is given one message, beside its "
+                "RunContext; put all it needs into one object"
+            )
+        self.func = func
+        self.parameters = parameters
+        self.message_name = next(iter(parameters.plain), None)
+        self.takes: object = hints.get(self.message_name, Any) if self.message_name is not None else None
+        self.gives = {"return": hints["return"]} if "return" in hints else {}
+        yields = split_types(hints.get("return"))
+        declared = [self.takes] if self.message_name is not None and not contains_typevar(self.takes) else []
+        # The annotation says what is trusted and best; Python functions take what they are given.
+        routes = tuple(Route("process", HandlerTypes((each,), (), yields)) for each in (*declared, Any))
+        rewire(self, Dispatch(routes[:1] if declared == [Any] else routes, ()))
+
+    @property
+    def is_request_response_capable(self) -> bool:
+        """The function may ask, and goes on with the answers itself."""
+        return True
+
+    @property
+    def step_modules(self) -> tuple[str, ...]:
+        """Where the steps were defined that the function names: their types are trusted, too."""
+        return tuple(dict.fromkeys(step.__module__ for step in _steps_named_in(self.func)))
+
+    async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
+        """Call the function. What it returns is the output."""
+        activation = ctx.activation
+        assert isinstance(activation, ActivationRecorder), "the engine calls handlers"
+        self._compare(activation)
+        result = await self.called(message, RunContext(ctx, workflow_name=self.id))
+        self._report(activation)
+        if result is not None:
+            await ctx.yield_output(result)
+
+    async def called(self, message: Any, context: RunContext) -> Any:
+        """What the function returns."""
+        keywords: dict[str, Any] = dict(context.kwargs) if self.parameters.takes_any_keyword else {}
+        given = (message,) if self.message_name is not None else ()
+        positional, keywords = self.parameters.with_context(given, keywords, context)
+        with running(context), trunk():
+            return await self.func(*positional, **keywords)
+
+    def inside(self, message: Any, activation: ActivationPort) -> Coroutine[Any, Any, Any]:
+        """What the function returns, as part of a handler of another workflow: its steps and questions are that one's.
+
+        It is a step, so that what it counts is its own.
+        """
+
+        async def work(given: Any) -> Any:
+            ctx: WorkflowContext[Any, Any] = WorkflowContext(activation)
+            state = ctx.scope(f"workflow {self.id}")
+            return await self.called(given, RunContext(ctx, workflow_name=self.id, state=state))
+
+        work.__annotations__ = self.gives
+        return activation.step(StepCall(f"workflow {self.id}", work, (message,), branch_place(f"workflow {self.id}")))
+
+    def _compare(self, activation: ActivationRecorder) -> None:
+        """Note how the function reads; tell if it read otherwise when it was entered first."""
+        key = f"{activation.home}/function"
+        found, now = activation.around.journal.find(key), _digest(self.func)
+        if found is None and now is not None:
+            activation.around.journal.note(key, lambda: label_record(now))
+        elif found is not None and label_in(found) != now:
+            activation.warn(
+                f"the function of workflow {self.id!r} was changed since this run entered it: steps that it calls by "
+                "the same names and in the same order return what was recorded, others are run"
+            )
+
+    def _report(self, activation: ActivationRecorder) -> None:
+        """Tell which recorded work the function did not come to: it was changed, or does not repeat itself."""
+        left_out = activation.steps_left_out()
+        if left_out:
+            activation.warn(
+                f"the function of workflow {self.id!r} has returned without coming to what was recorded for it: "
+                f"{', '.join(left_out)}; let what it does depend on its message, its steps and its answers alone"
+            )
+
+
+_digests: weakref.WeakKeyDictionary[Callable[..., Any], str | None] = weakref.WeakKeyDictionary()
+
+
+def _digest(func: Callable[..., Any]) -> str | None:
+    """A function as it reads, but for comments and layout; None where there is no source."""
+    if func not in _digests:
+        _digests[func] = _read(func)
+    return _digests[func]
+
+
+def _read(func: Callable[..., Any]) -> str | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+
+
+def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:
+    try:
+        seen = inspect.getclosurevars(inspect.unwrap(func))
+    except (TypeError, ValueError):
+        return
+    for found in (*seen.globals.values(), *seen.nonlocals.values()):
+        if isinstance(found, StepWrapper):
+            yield found

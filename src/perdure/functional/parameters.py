@@ -1,0 +1,85 @@
+"""What the parameters of a workflow's function or of a step are for: the message, the context, the rest."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any
+
+from perdure.annotations import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from perdure.annotations import Namespace
+
+_VARIADIC = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+_CONTEXT_NAME = "ctx"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a function. `context` names the one that is given the context, if there is one."""
+
+    signature: Signature
+    context: str | None
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], hints: Mapping[str, Any], context_type: type) -> Parameters:
+        """The parameters of a function whose annotations are known as far as they can be."""
+        signature = inspect.signature(fn)
+        found = (
+            parameter.name
+            for parameter in signature.parameters.values()
+            if parameter.kind not in _VARIADIC
+            and (
+                _is_context(hints.get(parameter.name, parameter.annotation), context_type)
+                or parameter.name == _CONTEXT_NAME
+            )
+        )
+        return cls(signature, next(found, None))
+
+    @property
+    def plain(self) -> list[str]:
+        """The parameters that are neither the context nor take what is left over."""
+        return [
+            name
+            for name, parameter in self.signature.parameters.items()
+            if name != self.context and parameter.kind not in _VARIADIC
+        ]
+
+    @property
+    def takes_any_keyword(self) -> bool:
+        """Whether there is a `**` parameter."""
+        return any(each.kind is Parameter.VAR_KEYWORD for each in self.signature.parameters.values())
+
+    def with_context(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, and the context where it belongs. Raises TypeError for arguments that don't fit."""
+        if self.context is None or self.context in kwargs:
+            return args, dict(kwargs)
+        others = [each for name, each in self.signature.parameters.items() if name != self.context]
+        bound = Signature(others).bind(*args, **kwargs).arguments
+        whole = inspect.BoundArguments(self.signature, {})
+        for name in self.signature.parameters:
+            if name == self.context:
+                whole.arguments[name] = context
+            elif name in bound:
+                whole.arguments[name] = bound[name]
+        return whole.args, whole.kwargs
+
+
+def hints_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object]:
+    """The annotations of a function, that of its result included, as far as they can be read."""
+    found: dict[str, object] = {}
+    for name, annotation in inspect.get_annotations(inspect.unwrap(func)).items():
+        with suppress(NameError, TypeError, ValueError, SyntaxError):
+            found[name] = evaluate(annotation, func, namespace)
+    return found
+
+
+def _is_context(annotation: object, context_type: type) -> bool:
+    return annotation is context_type or annotation == context_type.__name__

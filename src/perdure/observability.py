@@ -1,0 +1,7 @@
+"""Tracing of agents, under the name that the reference has for it. Workflows are traced without any setting."""
+
+from __future__ import annotations
+
+from perdure.agents.telemetry import ChatTelemetryLayer
+
+__all__ = ["ChatTelemetryLayer"]

@@ -1,0 +1,130 @@
+"""`AgentBasedGroupChatOrchestrator`: an agent leads the chat. Its answers are checked, and asked again if need be."""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from perdure import AgentInvalidResponseException, Message
+from perdure.orchestrations.group_chat_answer import (
+    AgentOrchestrationOutput,
+    UnusableAnswerError,
+    complaint,
+    decision_of,
+    question,
+)
+from perdure.orchestrations.group_chat_selecting import DEFAULT_ID, SelectingOrchestrator
+
+if TYPE_CHECKING:
+    from perdure import Agent, AgentResponse, AgentSession
+    from perdure.orchestrations.orchestrator_messages import GroupChatContext
+    from perdure.orchestrations.orchestrator_registry import ParticipantRegistry
+    from perdure.orchestrations.termination import TerminationCondition
+
+logger = logging.getLogger(__name__)
+
+RETRY_ATTEMPTS = 3
+_SESSION = "session"
+_ASKED = "asked"
+
+
+class AgentBasedGroupChatOrchestrator(SelectingOrchestrator):
+    """Leads a chat in which an agent selects who speaks next, and when it is over.
+
+    The agent is asked for an `AgentOrchestrationOutput`. If it answers something else, or names somebody who does not
+    take part, it is told so and asked again, `retry_attempts` times; then the run fails. Its answers are recorded, and
+    its session, which begins as the one that is given, is part of the run.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        participant_registry: ParticipantRegistry | None = None,
+        *,
+        max_rounds: int | None = None,
+        termination_condition: TerminationCondition | None = None,
+        retry_attempts: int | None = None,
+        session: AgentSession | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            # The id of an agent without a name is another in each process.
+            agent.name or DEFAULT_ID,
+            participant_registry,
+            max_rounds=max_rounds,
+            termination_condition=termination_condition,
+            **kwargs,
+        )
+        self._agent = agent
+        self._retry_attempts = _checked(RETRY_ATTEMPTS if retry_attempts is None else retry_attempts)
+        self._session = session or agent.create_session()
+        self._asked = 0
+        """How much of the conversation the agent has been told."""
+
+    @override
+    def _clear_conversation(self) -> None:
+        """Forget the conversation. The agent's session remembers it."""
+        super()._clear_conversation()
+        self._asked = 0
+
+    @override
+    async def _select(self, ctx: GroupChatContext) -> str | Message:
+        """Who the agent selects, or its last word."""
+        # What a run makes of the session is the run's: another begins with what was given.
+        session: AgentSession = ctx.scope().get(_SESSION) or deepcopy(self._session)
+        decision = await self._decision(session)
+        ctx.scope().set(_SESSION, session)
+        self._asked = len(self._full_conversation)
+        if decision.terminate:
+            last_word = decision.final_message or "The conversation has been terminated by the agent."
+            return self._create_completion_message(last_word)
+        assert decision.next_speaker is not None, "it was checked"
+        return decision.next_speaker
+
+    async def _decision(self, session: AgentSession) -> AgentOrchestrationOutput:
+        """What the agent decides. Raises AgentInvalidResponseException if nothing that it answers is a decision."""
+        participants = self._participant_registry.participants
+        told = [*self._full_conversation[self._asked :], Message("user", [question(participants)])]
+        misfits: list[UnusableAnswerError] = []
+        while len(misfits) <= self._retry_attempts:
+            response = await self._agent.run(
+                told, session=session, options={"response_format": AgentOrchestrationOutput}
+            )
+            self._require_no_request(response)
+            try:
+                return decision_of(response, participants)
+            except UnusableAnswerError as error:
+                logger.info("agent %r was asked who is next, and the answer is no decision: %s", self.id, error)
+                misfits.append(error)
+                told = [Message("user", [complaint(error)])]
+        raise AgentInvalidResponseException(
+            f"agent {self.id!r} leads the chat, and none of its {len(misfits)} answers is a decision; of the last, "
+            f"{misfits[-1]}. The answers are recorded: to ask it once more, run again with larger retry_attempts"
+        ) from misfits[-1]
+
+    def _require_no_request(self, response: AgentResponse[Any]) -> None:
+        if response.user_input_requests:
+            raise AgentInvalidResponseException(
+                f"agent {self.id!r} leads the chat and asks for an approval or an answer; give it tools that "
+                "need none, or let a participant have them"
+            )
+
+    @override
+    async def on_checkpoint_save(self) -> dict[str, Any]:
+        """What every orchestrator keeps, and how much the agent knows of it."""
+        return {**await super().on_checkpoint_save(), _ASKED: self._asked}
+
+    @override
+    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
+        """Take all of it over."""
+        await super().on_checkpoint_restore(state)
+        self._asked = state.get(_ASKED, 0)
+
+
+def _checked(retry_attempts: int) -> int:
+    if retry_attempts < 0:
+        raise ValueError(f"retry_attempts is 0 or more, not {retry_attempts!r}")
+    return retry_attempts

@@ -1,0 +1,133 @@
+"""What managers answer, looked at before anybody acts on it: a ledger that is none is told what is wrong with it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from perdure import AgentInvalidResponseException, Message
+from perdure.orchestrations.magentic_prompts import CORRECTION
+from perdure.orchestrations.magentic_types import MagenticProgressLedger, MagenticProgressLedgerItem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+
+T = TypeVar("T")
+
+_WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_SHOWN_MAX: Final = 200
+
+
+class MagenticAnswerError(AgentInvalidResponseException, RuntimeError):
+    """A manager has given no answer that can be used, however often it was told what was wrong."""
+
+
+async def until_usable(
+    ask: Callable[[list[Message]], Awaitable[T]], check: Callable[[T], T], *, what: str, tries: int
+) -> T:
+    """Ask until an answer passes a check, telling what was wrong with those before. Raises MagenticAnswerError.
+
+    `ask` is given what to add to the conversation; `check` raises ValueError, and may give a mended answer.
+    """
+    corrections: list[Message] = []
+    error: ValueError | None = None
+    for _ in range(max(1, tries)):
+        answer = await ask(list(corrections))
+        try:
+            return check(answer)
+        except ValueError as reason:
+            error = reason
+        if isinstance(answer, Message) and answer.text.strip():
+            corrections.append(answer)
+        corrections.append(Message("user", [CORRECTION.format(error=error)]))
+    raise MagenticAnswerError(
+        f"the manager gave no {what} that can be used in {max(1, tries)} tries; the last: {error}. Mend its prompts or "
+        "its model. What it has answered is recorded: fork the run to have it asked again"
+    ) from error
+
+
+def spoken(message: Message) -> Message:
+    """The same message. Raises ValueError if it has no words."""
+    if not message.text.strip():
+        raise ValueError("it is empty")
+    return message
+
+
+def ledger_of(text: str, names: Collection[str]) -> MagenticProgressLedger:
+    """The progress ledger that a model wrote. Raises ValueError that says what is wrong with it."""
+    return checked_ledger(MagenticProgressLedger.from_dict(_object_in(text)), names)
+
+
+def checked_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
+    """The ledger with booleans that are booleans, and a speaker that exists. Raises ValueError."""
+    found = replace(
+        ledger,
+        is_request_satisfied=_judged("is_request_satisfied", ledger.is_request_satisfied),
+        is_in_loop=_judged("is_in_loop", ledger.is_in_loop),
+        is_progress_being_made=_judged("is_progress_being_made", ledger.is_progress_being_made),
+    )
+    if found.is_request_satisfied.answer:
+        # Nobody speaks next, whatever the model has put there.
+        return found
+    speaker = _worded("next_speaker", ledger.next_speaker)
+    if speaker.answer not in names:
+        known = ", ".join(map(repr, names))
+        raise ValueError(f"'next_speaker' is {_shown(speaker.answer)}, who is not in the team; there are {known}")
+    instruction = _worded("instruction_or_question", ledger.instruction_or_question)
+    return replace(found, next_speaker=speaker, instruction_or_question=instruction)
+
+
+def _judged(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
+    """A yes or no. The words count as well: a text that says false is not true."""
+    answer = cast("object", item.answer)
+    if isinstance(answer, bool):
+        return item
+    if isinstance(answer, str) and answer.strip().lower() in _WORDS:
+        return replace(item, answer=_WORDS[answer.strip().lower()])
+    raise ValueError(f"the answer of {name!r} is true or false, not {_shown(answer)}")
+
+
+def _worded(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
+    answer = cast("object", item.answer)
+    if not isinstance(answer, str) or not answer.strip():
+        raise ValueError(f"the answer of {name!r} is a text that is not empty, not {_shown(answer)}")
+    return replace(item, answer=answer.strip())
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+
+
+def _object_in(text: str) -> Mapping[str, Any]:
+    """The first object in a text, as JSON or as Python writes it; the text around it does not matter."""
+    for candidate in _balanced(text):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                found: object = read(candidate)
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                continue
+            if isinstance(found, dict):
+                return cast("Mapping[str, Any]", found)
+    raise ValueError("there is no JSON object in it, or one that is broken")
+
+
+def _balanced(text: str) -> Iterator[str]:
+    """The outermost stretches from a brace to the one that closes it. Braces in quotes don't count."""
+    start, depth, quote = 0, 0, ""
+    is_escaped = False
+    for place, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote and not is_escaped else quote
+            is_escaped = char == "\\" and not is_escaped
+        elif depth and char in "\"'":
+            quote = char
+        elif char == "{":
+            start = place if depth == 0 else start
+            depth += 1
+        elif char == "}" and depth:
+            depth -= 1
+            if depth == 0:
+                yield text[start : place + 1]

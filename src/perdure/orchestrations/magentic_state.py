@@ -1,0 +1,53 @@
+"""What a Magentic orchestrator keeps of its task: the counts, the plan, the ledger, and what was said."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perdure import Log, Message, register_type
+from perdure.orchestrations.magentic_types import MagenticContext, MagenticProgressLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass
+class MagenticState:
+    """A task under way. `history` is what was said since the last reset."""
+
+    task: str
+    round_count: int = 0
+    stall_count: int = 0
+    reset_count: int = 0
+    plan: Message | None = None
+    progress: MagenticProgressLedger | None = None
+    history: Log[Message] = field(default_factory=Log[Message])
+    is_finished: bool = False
+
+    def reset(self) -> None:
+        """Forget what was said, and count the reset."""
+        self.history = Log()
+        self.stall_count = 0
+        self.reset_count += 1
+
+    def judge(self, progress: MagenticProgressLedger) -> None:
+        """Take a ledger, and count whether the team is stuck: each round that gets on makes up for one that did not."""
+        self.progress = progress
+        is_stuck = progress.is_in_loop.answer or not progress.is_progress_being_made.answer
+        self.stall_count = self.stall_count + 1 if is_stuck else max(0, self.stall_count - 1)
+
+    def context(self, team: Mapping[str, str], *more: Message) -> MagenticContext:
+        """What a manager is shown. It is a copy: what is in a log must not be changed."""
+        return MagenticContext(
+            task=self.task,
+            chat_history=deepcopy([*self.history, *more]),
+            participant_descriptions=dict(team),
+            round_count=self.round_count,
+            stall_count=self.stall_count,
+            reset_count=self.reset_count,
+        )
+
+
+register_type(MagenticState, name="perdure:MagenticState")

@@ -1,0 +1,82 @@
+"""Who takes part in an orchestration: agents or executors, each under a name of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from perdure import Executor, SupportsAgentRun, resolve_agent_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Participant: TypeAlias = Executor | SupportsAgentRun
+"""Who may take part."""
+Named: TypeAlias = str | Executor | SupportsAgentRun
+"""A participant, or the name of one."""
+
+
+def name_of(participant: Named) -> str:
+    """What a participant is called: the id of an executor, the name of an agent, or its id if it has none."""
+    given = cast("object", participant)
+    match given:
+        case str():
+            return given
+        case Executor():
+            return given.id
+        case SupportsAgentRun():
+            return resolve_agent_id(given)
+        case _:
+            raise TypeError(f"a participant is an agent or an executor, not a {type(given).__name__}: {given!r}")
+
+
+def checked_participants(participants: Sequence[Participant], *, needs_names: bool = False) -> list[Participant]:
+    """The same participants as a list. With `needs_names`, an agent's id will not do: others call it by its name.
+
+    Raises ValueError if there are none, or two of one name; TypeError for what is neither agent nor executor.
+    """
+    found = list(_several(participants))
+    if not found:
+        raise ValueError("participants is empty: give at least one agent or executor")
+    names: dict[str, Participant] = {}
+    for participant in found:
+        name = _checked_name(participant, needs_names=needs_names)
+        if name in names:
+            raise ValueError(_twice(name, is_same=names[name] is participant))
+        names[name] = participant
+    return found
+
+
+def _several(participants: Any) -> Sequence[Participant]:
+    if isinstance(participants, str | Executor) or not hasattr(participants, "__iter__"):
+        raise TypeError(f"participants is a list of agents and executors, not {participants!r}")
+    return participants
+
+
+def _checked_name(participant: Participant, *, needs_names: bool) -> str:
+    if isinstance(participant, str):
+        raise TypeError(f"a participant is an agent or an executor, not the name of one: {participant!r}")
+    name = name_of(participant)
+    is_named = isinstance(participant, Executor) or bool(participant.name)
+    if not name or (needs_names and not is_named):
+        raise ValueError(f"a participant has no name: give the {type(participant).__name__} one with name=")
+    return name
+
+
+def _twice(name: str, *, is_same: bool) -> str:
+    if is_same:
+        return f"participant {name!r} is given twice: make a second agent or executor, with a name of its own"
+    return f"two participants are called {name!r}: give one of them another name"
+
+
+def by_name(participants: Sequence[Participant]) -> dict[str, Participant]:
+    """The participants under their names, in their order."""
+    return {name_of(participant): participant for participant in participants}
+
+
+def one_of(named: Named, names: Sequence[str], *, what: str) -> str:
+    """The name of a participant that something else speaks of. Raises ValueError if nobody is called that."""
+    name = name_of(named)
+    if name not in names:
+        known = ", ".join(map(repr, names))
+        raise ValueError(f"{what} names {name!r}, who is no participant; there are {known}")
+    return name

@@ -1,0 +1,155 @@
+"""Where a run is that is kept by the run around it: in an executor that has the workflow inside, or in any handler."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
+
+from perdure.agent_errors import AgentException
+from perdure.graph.current import current_activation
+from perdure.kernel.snapshot import Limits, Snapshot
+from perdure.runtime.activation import ActivationRecorder
+from perdure.runtime.instances import load, restore_state, states_of, with_states
+from perdure.runtime.presence import PRESENCE
+
+if TYPE_CHECKING:
+    from perdure.agents.recording import Turn
+    from perdure.runtime.journal import Journal
+    from perdure.workflows.agent_bookmark import Bookmark
+    from perdure.workflows.agent_runs import Memory
+    from perdure.workflows.workflow import Workflow
+
+logger = logging.getLogger(__name__)
+
+
+def host() -> ActivationRecorder | None:
+    """The handler call that is in progress here, if the engine makes it."""
+    found = current_activation()
+    return found if isinstance(found, ActivationRecorder) else None
+
+
+class Seat(Protocol):
+    """Where a run is, for one call."""
+
+    parent: ActivationRecorder
+    """The handler call whose run keeps this one."""
+    prefix: str
+    """What the records of the call begin with."""
+    scope_id: str
+    """What ids inside are derived from."""
+
+    async def before(self) -> Snapshot:
+        """The run before the call, with the executors in its states."""
+        ...
+
+    def leave(self, snapshot: Snapshot) -> None:
+        """Keep the run as the call has left it."""
+        ...
+
+
+class NodeSeat:
+    """In an executor that has the workflow inside: the run is its child."""
+
+    def __init__(self, workflow: Workflow, parent: ActivationRecorder) -> None:
+        self.parent = parent
+        self.prefix = f"{parent.home}/agent/{parent.number(f'agent {workflow.name}')}/"
+        self.scope_id = f"{parent.around.root_id}/{parent.executor_id}"
+
+    async def before(self) -> Snapshot:
+        """The child as the executor has left it."""
+        parent, name = self.parent, self.parent.executor_id
+        return (
+            parent.child or parent.around.children.get(name) or parent.around.snapshot.children.get(name) or Snapshot()
+        )
+
+    def leave(self, snapshot: Snapshot) -> None:
+        """Let the executor have it."""
+        self.parent.child = at_rest(snapshot)
+
+
+class HandlerSeat:
+    """In a handler that knows nothing of the run: what the call does is recorded, and the process has what is left.
+
+    Whoever wants the run to outlive the handler call gives the workflow a storage, and it has a run of its own.
+    """
+
+    def __init__(
+        self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, mark: Bookmark, memory: Memory
+    ) -> None:
+        parent.around.values.trust_more(workflow.blueprint.trust)
+        inside = parent.enclosing
+        place = parent.home if inside is None else inside.place
+        self.parent = parent
+        self.prefix = f"{place}/agent/{quote(turn.key, safe='')}.{turn.number}/"
+        self.scope_id = f"{parent.around.root_id}/{self.prefix}"
+        self._workflow = workflow
+        self._mark = mark
+        self._memory = memory
+
+    async def before(self) -> Snapshot:
+        """The run as the call before has left it, or as this call has found it in an earlier life."""
+        graph, values = self._workflow.graph, self.parent.around.values
+        found = self._part("origin/").child() or self._known()
+        if found is None:
+            return await self._fresh()
+        await load(graph, found, values)
+        # Before anything is recorded inside: which turn it is, is part of the names of the records.
+        origin = self._part("origin/")
+        origin.keep_child(found, ())
+        await origin.settle()
+        return found
+
+    def _known(self) -> Snapshot | None:
+        mark = self._mark
+        found = None if mark.run_id is None else self._memory.rested(mark.run_id)
+        if found is not None or mark.run_id is None or self._part("").child() is not None:
+            return found
+        if mark.is_open:
+            raise AgentException(
+                f"the run of this session waits for answers, and it is not in this process: a workflow that is talked "
+                f"to in a handler, here of executor {self.parent.executor_id!r}, needs a storage of its own to outlive "
+                "the handler call"
+            )
+        logger.warning("run %r of this session is not in this process; a new run gets the conversation", mark.run_id)
+        return None
+
+    async def _fresh(self) -> Snapshot:
+        """A new run begins with the states that the executors had before any run used them."""
+        around, graph = self.parent.around, self._workflow.graph
+        if not around.is_checkpointed:
+            return Snapshot()
+        for executor in self._workflow.blueprint.executors():
+            pristine = PRESENCE.pristine(executor)
+            if pristine is not None:
+                await restore_state(executor, pristine())
+        begun = await with_states(graph, Snapshot(), around.values)
+        for executor, state in states_of(graph, begun):
+            PRESENCE.remember_pristine(executor, lambda state=state: around.values.give(state))
+        return begun
+
+    def leave(self, snapshot: Snapshot) -> None:
+        """Let the session know it."""
+        run_id = self._mark.run_id or hashlib.blake2b(self.scope_id.encode(), digest_size=16).hexdigest()
+        self._memory.rest(run_id, at_rest(snapshot))
+        self._mark.move(run_id, None, snapshot)
+
+    def recall(self) -> None:
+        """The call was made in an earlier life: what it has left is on record."""
+        run_id, left = self._mark.run_id, self._part("").child()
+        if run_id is not None and left is not None:
+            self._memory.rest(run_id, at_rest(left))
+
+    def _part(self, name: str) -> Journal:
+        journal, prefix = self.parent.around.journal, f"{self.prefix}{name}"
+        found = journal.records(self.parent.home)
+        carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
+        return journal.under(prefix, carried)
+
+
+def at_rest(snapshot: Snapshot) -> Snapshot:
+    """What is kept. Nobody looks at deadlines inside of an agent: its requests wait for their answers."""
+    requests = {key: replace(request, deadline=None) for key, request in snapshot.requests.items()}
+    return replace(snapshot, limits=Limits(), scope="", requests=requests)
