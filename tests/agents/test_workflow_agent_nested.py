@@ -11,7 +11,6 @@ from tests.workflow.nodes import node
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
 from perdure.agents.agent import Agent
-from perdure.agents.content import Content
 from perdure.agents.executor import AgentExecutor
 from perdure.agents.messages import Message
 from perdure.agents.tools import tool
@@ -120,19 +119,20 @@ async def test_an_approval_inside_is_a_request_of_the_run_around_and_survives() 
     assert (paid, len(client.calls)) == ([3], 2)
 
 
-async def test_a_request_inside_is_told_as_a_call_and_answered_by_a_later_message() -> None:
+async def test_a_request_inside_is_a_request_of_the_run_around_and_survives() -> None:
     storage = InMemoryCheckpointStorage()
 
     def build() -> Workflow:
         inner = desk(Asker("asker"), name="inner")
         return WorkflowBuilder(name="outer", start_executor=inner, checkpoint_storage=storage).build()
 
-    (output,) = (await build().run("buy", run_id="r")).get_outputs()
-    (call,) = output.messages[0].contents
-    workflow = build()
-    await workflow.run(run_id="r")
-    said = Message("tool", [Content.from_function_result(call.call_id, result=True)])
-    assert [output.text for output in (await workflow.run(said)).get_outputs()] == ["buy: True"]
+    first = await build().run("buy sell", run_id="r")
+    assert first.get_outputs() == []
+    buy, sell = first.get_request_info_events()
+    assert [request.data.text for request in (buy, sell)] == ["buy", "sell"]
+    assert (await build().run(run_id="r", responses={sell.request_id: False})).get_outputs() == []
+    (output,) = (await build().run(run_id="r", responses={buy.request_id: True})).get_outputs()
+    assert sorted(message.text for message in output.messages) == ["buy: True", "sell: False"]
 
 
 async def test_what_agents_inside_spend_is_spent_by_the_run_around() -> None:

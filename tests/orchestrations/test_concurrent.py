@@ -18,6 +18,7 @@ from perdure import (
     Message,
     SqliteCheckpointStorage,
     WorkflowContext,
+    WorkflowConvergenceException,
     handler,
     tool,
 )
@@ -249,3 +250,11 @@ async def test_an_answer_that_a_function_has_made_is_not_made_again(tmp_path: An
     for _ in range(2):
         assert (await build().run("Lamps?", run_id="r")).get_outputs() == [2]
     assert made == [2]
+
+
+async def test_participants_side_by_side_are_asked_something() -> None:
+    builder = ConcurrentBuilder(participants=team(ada=["Hi."], bob=["Ho."]).agents, max_iterations=2)
+    with pytest.raises(ValueError, match="begins with a message: the list is empty"):
+        await builder.build().run([])
+    with pytest.raises(WorkflowConvergenceException, match="within 2 supersteps"):
+        await builder.build().run("Talk.")

@@ -13,13 +13,16 @@ from perdure import (
     AgentResponseUpdate,
     InMemoryCheckpointStorage,
     Message,
+    Retry,
     SqliteCheckpointStorage,
+    WorkflowConvergenceException,
     WorkflowRunState,
     tool,
 )
 from perdure.orchestrations import (
     AgentRequestInfoResponse,
     GroupChatBuilder,
+    GroupChatOrchestrator,
     GroupChatRequestSentEvent,
     GroupChatResponseReceivedEvent,
     GroupChatState,
@@ -139,9 +142,9 @@ async def test_the_next_turn_knows_the_last_one_and_counts_anew(tmp_path: Path) 
         await builder.build().run("Talk.", run_id="r")
         await storage.send("r", "Go on.")
         result = await builder.build().run(run_id="r")
-    # Everybody has heard the last answer and the last word of the turn before.
+    # Everybody has heard the last answer of the turn before; the last word was for the outside.
     said = [response.text for response in result.get_intermediate_outputs()]
-    assert said[-2:] == ["heard - a b g -", "heard - a b g - a"]
+    assert said[-2:] == ["heard - a b -", "heard - a b - a"]
     assert last_word(result) == LIMIT
 
 
@@ -308,3 +311,89 @@ def test_a_chat_that_can_not_be_is_refused(given: dict[str, Any], reason: str) -
 def test_what_is_of_the_wrong_kind_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
         GroupChatBuilder(participants=[ADA, BOB], **given).build()
+
+
+class Seen:
+    """Selects in turn, notes which conversations it was shown, and fails when it is told to."""
+
+    def __init__(self, *, fails_at: int = 0) -> None:
+        self.conversations: list[list[str]] = []
+        self._fails_at = fails_at
+
+    def __call__(self, state: GroupChatState) -> str:
+        self.conversations.append([message.text for message in state.conversation])
+        if len(self.conversations) == self._fails_at:
+            raise ConnectionError("the line broke")
+        return list(state.participants)[state.current_round % 2]
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()], ids=["no storage", "a storage"])
+async def test_one_run_knows_nothing_of_another(storage: Any) -> None:
+    seen = Seen()
+    workflow = two(selection_func=seen, max_rounds=1, checkpoint_storage=storage).build()
+    for run_id in ("one", "two"):
+        await workflow.run(f"The secret of {run_id}.", run_id=run_id)
+    assert seen.conversations == [["The secret of one."], ["The secret of two."]]
+
+
+async def test_one_session_knows_nothing_of_another() -> None:
+    seen = Seen()
+    agent = two(selection_func=seen, max_rounds=1).build().as_agent("chat")
+    alice, bob = agent.create_session(), agent.create_session()
+    await agent.run("My password is 1.", session=alice)
+    await agent.run("I am bob.", session=bob)
+    assert seen.conversations[-1] == ["I am bob."]
+    await agent.run("It is me again.", session=alice)
+    assert seen.conversations[-1][0] == "My password is 1."
+    assert "I am bob." not in seen.conversations[-1]
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()], ids=["no storage", "a storage"])
+async def test_what_was_said_before_a_failure_is_heard_once(storage: Any) -> None:
+    seen = Seen(fails_at=2)
+    chat = two(selection_func=seen, max_rounds=2, intermediate_output_from="all", checkpoint_storage=storage).build()
+    with pytest.raises(ConnectionError):
+        await chat.run("Talk.", run_id="r")
+    result = await chat.run(run_id="r")
+    assert seen.conversations[1:] == [["Talk.", "heard -"]] * 2
+    assert [each.text for each in result.get_intermediate_outputs()] == ["heard - a"]
+
+
+async def test_an_attempt_that_fails_leaves_nothing_in_the_conversation() -> None:
+    seen = Seen(fails_at=2)
+    leader = GroupChatOrchestrator("lead", selection_func=seen, max_rounds=2, retry=Retry(2, backoff=0))
+    chat = GroupChatBuilder(participants=[talker("ada"), talker("bob")], orchestrator=leader).build()
+    assert last_word(await chat.run("Talk.")) == LIMIT
+    assert seen.conversations[1:] == [["Talk.", "heard -"]] * 2
+
+
+async def test_the_last_word_is_for_the_outside_and_no_participant_is_told() -> None:
+    chat = two(max_rounds=1, intermediate_output_from="all").build()
+    await chat.run("Talk.")
+    result = await chat.run("Go on.")
+    assert [each.text for each in result.get_intermediate_outputs()] == ["heard - a -"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"selection_func": "round_robin", "termination_condition": MaxMessages(62)},
+        {"selection_func": "round_robin", "termination_condition": MaxMessages(99) | MaxMessages(31, by="ada")},
+        {"selection_func": "round_robin", "termination_condition": MaxMessages(62) & MaxMessages(3)},
+        {"orchestrator": lambda: GroupChatOrchestrator("lead", max_rounds=61)},
+    ],
+    ids=["messages", "messages by one", "both", "rounds of one's own orchestrator"],
+)
+async def test_limits_of_the_program_are_not_cut_short(limits: dict[str, Any]) -> None:
+    def well(*_: object) -> str:
+        return "Well."
+
+    chat = GroupChatBuilder(participants=[talker("ada", well), talker("bob", well)], **limits).build()
+    assert len(speakers(await chat.run("Talk."))) == 61
+
+
+async def test_the_supersteps_of_a_chat_can_be_limited() -> None:
+    with pytest.raises(WorkflowConvergenceException, match="within 4 supersteps"):
+        await two(max_rounds=9, max_iterations=4).build().run("Talk.")
+    with pytest.raises(ValueError, match="max_iterations is 1 or more, not 0"):
+        two(max_iterations=0)

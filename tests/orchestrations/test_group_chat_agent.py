@@ -84,6 +84,10 @@ ANSWER = asks("bob").model_dump_json()
         f"I choose:\n```\n{ANSWER}\n```\nGood luck.",
         ends().model_dump_json() + ANSWER,
         f" {ANSWER} \n",
+        f"Sure! Here it is: {ANSWER}",
+        f"```json {ANSWER}```",
+        f"<think>It is {{bob}}.</think>{ANSWER} {ANSWER}",
+        f"{ANSWER} As I said: {ANSWER}",
         json.dumps({**asks(" bob ").model_dump(), "terminate": "false"}),
     ],
 )
@@ -102,6 +106,12 @@ async def test_a_decision_is_found_in_what_surrounds_it(text: str) -> None:
         ("  ", "it is empty"),
         ("{}", "terminate: Field required"),
         (json.dumps({"terminate": "perhaps", "reason": "?"}), "terminate: Input should be a valid boolean"),
+        (f"Not {ends().model_dump_json()} but {ANSWER}", "several JSON objects with words between them"),
+        (
+            AgentOrchestrationOutput(terminate=True, reason="?", next_speaker="bob", final_message=" "),
+            "it terminates without a final_message, and lets 'bob' speak next",
+        ),
+        ('{"terminate": {' * 9, "it is no JSON object"),
         (asks("eve"), "nobody is called 'eve'; next_speaker is one of 'ada', 'bob'"),
         (asks("BOB"), "nobody is called 'BOB'"),
         (asks(""), "names no next_speaker"),

@@ -199,6 +199,64 @@ async def test_an_orchestrator_of_ones_own_survives_with_what_it_adds() -> None:
     assert last_word(await workflow.run("Talk.", run_id="s")) == "ada: heard - -; clerk: I have heard 1"
 
 
+async def test_what_an_orchestrator_of_ones_own_adds_belongs_to_the_run_without_a_storage_too() -> None:
+    leader = Survey("survey")
+    participants = [talker("ada", [ConnectionError("the line broke"), "Here."]), Clerk("clerk")]
+    workflow = GroupChatBuilder(participants=participants, orchestrator=leader).build()
+    with pytest.raises(ConnectionError):
+        await workflow.run("Talk.", run_id="r")
+    assert last_word(await workflow.run(run_id="r")) == "ada: Here.; clerk: I have heard 1"
+    result = await workflow.run("Talk.", run_id="s")
+    # With the answers of the other run it would have ended with the first of its own, and again with the second.
+    assert [each.text for each in result.get_outputs()] == ["ada: Here.; clerk: I have heard 1"]
+
+
+class Chair(BaseGroupChatOrchestrator):
+    """Asks a person who speaks next; it has a response handler of its own, and a rule that it was made with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._append_messages([Message("system", ["Be polite."])])
+
+    @override
+    async def _handle_messages(
+        self, messages: list[Message], ctx: WorkflowContext[GroupChatWorkflowContextOutT, Any]
+    ) -> None:
+        self._append_messages(messages)
+        await self._broadcast_messages_to_participants(messages, ctx)
+        await ctx.request_info("Who speaks?", str)
+
+    @override
+    async def _handle_response(
+        self,
+        response: AgentExecutorResponse | GroupChatResponseMessage,
+        ctx: WorkflowContext[GroupChatWorkflowContextOutT, Any],
+    ) -> None:
+        self._append_messages(self._process_participant_response(response))
+        said = " / ".join(message.text for message in self._get_conversation())
+        await self._yield_completion(ctx, self._create_completion_message(f"{self._round_index}: {said}"))
+
+    @response_handler
+    async def chosen(self, _: str, name: str, context: WorkflowContext[GroupChatWorkflowContextOutT, Any]) -> None:
+        self._append_messages([Message("user", [f"{name}, please."])])
+        self._increment_round()
+        await self._send_request_to_participant(name, context)
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()], ids=["no storage", "a storage"])
+async def test_a_handler_that_a_subclass_adds_keeps_what_it_does(storage: Any) -> None:
+    workflow = survey(Chair("chair"), checkpoint_storage=storage).build()
+    for run_id in ("one", "two"):
+        [request] = (await workflow.run("Talk.", run_id=run_id)).get_request_info_events()
+        result = await workflow.run(run_id=run_id, responses={request.request_id: "clerk"})
+        assert last_word(result) == "1: Be polite. / Talk. / clerk, please. / I have heard 1"
+
+
+def test_an_orchestrator_handles_one_message_at_a_time() -> None:
+    with pytest.raises(ValueError, match="orchestrator 'survey' has one conversation"):
+        Survey("survey", max_concurrency=2)
+
+
 async def test_the_builder_gives_an_orchestrator_what_it_lacks() -> None:
     result = await survey(Survey("survey")).with_termination_condition(MaxMessages(2)).build().run("Talk.")
     assert "termination condition" in result.get_outputs()[0].text

@@ -10,8 +10,8 @@ import pytest
 from tests.agents.talkers import Stranger
 from tests.orchestrations.handoffs import NAMES, agents, desk, handed, said
 
-from perdure import Agent, SqliteCheckpointStorage, tool
-from perdure.orchestrations import HandoffAgentExecutor, HandoffBuilder, HandoffConfiguration
+from perdure import Agent, SqliteCheckpointStorage, WorkflowConvergenceException, tool
+from perdure.orchestrations import HandoffAgentExecutor, HandoffBuilder, HandoffConfiguration, MaxMessages
 from perdure.orchestrations.handoff_tools import get_handoff_tool_name
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -165,3 +165,20 @@ async def test_a_storage_may_be_given_later(tmp_path: Path) -> None:
     workflow = builder(name="desk").with_start_agent("triage").with_checkpointing(storage).build()
     await workflow.run("Help.")
     assert await storage.list_checkpoints(workflow_name="desk")
+
+
+def to_and_fro(**more: Any) -> HandoffBuilder:
+    """Two agents that hand over to each other for ever."""
+
+    def model(name: str) -> ScriptedChatClient:
+        return ScriptedChatClient(lambda _, __: ["You do it.", ToolCall(f"handoff_to_{name}")])
+
+    pair = [Agent(model("bob"), name="ada"), Agent(model("ada"), name="bob")]
+    return HandoffBuilder(participants=pair, **more).with_start_agent("ada")
+
+
+async def test_handoffs_can_be_limited_and_limits_of_the_program_are_not_cut_short() -> None:
+    with pytest.raises(WorkflowConvergenceException, match="within 5 supersteps"):
+        await to_and_fro(max_iterations=5).build().run("Hello.")
+    result = await to_and_fro(termination_condition=MaxMessages(121)).build().run("Hello.")
+    assert len(said(result)) == 120

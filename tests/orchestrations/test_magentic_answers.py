@@ -32,10 +32,15 @@ USELESS = [
     ("Let me think about it.", "there is no JSON object in it"),
     ('{"is_request_satisfied": ', "there is no JSON object in it"),
     ("{" * 5000 + "}" * 5000, "there is no JSON object in it"),
-    (without("is_in_loop"), "'is_in_loop' is an object with 'reason' and 'answer', not None"),
+    (without("is_in_loop"), "the answer of 'is_in_loop' is true or false, and there is none"),
+    (without("is_request_satisfied"), "the answer of 'is_request_satisfied' is true or false, and there is none"),
+    (without("next_speaker"), "the answer of 'next_speaker' is a text that is not empty, and there is none"),
+    ({**ledger(), "is_in_loop": False}, "'is_in_loop' is an object with 'reason' and 'answer', not False"),
     (ledger(done="perhaps"), "the answer of 'is_request_satisfied' is true or false, not 'perhaps'"),
-    (ledger(moves=1), "'is_progress_being_made': the answer of a progress ledger item is a text or a boolean, not 1"),
-    (ledger(loops=None), "'is_in_loop': the answer of a progress ledger item is a text or a boolean, not None"),
+    (ledger(moves=1), "the answer of 'is_progress_being_made' is true or false, not '1'"),
+    (ledger(loops=None), "the answer of 'is_in_loop' is true or false, and there is none"),
+    (ledger(speaker=None), "the answer of 'next_speaker' is a text that is not empty, and there is none"),
+    (ledger(speaker=["ada"]), "who is not in the team; there are 'ada', 'bob'"),
     (ledger("eve"), "'next_speaker' is 'eve', who is not in the team; there are 'ada', 'bob'"),
     (ledger("Ada"), "'next_speaker' is 'Ada', who is not in the team"),
     (ledger(speaker=True), "the answer of 'next_speaker' is a text that is not empty, not True"),
@@ -92,6 +97,26 @@ def test_who_is_done_need_not_name_a_speaker() -> None:
     assert ledger_of(json.dumps(ledger("", "", done=True)), NAMES).is_request_satisfied.answer is True
 
 
+@pytest.mark.parametrize(
+    "satisfied",
+    [
+        ledger(None, None, done=True),
+        ledger(None, None, done="true", loops=None, moves=None),
+        {"is_request_satisfied": {"answer": True}},
+    ],
+    ids=["null", "null everywhere", "missing"],
+)
+async def test_a_team_that_is_done_is_done_whatever_else_the_ledger_lacks(satisfied: Any) -> None:
+    model = Model(ledger(), satisfied)
+    assert (await team(model).run("tides")).get_outputs()[0].text == "the answer"
+    assert model.asked.count("PROGRESS?") == 2
+
+
+def test_words_of_a_ledger_that_is_done_are_no_truth_either() -> None:
+    found = ledger_of(json.dumps(ledger(done="true", loops="false", moves="False")), NAMES)
+    assert (found.is_in_loop.answer, found.is_progress_being_made.answer) == (False, False)
+
+
 @pytest.mark.parametrize("kind", ["facts", "plan", "new_facts", "new_plan", "answer"])
 async def test_an_empty_answer_is_asked_for_again(kind: str) -> None:
     scripted: dict[str, Any] = {kind: ["", "  ", "at last"]}
@@ -127,6 +152,42 @@ async def test_a_manager_of_ones_own_that_insists_fails_the_run() -> None:
         await team(manager=Insisting()).run("tides")
 
 
+class Stumbling(CountingManager):
+    """A manager that can't read what it has thought, so many times."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        super().__init__()
+        self.error, self.times = error, times
+
+    async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+        return await super().create_progress_ledger(magentic_context)
+
+
+async def test_a_manager_of_ones_own_that_can_not_read_its_ledger_is_told_and_asked_again() -> None:
+    manager = Stumbling(json.JSONDecodeError("no JSON", "?", 0), times=2)
+    assert (await team(manager=manager).run("tides")).get_outputs()[0].text == "after 3"
+    assert "no JSON" in manager.contexts[1].chat_history[-1].text
+
+
+async def test_a_manager_of_ones_own_that_can_never_read_its_ledger_fails_the_run() -> None:
+    with pytest.raises(MagenticAnswerError, match="in 3 tries; the last: bad ledger"):
+        await team(manager=Stumbling(ValueError("bad ledger"), times=3)).run("tides")
+    patient = Stumbling(ValueError("bad ledger"), times=3)
+    patient.progress_ledger_retry_count = 4
+    assert (await team(manager=patient).run("tides")).get_outputs()[0].text == "after 3"
+
+
+async def test_another_error_of_a_manager_of_ones_own_is_not_about_its_answer() -> None:
+    manager = Stumbling(RuntimeError("out of order"), times=1)
+    workflow = team(manager=manager, checkpoint_storage=InMemoryCheckpointStorage())
+    with pytest.raises(RuntimeError, match="out of order"):
+        await workflow.run("tides", run_id="r")
+    assert (await workflow.run(run_id="r")).get_outputs()[0].text == "after 3"
+
+
 async def test_words_of_a_manager_of_ones_own_are_no_truth() -> None:
     class Wordy(CountingManager):
         async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
@@ -148,6 +209,16 @@ async def test_a_failed_run_fails_again_and_its_fork_asks_anew() -> None:
     assert len(model.asked) == 5, "what was answered is recorded"
     result = await (await run.fork()).result()
     assert result.get_outputs()[0].text == "the answer"
+
+
+async def test_a_failed_run_goes_on_with_more_tries() -> None:
+    model = Model("nonsense", "nonsense", "nonsense", DONE)
+    storage = InMemoryCheckpointStorage()
+    with pytest.raises(MagenticAnswerError, match=r"by run\(run_id=...\) with a larger progress_ledger_retry_count"):
+        await team(model, checkpoint_storage=storage, name="crew").run("tides", run_id="r")
+    patient = team(model, checkpoint_storage=storage, name="crew", progress_ledger_retry_count=4)
+    assert (await patient.run(run_id="r")).get_outputs()[0].text == "the answer"
+    assert model.asked == ["FACTS?", "PLAN?", *["PROGRESS?"] * 4, "ANSWER?"]
 
 
 async def test_an_error_of_a_managers_model_is_no_reason_to_begin_anew() -> None:

@@ -38,6 +38,13 @@ def test_one_agent_does_not_take_part_twice() -> None:
         checked_participants([writer, writer])
 
 
+def test_agents_without_names_are_told_that_they_have_none() -> None:
+    nameless = [Agent(ScriptedChatClient(["Hi."])) for _ in range(2)]
+    for given in (nameless, nameless[:1] * 2):
+        with pytest.raises(ValueError, match=r"two participants have no name.*name="):
+            checked_participants(given)
+
+
 def test_an_agent_and_an_executor_need_two_names() -> None:
     with pytest.raises(ValueError, match="two participants are called 'loud'"):
         checked_participants([*team(loud=["x"]).agents, Shouter("loud")])

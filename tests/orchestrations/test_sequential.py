@@ -9,6 +9,7 @@ import pytest
 from tests.orchestrations.chain_team import Shouter, team, told
 
 from perdure import (
+    DEFAULT_MAX_ITERATIONS,
     Agent,
     AgentExecutorResponse,
     AgentResponse,
@@ -18,6 +19,7 @@ from perdure import (
     SqliteCheckpointStorage,
     TypeCompatibilityError,
     WorkflowContext,
+    WorkflowConvergenceException,
     WorkflowRunState,
     handler,
     tool,
@@ -207,3 +209,17 @@ async def test_a_sequence_is_an_agent_for_others() -> None:
     answer = await SequentialBuilder(participants=cast.agents).build().as_agent("press").run("Write.")
     assert isinstance(answer, AgentResponse)
     assert answer.text == "Too short."
+
+
+async def test_a_sequence_begins_with_a_message() -> None:
+    with pytest.raises(ValueError, match="begins with a message: the list is empty"):
+        await SequentialBuilder(participants=team(ada=["Hi."]).agents).build().run([])
+
+
+async def test_all_of_a_long_sequence_have_their_turn_unless_its_supersteps_are_limited() -> None:
+    shouters = [Shouter(f"shouter-{number}") for number in range(DEFAULT_MAX_ITERATIONS)]
+    participants = [*team(ada=["hi"]).agents, *shouters]
+    result = await SequentialBuilder(participants=participants).build().run("Talk.")
+    assert told(result) == [(shouters[-1].id, "HI")]
+    with pytest.raises(WorkflowConvergenceException, match="within 2 supersteps"):
+        await SequentialBuilder(participants=participants, max_iterations=2).build().run("Talk.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from perdure.agents.agent import Agent
+from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
 from perdure.agents.content import Content
 from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
+from perdure.agents.executor_questions import asked_outside, first_told, result_inside, without_questions
 from perdure.agents.executor_requests import Answer, answer_to, message_of, misfit, told_on, what_is_done
+from perdure.agents.executor_reset import Reset
 from perdure.agents.executor_session import LiveSession, live
 from perdure.agents.executor_turn import SESSION_KEY, AgentTurn
 from perdure.agents.messages import Message, messages_of
@@ -29,7 +30,6 @@ from perdure.log import Log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agents.agent import SupportsAgentRun
     from perdure.graph.definition import Graph
 
 logger = logging.getLogger(__name__)
@@ -46,13 +46,6 @@ _PENDING = "pending"
 """What was asked of the outside, by request."""
 _ANSWERS = "answers"
 """The answers so far, if more are to come."""
-
-
-@dataclass
-class _Reset:
-    """That the next turn is to forget what waits: said outside of any run, whose state only a handler can change."""
-
-    is_wanted: bool = False
 
 
 class AgentExecutor(Executor):
@@ -76,6 +69,7 @@ class AgentExecutor(Executor):
         context_filter: ContextFilter | None = None,
         **kwargs: Any,
     ) -> None:
+        _require_agent(agent, session)
         chosen = id or resolve_agent_id(agent)
         if not chosen:
             raise ValueError("an agent in a workflow needs a name, or give AgentExecutor an id")
@@ -86,8 +80,8 @@ class AgentExecutor(Executor):
         self._context_filter = context_filter
         self._agent = agent
         self._session: Any = session if session is not None else agent.create_session()
-        self._live: LiveSession | None = live(self._session) if isinstance(self._session, AgentSession) else None
-        self._reset = _Reset()
+        self.__live: LiveSession | None = live(self._session) if isinstance(self._session, AgentSession) else None
+        self.__reset = Reset()
 
     @property
     def agent(self) -> SupportsAgentRun:
@@ -119,13 +113,13 @@ class AgentExecutor(Executor):
 
     def shares(self) -> Shared | None:
         """The session: others may have been given the same."""
-        return None if self._live is None else Shared(self._session, SESSION_KEY, self._live.merged)
+        return None if self.__live is None else Shared(self._session, SESSION_KEY, self.__live.merged)
 
     def reset(self) -> None:
         """Forget the messages that the agent has not been told yet."""
         activation = current_activation()
         if activation is None:
-            self._reset.is_wanted = True
+            self.__reset.wish_it()
         else:
             activation.write(private_scope(self.id), _CACHE, Log())
 
@@ -140,23 +134,23 @@ class AgentExecutor(Executor):
         own = private_scope(self.id)
         for key in list(activation.keys(own)):
             activation.erase(own, key)
-        if self._live is not None and activation.common_scope() is None:
-            activation.write(own, SESSION_KEY, self._live.renewed(activation.idempotency_key))
+        if self.__live is not None and activation.common_scope() is None:
+            activation.write(own, SESSION_KEY, self.__live.renewed(activation.idempotency_key))
 
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
         """Take messages in, and answer if that is wanted."""
-        self._take_in(request.messages, ctx)
+        self.__take_in(request.messages, ctx)
         if request.should_respond:
-            await self._respond(ctx)
+            await self.__respond(ctx)
 
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
         """Go on with what another agent has said."""
-        self._take_in(await self._context(prior), ctx)
-        await self._respond(ctx)
+        self.__take_in(await self.__context(prior), ctx)
+        await self.__respond(ctx)
 
-    async def _context(self, prior: AgentExecutorResponse) -> Iterable[Message]:
+    async def __context(self, prior: AgentExecutorResponse) -> Iterable[Message]:
         """What the agent is told of the response of another."""
         if self._context_mode == "full":
             return prior.full_conversation
@@ -169,26 +163,26 @@ class AgentExecutor(Executor):
     @handler
     async def from_str(self, text: str, ctx: Context) -> None:
         """Answer a text."""
-        if not self._cache(ctx) and ctx.source_executor_ids != [INTERNAL_SOURCE_ID(self.id)]:
+        if not self.__cache(ctx) and ctx.source_executor_ids != [INTERNAL_SOURCE_ID(self.id)]:
             logger.warning(
                 "agent %r is given a bare text by another executor, without the conversation that led there; if that "
                 "executor changes what an agent has said, let it send AgentExecutorResponse.with_text(...)",
                 self.id,
             )
-        self._take_in(messages_of(text), ctx)
-        await self._respond(ctx)
+        self.__take_in(messages_of(text), ctx)
+        await self.__respond(ctx)
 
     @handler
     async def from_message(self, message: Message, ctx: Context) -> None:
         """Answer a message."""
-        self._take_in([message], ctx)
-        await self._respond(ctx)
+        self.__take_in([message], ctx)
+        await self.__respond(ctx)
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
         """Answer messages."""
-        self._take_in(messages_of(messages), ctx)
-        await self._respond(ctx)
+        self.__take_in(messages_of(messages), ctx)
+        await self.__respond(ctx)
 
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Answer, ctx: Context) -> None:
@@ -200,28 +194,38 @@ class AgentExecutor(Executor):
         reason = misfit(asked, response)
         if reason is not None:
             await ctx.add_event(WorkflowEvent.warning(f"request {request_id!r} is open again: {reason}"))
-            await self._ask(ctx, request_id, asked)
+            await self.__ask(ctx, request_id, asked)
             return
         done = what_is_done(asked)
         if done is not None:
             ctx.require_approved(done)
-        answers: list[Content] = [*own.get(_ANSWERS, ()), answer_to(asked, response)]
-        left = {key: content for key, content in pending.items() if key != request_id}
+        await self.__go_on(ctx, pending, answer_to(asked, response))
+
+    @response_handler
+    async def handle_nested_response(self, original_request: object, response: object, ctx: Context) -> None:
+        """Take an answer to what a workflow inside of the agent has asked."""
+        del original_request
+        pending: dict[str, Content] = ctx.scope().get(_PENDING, {})
+        await self.__go_on(ctx, pending, result_inside(pending[ctx.request_id or ""], response))
+
+    async def __go_on(self, ctx: Context, pending: dict[str, Content], answer: Content) -> None:
+        own = ctx.scope()
+        answers: list[Content] = [*own.get(_ANSWERS, ()), answer]
+        left = {key: content for key, content in pending.items() if key != ctx.request_id}
         own.set(_PENDING, left)
         own.set(_ANSWERS, answers if left else [])
         if not left:
             # The results of calls follow the calls; what others have said meanwhile comes after them.
-            own.set(_CACHE, Log([message_of(answers), *self._cache(ctx)]))
-            await self._respond(ctx)
+            own.set(_CACHE, Log([message_of(answers), *self.__cache(ctx)]))
+            await self.__respond(ctx)
 
-    def _cache(self, ctx: Context) -> Log[Message]:
-        if self._reset.is_wanted:
-            self._reset.is_wanted = False
+    def __cache(self, ctx: Context) -> Log[Message]:
+        if self.__reset.is_to_be_done(ctx):
             ctx.scope().set(_CACHE, Log())
         return cast("Log[Message]", ctx.scope().get(_CACHE) or Log())
 
-    def _take_in(self, messages: Iterable[Message], ctx: Context) -> None:
-        cache = self._cache(ctx)
+    def __take_in(self, messages: Iterable[Message], ctx: Context) -> None:
+        cache = self.__cache(ctx)
         cache.extend(messages)
         ctx.scope().set(_CACHE, cache)
 
@@ -233,40 +237,41 @@ class AgentExecutor(Executor):
         await ctx.send_message(answer)
         return ()
 
-    async def _respond(self, ctx: Context) -> None:
+    async def __respond(self, ctx: Context) -> None:
         """Let the agent answer, until there is nothing more to tell it."""
-        while more := await self._answered(ctx):
-            self._take_in(more, ctx)
+        while more := await self.__answered(ctx):
+            self.__take_in(more, ctx)
 
-    async def _answered(self, ctx: Context) -> Sequence[Message]:
+    async def __answered(self, ctx: Context) -> Sequence[Message]:
         """Let the agent answer once, or ask what it asks; what it is told next."""
-        told = list(self._cache(ctx))
+        cached = list(self.__cache(ctx))
+        told = cached if self.child_graph() is None else first_told(cached)
         if not told:
             logger.warning("agent %r is run without a message, which some models refuse", self.id)
-        turn = AgentTurn(self._agent, self.id, self._session, self._live, ctx)
+        turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx)
         response = await turn.taken(told)
         own = ctx.scope()
-        conversation = [*own.get(_CONVERSATION, ()), *told, *response.messages]
-        own.set(_CACHE, Log())
-        if turn.asked:
-            _warn_of_unsaid(self.id, response, turn.asked)
+        conversation = [*own.get(_CONVERSATION, ()), *told, *without_questions(response.messages)]
+        own.set(_CACHE, Log(cached[len(told) :]))
+        if turn.asked or turn.questions:
+            _warn_of_unsaid(self.id, response, len(turn.asked) + len(turn.questions))
             own.set(_CONVERSATION, Log(conversation))
-            await self._ask_all(ctx, turn.asked)
+            await self.__ask_all(ctx, turn)
             return ()
         if own.has(_CONVERSATION):
             own.delete(_CONVERSATION)
         ctx.activation.output(response, is_told=not ctx.is_streaming())
         return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)
 
-    async def _ask_all(self, ctx: Context, asked: Sequence[Content]) -> None:
+    async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:
         own = ctx.scope()
         pending: dict[str, Content] = own.get(_PENDING, {})
-        for place, content in enumerate(asked):
-            request_id = await self._ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
+        for place, content in enumerate(turn.asked):
+            request_id = await self.__ask(ctx, content.id or f"{ctx.idempotency_key}-{place}", content)
             pending[request_id] = content
-        own.set(_PENDING, pending)
+        own.set(_PENDING, {**pending, **asked_outside(ctx.activation, turn.questions)} if turn.questions else pending)
 
-    async def _ask(self, ctx: Context, request_id: str, asked: Content) -> str:
+    async def __ask(self, ctx: Context, request_id: str, asked: Content) -> str:
         """Open a request; the id that it has. Ids of calls are made by models, and two of them may choose the same."""
         done = what_is_done(asked)
         for chosen in (request_id, f"{request_id}-{ctx.idempotency_key}"):
@@ -281,6 +286,17 @@ class AgentExecutor(Executor):
         return chosen
 
 
+def _require_agent(agent: object, session: object) -> None:
+    if not isinstance(agent, SupportsAgentRun):
+        raise TypeError(f"AgentExecutor takes an agent, which has run and create_session, and {agent!r} is none")
+    # Agents that are none of ours may have sessions of any kind.
+    if session is not None and isinstance(agent, BaseAgent) and not isinstance(session, AgentSession):
+        raise TypeError(
+            f"the session of agent {agent.name!r} is an AgentSession, not a {type(session).__name__}: make one with "
+            "agent.create_session() or AgentSession.from_dict(...)"
+        )
+
+
 def _checked_mode(mode: str, context_filter: ContextFilter | None) -> ContextMode:
     if mode not in {"full", "last_agent", "custom"}:
         raise ValueError(f"context_mode is 'full', 'last_agent' or 'custom', not {mode!r}")
@@ -289,7 +305,7 @@ def _checked_mode(mode: str, context_filter: ContextFilter | None) -> ContextMod
     return cast("ContextMode", mode)
 
 
-def _warn_of_unsaid(name: str, response: AgentResponse[Any], asked: Sequence[Content]) -> None:
+def _warn_of_unsaid(name: str, response: AgentResponse[Any], asked: int) -> None:
     # Calls and results belong to what is asked; only words are missed by whoever reads the outputs.
     if response.text:
-        logger.warning("agent %r asks %d things and speaks as well: only what it asks is told now", name, len(asked))
+        logger.warning("agent %r asks %d things and speaks as well: only what it asks is told now", name, asked)

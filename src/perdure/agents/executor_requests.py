@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.agents.content import Content
+from perdure.agents.executor_questions import without_inside
 from perdure.agents.messages import Message
 from perdure.agents.repair import is_of_a_tool
 
@@ -87,14 +88,15 @@ def message_of(answers: Sequence[Content]) -> Message:
     return Message("tool" if are_results else "user", list(answers))
 
 
-def told_on(conversation: Sequence[Message]) -> list[Message]:
+def told_on(said: Sequence[Message]) -> list[Message]:
     """A conversation as others get it: calls that were asked about are calls, and those that came to nothing are gone.
 
     A question or an answer that another agent found in it would be taken for one of its own.
     """
+    conversation = without_inside(said)
     every = [content for message in conversation for content in message.contents]
     if not any(_is_between_turns(content) for content in every):
-        return list(conversation)
+        return conversation
     done = {content.call_id for content in every if content.type == "function_result"}
     told = {content.call_id for content in every if content.type == "function_call"}
     calls = _Calls(done=done, told=told & done)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.agent import Agent
+from perdure.agents.executor_questions import is_question, questions_of
 from perdure.agents.executor_requests import distinct
 from perdure.agents.executor_session import SessionRecord, update_of
+from perdure.agents.executor_shown import Shown
 from perdure.agents.responses import AgentResponse
 from perdure.agents.sessions import AgentSession
 from perdure.graph.port import StepCall
@@ -17,7 +20,7 @@ from perdure.runtime.kwargs import GLOBAL_KWARGS_KEY
 from perdure.runtime.staging import RUN_KWARGS_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.agents.agent import SupportsAgentRun
     from perdure.agents.content import Content
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.agents.responses import AgentResponseUpdate
     from perdure.graph.context import WorkflowContext
     from perdure.graph.port import ActivationPort
+    from perdure.kernel.snapshot import Request
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +39,10 @@ _KWARGS = ("function_invocation_kwargs", "client_kwargs")
 
 @dataclass
 class AgentTurn:
-    """Asks an agent once. `asked` is what the agent wants to know before it goes on."""
+    """Asks an agent once. `asked` is what the agent wants to know before it goes on.
+
+    `questions` are those of a workflow inside of the agent.
+    """
 
     agent: SupportsAgentRun
     name: str
@@ -43,6 +50,7 @@ class AgentTurn:
     live: LiveSession | None
     ctx: WorkflowContext[Any, Any]
     asked: list[Content] = field(default_factory=list["Content"], init=False)
+    questions: list[Request] = field(default_factory=list["Request"], init=False)
     _has_shown: bool = field(default=False, init=False)
 
     @property
@@ -62,6 +70,7 @@ class AgentTurn:
                 self._show(update)
         # The whole first: a piece of a stream that asks a call lacks the arguments, which were told before.
         self.asked = distinct([*response.user_input_requests, *self.asked])
+        self.questions = questions_of(self._activation)
         return response
 
     async def _kept(self, messages: Sequence[Message], live: LiveSession) -> AgentResponse[Any]:
@@ -125,9 +134,21 @@ class AgentTurn:
         asked = update.user_input_requests
         if asked:
             self.asked += asked
-        else:
-            self._has_shown = True
-            self._activation.show(update)
+        if asked or any(map(is_question, update.contents)):
+            return
+        self._has_shown = True
+        rest = Shown.to(self._activation, self._activation.memo).rest_of(self._declared(update))
+        if rest is not None:
+            self._activation.show(rest)
+
+    def _declared(self, update: AgentResponseUpdate) -> AgentResponseUpdate:
+        """An update that says which of its calls others are to make: they are asked for them."""
+        names = _declared_tools(self.agent)
+        if not any(content.name in names for content in update.contents if content.type == "function_call"):
+            return update
+        told = copy(update)
+        told.contents = [_asking(each) if each.name in names else each for each in update.contents]
+        return told
 
     def _kwargs(self) -> dict[str, Any]:
         """What the run was given for this executor, or for all."""
@@ -140,6 +161,15 @@ class AgentTurn:
             return cast("dict[str, Any] | None", own)
         logger.warning("agent %r is given kwargs that are no dict but a %s: ignored", self.name, type(own).__name__)
         return None
+
+
+def _declared_tools(agent: SupportsAgentRun) -> set[str]:
+    own: Iterable[Any] = agent.default_options.get("tools") or () if isinstance(agent, Agent) else ()
+    return {each.name for each in own if getattr(each, "declaration_only", False)}
+
+
+def _asking(call: Content) -> Content:
+    return replace(call, id=call.id or call.call_id, user_input_request=True) if call.type == "function_call" else call
 
 
 def tokens_in(response: AgentResponse[Any]) -> dict[str, float]:

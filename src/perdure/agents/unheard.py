@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, TypeAlias
@@ -45,6 +46,8 @@ class _Heard:
         self._ids: Counter[_Key] = Counter()
         self._places: defaultdict[_Key, list[int]] = defaultdict(list)
         self._place = 0
+        self._begin = sys.maxsize
+        """Where what is told again begins in what is known."""
         for place, (role, content) in enumerate((each.role, content) for each in known for content in each.contents):
             if _has_id(content):
                 self._ids[_id_of(content)] += 1
@@ -69,8 +72,14 @@ class _Heard:
         places = self._places.get(_words_of(role, content), [])
         at = bisect_left(places, self._place)
         if at == len(places):
+            # What was said side by side two may have heard in different orders. What is told may begin late, though:
+            # the same words before that are others.
+            at = bisect_left(places, self._begin)
+        if at == len(places):
             return False
-        self._place = places[at] + 1
+        place = places.pop(at)
+        self._begin = min(self._begin, place)
+        self._place = max(self._place, place + 1)
         return True
 
 

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import typing_extensions
 
+from perdure.checkpoint.forms import form_of
 from perdure.checkpoint.trust_reach import is_model
 from perdure.types import plain_type
 
@@ -141,6 +142,9 @@ class _Describer:
         cls = origin or plain
         if cls is not Any and not isinstance(cls, type):
             return None
+        form = form_of(cls)
+        if form is not None:
+            return self.described(form.data)
         if cls is tuple:
             return self._tuple(args, is_bare=origin is None)
         if cls in _ARRAYS:

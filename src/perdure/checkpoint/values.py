@@ -85,6 +85,7 @@ class Values(Protocol):
     """The two ways of keeping values."""
 
     held: dict[str, dict[str, Held]]
+    memos: dict[str, dict[str, object]]
     """By activation and by place: the results of steps that could not be recorded, while the activation is not over."""
 
     def fix(self, value: object, path: str) -> Kept:
@@ -125,6 +126,7 @@ class LiveValues:
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Held]] = {}
+        self.memos: dict[str, dict[str, object]] = {}
 
     def fix(self, value: object, path: str) -> Kept:
         """Hold on to the object."""
@@ -177,6 +179,7 @@ class CodedValues:
         self._is_lenient = is_lenient
         self._scale = scale
         self.held: dict[str, dict[str, Held]] = {}
+        self.memos: dict[str, dict[str, object]] = {}
 
     def of_run(self) -> CodedValues:
         """The same for one run, which is told of its own values alone."""

@@ -146,6 +146,11 @@ class ActivationPort(Protocol):
         """How often something of this name was begun before: by this attempt, or by the step that is running here."""
         ...
 
+    @property
+    def memo(self) -> dict[str, object]:
+        """What attempts at this handler call leave for those after them, in this life. It is never recorded."""
+        ...
+
     def numbering(self, name: str) -> Numbering:
         """Numbers for things of this name: those of this attempt, or of the step that is running here."""
         ...

@@ -14,7 +14,8 @@ from perdure import (
     handler,
 )
 from perdure.orchestrations.aggregators import Aggregating, AnswersTogether, aggregator_of
-from perdure.orchestrations.conversation import messages_of
+from perdure.orchestrations.conversation import messages_of, some_messages_of
+from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.outputs import UNSET, IntermediateOutputFrom, OutputFrom, Outputs
 from perdure.orchestrations.participants import Named, Participant, checked_participants, name_of
 from perdure.orchestrations.request_info import NO_REVIEWS, Reviews, nodes_of
@@ -47,8 +48,8 @@ class DispatchToAllParticipants(Executor):
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a conversation."""
-        await ctx.send_message(AgentExecutorRequest(messages_of(messages)))
+        """Ask with a conversation. Raises ValueError if it is empty."""
+        await ctx.send_message(AgentExecutorRequest(some_messages_of(messages)))
 
 
 class ConcurrentBuilder:
@@ -57,7 +58,7 @@ class ConcurrentBuilder:
     Each participant gets an `AgentExecutorRequest`; an executor of your own answers with an `AgentExecutorResponse`.
     The output is one `AgentResponse` with the last message of each, in the order of the participants, or what your own
     aggregator makes of the answers. `output_from` and `intermediate_output_from` name participants whose outputs are
-    told as well.
+    told as well. `max_iterations` limits the supersteps since the last input.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ConcurrentBuilder:
         participants: Sequence[Participant],
         name: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
+        max_iterations: int | None = None,
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
@@ -74,6 +76,7 @@ class ConcurrentBuilder:
             raise ValueError("ConcurrentBuilder needs at least two participants; one alone is a SequentialBuilder")
         self._name = name
         self._storage = checkpoint_storage
+        self._max_iterations = checked_iterations(max_iterations)
         self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._reviews = NO_REVIEWS
         self._aggregator: Executor | None = None
@@ -108,6 +111,7 @@ class ConcurrentBuilder:
         outputs, intermediate_nodes = self._outputs.resolve(nodes, always=[aggregator])
         builder = WorkflowBuilder(
             name=self._name,
+            max_iterations=iterations(self._max_iterations),
             start_executor=dispatcher,
             checkpoint_storage=self._storage,
             output_from=outputs,

@@ -18,6 +18,13 @@ def messages_of(said: Said) -> list[Message]:
     return [_message(each) for each in said]
 
 
+def some_messages_of(said: Sequence[str | Message]) -> list[Message]:
+    """The same. Raises ValueError if nothing was said."""
+    if not said:
+        raise ValueError("an orchestration begins with a message: the list is empty")
+    return messages_of(said)
+
+
 def _message(said: str | Message) -> Message:
     given = cast("object", said)
     match given:

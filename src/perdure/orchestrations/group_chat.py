@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
-from perdure import DEFAULT_MAX_ITERATIONS, Agent, AgentExecutor, Executor, WorkflowBuilder
+from perdure import Agent, AgentExecutor, Executor, WorkflowBuilder
 from perdure.orchestrations.group_chat_selecting import DEFAULT_ID, GroupChatOrchestrator, round_robin
+from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
 from perdure.orchestrations.orchestrator_registry import ParticipantRegistry
 from perdure.orchestrations.outputs import UNSET, Outputs
@@ -37,7 +38,8 @@ class GroupChatBuilder:
 
     The chat ends when the `termination_condition` says so, after `max_rounds` answers, or when the agent says so. The
     output is the last word, by the orchestrator; `output_from` and `intermediate_output_from` add what participants
-    say. `participant_factories` make new participants for each `build`.
+    say. `participant_factories` make new participants for each `build`. `max_iterations` limits the supersteps since
+    the last input; without it there are enough for `max_rounds` and for `MaxMessages`.
     """
 
     DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = DEFAULT_ID
@@ -54,6 +56,7 @@ class GroupChatBuilder:
         orchestrator_name: str | None = None,
         termination_condition: TerminationCondition | None = None,
         max_rounds: int | None = None,
+        max_iterations: int | None = None,
         retry_attempts: int | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
         output_from: OutputFrom = UNSET,
@@ -69,6 +72,7 @@ class GroupChatBuilder:
         self._leader_name = orchestrator_name
         self._termination = termination_condition
         self._max_rounds = max_rounds
+        self._max_iterations = checked_iterations(max_iterations)
         self._retry_attempts = retry_attempts
         self._storage = checkpoint_storage
         self._outputs = Outputs.of(output_from, intermediate_output_from)
@@ -101,13 +105,14 @@ class GroupChatBuilder:
         leader = self._orchestrator()
         if leader.id in [each.id for each in participants]:
             raise ValueError(f"the orchestrator and a participant are both called {leader.id!r}: rename one of them")
-        leader.join(
+        rounds, condition = leader.join(
             ParticipantRegistry(participants), max_rounds=self._max_rounds, termination_condition=self._termination
         )
         outputs, intermediates = self._outputs.resolve(participants, always=[leader])
         builder = WorkflowBuilder(
-            # A round is a superstep of the orchestrator and one of the participant.
-            max_iterations=max(DEFAULT_MAX_ITERATIONS, 2 * (self._max_rounds or 0) + 2),
+            max_iterations=iterations(
+                self._max_iterations, turns=rounds, condition=condition, speakers=len(participants)
+            ),
             name=self._name,
             start_executor=leader,
             checkpoint_storage=self._storage,

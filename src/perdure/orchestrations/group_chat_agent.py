@@ -61,8 +61,15 @@ class AgentBasedGroupChatOrchestrator(SelectingOrchestrator):
         self._agent = agent
         self._retry_attempts = _checked(RETRY_ATTEMPTS if retry_attempts is None else retry_attempts)
         self._session = session or agent.create_session()
-        self._asked = 0
+
+    @property
+    def _asked(self) -> int:
         """How much of the conversation the agent has been told."""
+        return self._state_at_work.notes.get(_ASKED, 0)
+
+    @_asked.setter
+    def _asked(self, asked: int) -> None:
+        self._state_at_work.notes[_ASKED] = asked
 
     @override
     def _clear_conversation(self) -> None:
@@ -111,17 +118,6 @@ class AgentBasedGroupChatOrchestrator(SelectingOrchestrator):
                 f"agent {self.id!r} leads the chat and asks for an approval or an answer; give it tools that "
                 "need none, or let a participant have them"
             )
-
-    @override
-    async def on_checkpoint_save(self) -> dict[str, Any]:
-        """What every orchestrator keeps, and how much the agent knows of it."""
-        return {**await super().on_checkpoint_save(), _ASKED: self._asked}
-
-    @override
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take all of it over."""
-        await super().on_checkpoint_restore(state)
-        self._asked = state.get(_ASKED, 0)
 
 
 def _checked(retry_attempts: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from perdure import AgentResponse
-
-_FENCED = re.compile(r"```[a-zA-Z]*\s*\n(.*?)\n\s*```", re.DOTALL)
 
 
 class AgentOrchestrationOutput(BaseModel):
@@ -55,9 +52,13 @@ def complaint(error: UnusableAnswerError) -> str:
 def decision_of(response: AgentResponse[Any], participants: Mapping[str, str]) -> AgentOrchestrationOutput:
     """What the agent has decided. Raises UnusableAnswerError."""
     decision = _read(response)
-    if decision.terminate:
-        return decision
     selected = (decision.next_speaker or "").strip()
+    if decision.terminate:
+        if selected and not (decision.final_message or "").strip():
+            raise UnusableAnswerError(
+                f"it terminates without a final_message, and lets {selected!r} speak next: it is one or the other"
+            )
+        return decision
     known = ", ".join(map(repr, participants))
     if not selected:
         raise UnusableAnswerError(f"it does not terminate and names no next_speaker; it is one of {known}")
@@ -71,31 +72,34 @@ def _read(response: AgentResponse[Any]) -> AgentOrchestrationOutput:
     text = next((each for each in reversed(said) if each), "")
     if not text:
         raise UnusableAnswerError("it is empty")
-    found = next(_objects(text), None)
-    if found is None:
-        raise UnusableAnswerError("it is no JSON object")
     try:
-        return AgentOrchestrationOutput.model_validate(found)
+        return AgentOrchestrationOutput.model_validate(_object(text))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise UnusableAnswerError(wrong) from error
 
 
-def _objects(text: str) -> Iterator[object]:
-    """The JSON object of an answer: as it stands, the last of several in a row, or in the last code fence."""
-    for candidate in (text, *reversed(_FENCED.findall(text))):
-        last = _last_of(candidate.strip())
-        if isinstance(last, dict):
-            yield last  # pyright: ignore[reportUnknownVariableType] - it is checked next
+def _object(text: str) -> object:
+    """The JSON object in an answer, whatever stands around it. Of several in a row the last one counts."""
+    found: list[object] = []
+    end_before = 0
+    for start, end, each in _objects(text):
+        if found and each != found[-1] and text[end_before:start].strip():
+            raise UnusableAnswerError("it has several JSON objects with words between them, and they differ")
+        found.append(each)
+        end_before = end
+    if not found:
+        raise UnusableAnswerError("it is no JSON object")
+    return found[-1]
 
 
-def _last_of(text: str) -> object:
-    """The last of JSON values that stand side by side; None if the text has anything else in it."""
-    decoder, rest, found = json.JSONDecoder(), text, None
-    while rest:
+def _objects(text: str) -> Iterator[tuple[int, int, object]]:
+    """The JSON objects in a text, with where each starts and ends."""
+    decoder, place = json.JSONDecoder(), 0
+    while (start := text.find("{", place)) >= 0:
         try:
-            found, end = decoder.raw_decode(rest)
-        except ValueError:
-            return None
-        rest = rest[end:].lstrip()
-    return found
+            found, place = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            place = start + 1
+        else:
+            yield start, place, found

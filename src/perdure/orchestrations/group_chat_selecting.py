@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from typing_extensions import override
 
@@ -63,9 +63,13 @@ register_type(Unheard, name="perdure:Unheard")
 class SelectingOrchestrator(BaseGroupChatOrchestrator):
     """Leads a chat in rounds. A subclass selects who speaks next, or says the last word."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._unheard: list[Unheard] = []
+    keeps_conversation: ClassVar[bool] = True
+    """A workflow as agent that begins with such an executor is told only what is new, also of its own answers."""
+
+    @property
+    def _unheard(self) -> list[Unheard]:
+        """What the participants have not been told."""
+        return self._state_at_work.notes.setdefault(_UNHEARD, [])
 
     @abstractmethod
     async def _select(self, ctx: GroupChatContext) -> str | Message:
@@ -75,7 +79,7 @@ class SelectingOrchestrator(BaseGroupChatOrchestrator):
     def _append_messages(self, messages: Sequence[Message]) -> None:
         """Add to the conversation what no participant has said."""
         super()._append_messages(messages)
-        self._unheard += [Unheard(None, message) for message in messages]
+        self._unheard.extend(Unheard(None, message) for message in messages)
 
     @override
     async def _handle_messages(self, messages: list[Message], ctx: GroupChatContext) -> None:
@@ -96,7 +100,7 @@ class SelectingOrchestrator(BaseGroupChatOrchestrator):
         speaker = ctx.get_source_executor_id()
         said = spoken(self._process_participant_response(response), speaker)
         super()._append_messages(said)
-        self._unheard += [Unheard(speaker, message) for message in said]
+        self._unheard.extend(Unheard(speaker, message) for message in said)
         if self._awaited:
             logger.warning("participant %r speaks, and it is the turn of %r: it is heard", speaker, self._awaited[0])
             await self._tell_everybody(ctx)
@@ -119,18 +123,7 @@ class SelectingOrchestrator(BaseGroupChatOrchestrator):
             news = [each.message for each in self._unheard if each.speaker != name]
             if news:
                 await self._broadcast_messages_to_participants(news, ctx, [name])
-        self._unheard = []
-
-    @override
-    async def on_checkpoint_save(self) -> dict[str, Any]:
-        """What every orchestrator keeps, and what the participants have not been told."""
-        return {**await super().on_checkpoint_save(), _UNHEARD: self._unheard}
-
-    @override
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take all of it over."""
-        await super().on_checkpoint_restore(state)
-        self._unheard = list(state.get(_UNHEARD, ()))
+        self._unheard.clear()
 
 
 class GroupChatOrchestrator(SelectingOrchestrator):

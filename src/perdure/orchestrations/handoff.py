@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 from perdure import Agent, WorkflowBuilder
 from perdure.orchestrations.handoff_executor import HandoffAgentExecutor
 from perdure.orchestrations.handoff_tools import HandoffConfiguration
+from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.outputs import UNSET, Outputs
 from perdure.orchestrations.participants import checked_participants, name_of, one_of
 from perdure.orchestrations.termination import require_condition
@@ -55,6 +56,9 @@ class HandoffBuilder:
     Each has a tool for each agent that it may hand over to: every other one, or those that `add_handoff` names. All
     hear what is said, one speaks. When it has spoken and hands over to nobody, the user is asked, unless it goes on by
     itself (`with_autonomous_mode`). The agents are copied; those that are given are not changed.
+
+    `max_iterations` limits the supersteps since the last input, and so the handoffs: agents that hand over to each
+    other for ever are stopped there. Without it there are enough for `MaxMessages`.
     """
 
     def __init__(
@@ -65,12 +69,14 @@ class HandoffBuilder:
         description: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
         termination_condition: TerminationCondition | None = None,
+        max_iterations: int | None = None,
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
         self._name = name
         self._description = description
         self._storage = checkpoint_storage
+        self._max_iterations = checked_iterations(max_iterations)
         self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._agents: dict[str, Agent[Any]] = {}
         self._routes: Routes = {}
@@ -160,6 +166,7 @@ class HandoffBuilder:
         builder = WorkflowBuilder(
             name=self._name,
             description=self._description,
+            max_iterations=iterations(self._max_iterations, condition=self._condition, speakers=len(nodes)),
             start_executor=next(node for node in nodes if node.id == self._start),
             checkpoint_storage=self._storage,
             output_from=outputs,

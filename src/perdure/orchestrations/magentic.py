@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure import Executor, Workflow, WorkflowBuilder, WorkflowMessage
+from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.magentic_agent import MagenticAgentExecutor
 from perdure.orchestrations.magentic_manager import MagenticManagerBase, StandardMagenticManager
 from perdure.orchestrations.magentic_orchestrator import MagenticOrchestrator
@@ -34,7 +35,8 @@ class MagenticBuilder:
 
     The manager is one of four: a `manager` or a `manager_factory`, which bring their own limits and prompts; or a
     `manager_agent` or a `manager_agent_factory`, for which a `StandardMagenticManager` is made with those given here.
-    With `enable_plan_review` a person is asked about each plan, by a `MagenticPlanReviewRequest`.
+    With `enable_plan_review` a person is asked about each plan, by a `MagenticPlanReviewRequest`. `max_iterations` are
+    the supersteps since the last input; if it is not given, there are enough for the other limits.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class MagenticBuilder:
         max_stall_count: int = _STALLS,
         max_reset_count: int | None = None,
         max_round_count: int | None = None,
+        progress_ledger_retry_count: int | None = None,
         enable_plan_review: bool = False,
         termination_condition: TerminationCondition | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
+        max_iterations: int | None = None,
         name: str | None = None,
     ) -> None:
         self._participants = checked_participants(participants, needs_names=True)
@@ -81,6 +85,7 @@ class MagenticBuilder:
                 "max_stall_count": max_stall_count,
                 "max_reset_count": max_reset_count,
                 "max_round_count": max_round_count,
+                "progress_ledger_retry_count": progress_ledger_retry_count,
             },
         )
         require_condition(termination_condition)
@@ -88,6 +93,7 @@ class MagenticBuilder:
         self._enable_plan_review = enable_plan_review
         self._storage = checkpoint_storage
         self._outputs = Outputs.of(output_from, intermediate_output_from)
+        self._max_iterations = checked_iterations(max_iterations)
         self._name = name
 
     def with_plan_review(self, enable: bool = True) -> MagenticBuilder:  # noqa: FBT001, FBT002 - the documented signature
@@ -113,9 +119,10 @@ class MagenticBuilder:
                 "No manager configured: give MagenticBuilder a manager, manager_factory, manager_agent or "
                 "manager_agent_factory"
             )
+        manager = _checked_manager(self._make_manager())
         nodes = [_node_of(participant) for participant in self._participants]
         orchestrator = MagenticOrchestrator(
-            _checked_manager(self._make_manager()),
+            manager,
             ParticipantRegistry(nodes),
             require_plan_signoff=self._enable_plan_review,
             termination_condition=self._termination_condition,
@@ -123,6 +130,12 @@ class MagenticBuilder:
         )
         outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
         builder = WorkflowBuilder(
+            max_iterations=iterations(
+                self._max_iterations,
+                turns=manager.max_round_count,
+                condition=self._termination_condition,
+                speakers=len(nodes),
+            ),
             name=self._name,
             start_executor=orchestrator,
             checkpoint_storage=self._storage,

@@ -25,27 +25,41 @@ class MagenticAnswerError(AgentInvalidResponseException, RuntimeError):
 
 
 async def until_usable(
-    ask: Callable[[list[Message]], Awaitable[T]], check: Callable[[T], T], *, what: str, tries: int
+    ask: Callable[[list[Message]], Awaitable[T]],
+    check: Callable[[T], T],
+    *,
+    what: str,
+    tries: int,
+    may_raise: bool = False,
 ) -> T:
     """Ask until an answer passes a check, telling what was wrong with those before. Raises MagenticAnswerError.
 
-    `ask` is given what to add to the conversation; `check` raises ValueError, and may give a mended answer.
+    `ask` is given what to add to the conversation; `check` raises ValueError, and may give a mended answer. With
+    `may_raise` a ValueError of `ask` is an answer that can't be used, too.
     """
     corrections: list[Message] = []
     error: ValueError | None = None
     for _ in range(max(1, tries)):
-        answer = await ask(list(corrections))
+        answer: T | None = None
         try:
+            answer = await ask(list(corrections))
             return check(answer)
         except ValueError as reason:
+            if answer is None and not may_raise:
+                raise
             error = reason
         if isinstance(answer, Message) and answer.text.strip():
             corrections.append(answer)
         corrections.append(Message("user", [CORRECTION.format(error=error)]))
-    raise MagenticAnswerError(
-        f"the manager gave no {what} that can be used in {max(1, tries)} tries; the last: {error}. Mend its prompts or "
-        "its model. What it has answered is recorded: fork the run to have it asked again"
-    ) from error
+    raise MagenticAnswerError(_failure(what, max(1, tries), error)) from error
+
+
+def _failure(what: str, tries: int, error: ValueError | None) -> str:
+    return (
+        f"the manager gave no {what} that can be used in {tries} tries; the last: {error}. What it has answered is "
+        "recorded: go on by run(run_id=...) with a larger progress_ledger_retry_count to have it asked once more; or "
+        "mend its prompts or its model, and fork the run to have it asked anew"
+    )
 
 
 def spoken(message: Message) -> Message:
@@ -62,15 +76,17 @@ def ledger_of(text: str, names: Collection[str]) -> MagenticProgressLedger:
 
 def checked_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
     """The ledger with booleans that are booleans, and a speaker that exists. Raises ValueError."""
+    satisfied = _judged("is_request_satisfied", ledger.is_request_satisfied)
+    if satisfied.answer:
+        # Nobody speaks next, and nothing else counts, whatever the model has put there or left out.
+        loops, moves = _as_boolean(ledger.is_in_loop), _as_boolean(ledger.is_progress_being_made)
+        return replace(ledger, is_request_satisfied=satisfied, is_in_loop=loops, is_progress_being_made=moves)
     found = replace(
         ledger,
-        is_request_satisfied=_judged("is_request_satisfied", ledger.is_request_satisfied),
+        is_request_satisfied=satisfied,
         is_in_loop=_judged("is_in_loop", ledger.is_in_loop),
         is_progress_being_made=_judged("is_progress_being_made", ledger.is_progress_being_made),
     )
-    if found.is_request_satisfied.answer:
-        # Nobody speaks next, whatever the model has put there.
-        return found
     speaker = _worded("next_speaker", ledger.next_speaker)
     if speaker.answer not in names:
         known = ", ".join(map(repr, names))
@@ -80,20 +96,28 @@ def checked_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> Ma
 
 
 def _judged(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
-    """A yes or no. The words count as well: a text that says false is not true."""
+    found = _as_boolean(item)
+    if not isinstance(found.answer, bool):
+        raise ValueError(f"the answer of {name!r} is true or false, {_but(found.answer)}")
+    return found
+
+
+def _as_boolean(item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
+    """With a yes or no, if the answer is one. The words count as well: a text that says false is not true."""
     answer = cast("object", item.answer)
-    if isinstance(answer, bool):
-        return item
-    if isinstance(answer, str) and answer.strip().lower() in _WORDS:
-        return replace(item, answer=_WORDS[answer.strip().lower()])
-    raise ValueError(f"the answer of {name!r} is true or false, not {_shown(answer)}")
+    is_word = isinstance(answer, str) and answer.strip().lower() in _WORDS
+    return replace(item, answer=_WORDS[str(answer).strip().lower()]) if is_word else item
 
 
 def _worded(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
     answer = cast("object", item.answer)
     if not isinstance(answer, str) or not answer.strip():
-        raise ValueError(f"the answer of {name!r} is a text that is not empty, not {_shown(answer)}")
+        raise ValueError(f"the answer of {name!r} is a text that is not empty, {_but(answer)}")
     return replace(item, answer=answer.strip())
+
+
+def _but(answer: object) -> str:
+    return "and there is none" if answer == "" else f"not {_shown(answer)}"
 
 
 def _shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
@@ -33,8 +34,14 @@ class MagenticManagerBase(ABC):
     """Leads a team. Subclass it to lead in another way than by `StandardMagenticManager`.
 
     A manager is shown a copy of the context. What it keeps between two calls belongs into `on_checkpoint_save`, as
-    plain values, and comes back with `on_checkpoint_restore`: before each call, in whichever process that is made.
+    plain values, and comes back with `on_checkpoint_restore`: before each call, in whichever process that is made, so
+    that one manager can serve several tasks. If it serves several at once, it must not keep anything while it waits:
+    give the builder a `manager_factory` else. An answer that can't be used is asked for again, as often as
+    `progress_ledger_retry_count` says.
     """
+
+    progress_ledger_retry_count: int = TRIES
+    _kept_first: dict[str, Any] | None = None
 
     def __init__(
         self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None
@@ -66,6 +73,12 @@ class MagenticManagerBase(ABC):
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - who keeps nothing has nothing to do
         """Take over what `on_checkpoint_save` gave."""
+
+    def kept_first(self) -> dict[str, Any]:
+        """What the manager kept before it had a task."""
+        if self._kept_first is None:
+            self._kept_first = deepcopy(self.on_checkpoint_save())
+        return self._kept_first
 
 
 class StandardMagenticManager(MagenticManagerBase):
@@ -190,8 +203,7 @@ class StandardMagenticManager(MagenticManagerBase):
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
         """Take over the facts and the plan."""
         ledger = state.get("task_ledger")
-        if ledger is not None:
-            self.task_ledger = MagenticTaskLedger.from_dict(ledger)
+        self.task_ledger = None if ledger is None else MagenticTaskLedger.from_dict(ledger)
 
 
 _NOTHING: Final[Mapping[str, str]] = {"task": "", "team": "", "names": "", "facts": "", "old_facts": "", "plan": ""}

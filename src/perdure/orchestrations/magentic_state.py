@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure import Log, Message, register_type
 from perdure.orchestrations.magentic_types import MagenticContext, MagenticProgressLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass
 class MagenticState:
-    """A task under way. `history` is what was said since the last reset."""
+    """A task under way. `history` is what was said since the last reset, `conversation` all that was said.
+
+    `kept` is what the manager keeps for this task; `idle_resets` are the resets since somebody has acted.
+    """
 
     task: str
     round_count: int = 0
@@ -24,13 +27,29 @@ class MagenticState:
     plan: Message | None = None
     progress: MagenticProgressLedger | None = None
     history: Log[Message] = field(default_factory=Log[Message])
+    conversation: Log[Message] = field(default_factory=Log[Message])
+    kept: dict[str, Any] | None = None
+    idle_resets: int = 0
     is_finished: bool = False
+
+    @property
+    def plan_made(self) -> Message:
+        """The plan, which is there when the task has begun."""
+        assert self.plan is not None, "a task begins with its plan"
+        return self.plan
+
+    def hear(self, said: Sequence[Message]) -> None:
+        """Add what a participant or a person has said: somebody has acted."""
+        self.history.extend(said)
+        self.conversation.extend(said)
+        self.idle_resets = 0
 
     def reset(self) -> None:
         """Forget what was said, and count the reset."""
         self.history = Log()
         self.stall_count = 0
         self.reset_count += 1
+        self.idle_resets += 1
 
     def judge(self, progress: MagenticProgressLedger) -> None:
         """Take a ledger, and count whether the team is stuck: each round that gets on makes up for one that did not."""

@@ -35,10 +35,10 @@ class MagenticProgressLedgerItem:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedgerItem:
-        """The item of what `to_dict` gave. Raises ValueError if there is no answer, or one that can't be."""
+        """The item of what `to_dict` gave. An answer that is not there is empty; one that is no text becomes one."""
         answer = data.get("answer")
         if not isinstance(answer, str | bool):
-            raise ValueError(f"the answer of a progress ledger item is a text or a boolean, not {answer!r}")
+            answer = "" if answer is None else repr(answer)
         return cls(str(data.get("reason") or ""), answer)
 
 
@@ -58,16 +58,18 @@ class MagenticProgressLedger:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedger:
-        """The ledger of what `to_dict` gave. Raises ValueError if an item is missing, or is none."""
+        """The ledger of what `to_dict` gave. What is missing has an empty answer. Raises ValueError for what is none.
+
+        Whether it makes sense is not looked at here: who is done need not say who speaks next.
+        """
         items: dict[str, MagenticProgressLedgerItem] = {}
         for name in (each.name for each in fields(cls)):
-            item = data.get(name)
+            item: object = data.get(name)
+            if item is None:
+                item = {"answer": None}
             if not isinstance(item, Mapping):
                 raise ValueError(f"{name!r} is an object with 'reason' and 'answer', not {item!r}")
-            try:
-                items[name] = MagenticProgressLedgerItem.from_dict(cast("Mapping[str, Any]", item))
-            except ValueError as error:
-                raise ValueError(f"{name!r}: {error}") from error
+            items[name] = MagenticProgressLedgerItem.from_dict(cast("Mapping[str, Any]", item))
         return cls(**items)
 
 

@@ -6,19 +6,17 @@ import logging
 from abc import ABC
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from typing_extensions import override
-
 from perdure import (
     AgentExecutorRequest,
     AgentExecutorResponse,
     AgentResponse,
-    Executor,
     Log,
     Message,
     WorkflowEvent,
     handler,
 )
 from perdure.orchestrations.conversation import messages_of
+from perdure.orchestrations.orchestrator_keeping import KeepingOrchestrator
 from perdure.orchestrations.orchestrator_messages import (
     GroupChatContext,
     GroupChatParticipantMessage,
@@ -28,7 +26,6 @@ from perdure.orchestrations.orchestrator_messages import (
     GroupChatResponseReceivedEvent,
     create_completion_message,
 )
-from perdure.orchestrations.orchestrator_state import OrchestrationState
 from perdure.orchestrations.termination import is_over, require_condition
 
 if TYPE_CHECKING:
@@ -40,12 +37,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class BaseGroupChatOrchestrator(Executor, ABC):
+class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
     """Leads a chat: it is given the task, asks participants to speak, hears what they say, and has the last word.
 
     A subclass says what to do with a task (`_handle_messages`) and with an answer (`_handle_response`). The methods
     below are for it: they keep the conversation, count rounds, tell everybody, ask somebody, and end the chat. What
-    they keep is part of the checkpoint; `_snapshot_pattern_metadata` and `_restore_pattern_metadata` add your own.
+    they keep belongs to the run and is in its checkpoint; of a call that fails nothing is kept. What
+    `_snapshot_pattern_metadata` and `_restore_pattern_metadata` add is kept in the same way. A new run begins with what
+    the orchestrator was made with.
 
     Who takes part is told by the builder, if `participant_registry` is not given.
     """
@@ -64,15 +63,10 @@ class BaseGroupChatOrchestrator(Executor, ABC):
         **kwargs: Any,
     ) -> None:
         require_condition(termination_condition)
-        super().__init__(id, **kwargs)
-        self._name = name or id
+        super().__init__(id, name=name, **kwargs)
         self._max_rounds = None if max_rounds is None else max(1, max_rounds)
         self._termination_condition = termination_condition
         self._registry = participant_registry
-        self._round_index = 0
-        self._full_conversation: Log[Message] = Log()
-        self._awaited: list[str] = []
-        """Who was asked and has not answered yet."""
 
     def join(
         self,
@@ -80,8 +74,11 @@ class BaseGroupChatOrchestrator(Executor, ABC):
         *,
         max_rounds: int | None = None,
         termination_condition: TerminationCondition | None = None,
-    ) -> None:
-        """Take what the builder knows, as far as the orchestrator was not given it. Raises ValueError."""
+    ) -> tuple[int | None, TerminationCondition | None]:
+        """Take what the builder knows, as far as the orchestrator was not given it. Raises ValueError.
+
+        What holds then: after how many rounds the chat ends, and on which condition.
+        """
         if self._registry is not None and list(self._registry.participants) != list(registry.participants):
             mine, its = (", ".join(map(repr, each.participants)) for each in (self._registry, registry))
             raise ValueError(f"orchestrator {self.id!r} knows the participants {mine}, and the chat has {its}")
@@ -89,6 +86,7 @@ class BaseGroupChatOrchestrator(Executor, ABC):
         if self._max_rounds is None and max_rounds is not None:
             self._max_rounds = max(1, max_rounds)
         self._termination_condition = self._termination_condition or termination_condition
+        return self._max_rounds, self._termination_condition
 
     @property
     def _participant_registry(self) -> ParticipantRegistry:
@@ -145,7 +143,7 @@ class BaseGroupChatOrchestrator(Executor, ABC):
 
     def _clear_conversation(self) -> None:
         """Forget the conversation."""
-        self._full_conversation = Log()
+        self._state_at_work.conversation = Log()
 
     def _process_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage
@@ -189,8 +187,8 @@ class BaseGroupChatOrchestrator(Executor, ABC):
         return create_completion_message(text=message, author_name=self._name)
 
     async def _end(self, last_word: Message, ctx: GroupChatContext) -> None:
-        """Add the last word to the conversation, and yield it."""
-        self._append_messages([last_word])
+        """Add the last word to the conversation, and yield it. It is for the outside: no participant is told."""
+        self._full_conversation.append(last_word)
         await self._yield_completion(ctx, last_word)
 
     async def _yield_completion(self, ctx: GroupChatContext, completion_message: Message) -> None:
@@ -227,31 +225,3 @@ class BaseGroupChatOrchestrator(Executor, ABC):
         self._awaited.append(target)
         asked = GroupChatRequestSentEvent(round_index=self._round_index, participant_name=target)
         await ctx.add_event(WorkflowEvent("group_chat", asked))
-
-    @override
-    async def on_checkpoint_save(self) -> dict[str, Any]:
-        """The conversation, the rounds, who is awaited, and what the subclass adds."""
-        return OrchestrationState(
-            conversation=self._full_conversation,
-            round_index=self._round_index,
-            orchestrator_name=self._name,
-            metadata=self._snapshot_pattern_metadata(),
-            awaited=self._awaited,
-        ).to_dict()
-
-    @override
-    async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take all of it over."""
-        found = OrchestrationState.from_dict(state)
-        said = found.conversation
-        self._full_conversation = said if isinstance(said, Log) else Log(said)
-        self._round_index = found.round_index
-        self._awaited = found.awaited
-        self._restore_pattern_metadata(found.metadata)
-
-    def _snapshot_pattern_metadata(self) -> dict[str, Any]:
-        """What a subclass adds to the checkpoint."""
-        return {}
-
-    def _restore_pattern_metadata(self, metadata: dict[str, Any]) -> None:
-        """Take over what the subclass has added."""

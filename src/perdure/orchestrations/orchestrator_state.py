@@ -1,21 +1,25 @@
-"""`OrchestrationState`: what a checkpoint has of an orchestrator."""
+"""What an orchestrator keeps of a run, and the wrapping of its methods that lets them see it."""
 
 from __future__ import annotations
 
+import functools
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from perdure import Log, Message
+from perdure import Log, Message, WorkflowContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 
 @dataclass
 class OrchestrationState:
-    """The conversation, how many rounds it has had, and in `metadata` what the kind of orchestrator adds.
+    """The conversation, how many rounds it has had, and in `metadata` what a subclass adds.
 
-    `awaited` are the participants that were asked and have not answered yet.
+    `awaited` are the participants that were asked and have not answered yet; `notes` is what the kinds of orchestrators
+    that come with the library add.
     """
 
     conversation: Sequence[Message] = field(default_factory=Log[Message])
@@ -24,6 +28,7 @@ class OrchestrationState:
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     task: Message | None = None
     awaited: list[str] = field(default_factory=list[str])
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name; without a task, if there is none."""
@@ -33,6 +38,7 @@ class OrchestrationState:
             "orchestrator_name": self.orchestrator_name,
             "metadata": dict(self.metadata),
             "awaited": list(self.awaited),
+            "notes": dict(self.notes),
         }
         return found if self.task is None else {**found, "task": self.task}
 
@@ -46,4 +52,32 @@ class OrchestrationState:
             metadata=dict(data.get("metadata", {})),
             task=data.get("task"),
             awaited=list(data.get("awaited", ())),
+            notes=dict(data.get("notes", {})),
         )
+
+
+class Keeper(Protocol):
+    """Who has a state in each run."""
+
+    def keeping(self, ctx: WorkflowContext[Any, Any], /) -> AbstractContextManager[None]:
+        """In it, the state is that of the run."""
+        ...
+
+
+def with_state(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method. When it is called with a context, it sees the state of that run, and what it changes is kept."""
+
+    @functools.wraps(method)
+    async def kept(self: Keeper, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        contexts = [cast("WorkflowContext[Any, Any]", each) for each in given if isinstance(each, WorkflowContext)]
+        with self.keeping(contexts[0]) if contexts else nullcontext():
+            return await method(self, *args, **kwargs)
+
+    kept.__keeps_state__ = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    return kept
+
+
+def is_with_state(method: object) -> bool:
+    """Whether a method was made by `with_state`."""
+    return getattr(method, "__keeps_state__", False)

@@ -41,7 +41,7 @@ def checked_participants(participants: Sequence[Participant], *, needs_names: bo
     for participant in found:
         name = _checked_name(participant, needs_names=needs_names)
         if name in names:
-            raise ValueError(_twice(name, is_same=names[name] is participant))
+            raise ValueError(_twice(name, names[name], participant))
         names[name] = participant
     return found
 
@@ -56,14 +56,19 @@ def _checked_name(participant: Participant, *, needs_names: bool) -> str:
     if isinstance(participant, str):
         raise TypeError(f"a participant is an agent or an executor, not the name of one: {participant!r}")
     name = name_of(participant)
-    is_named = isinstance(participant, Executor) or bool(participant.name)
-    if not name or (needs_names and not is_named):
+    if not name or (needs_names and not _is_named(participant)):
         raise ValueError(f"a participant has no name: give the {type(participant).__name__} one with name=")
     return name
 
 
-def _twice(name: str, *, is_same: bool) -> str:
-    if is_same:
+def _is_named(participant: Participant) -> bool:
+    return isinstance(participant, Executor) or bool(participant.name)
+
+
+def _twice(name: str, one: Participant, other: Participant) -> str:
+    if not _is_named(one) and not _is_named(other):
+        return f"two participants have no name, so that both are called {name!r}: give each one of its own with name="
+    if one is other:
         return f"participant {name!r} is given twice: make a second agent or executor, with a name of its own"
     return f"two participants are called {name!r}: give one of them another name"
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from perdure import Executor, Message, Workflow, WorkflowBuilder, WorkflowContext, handler
-from perdure.orchestrations.conversation import messages_of
+from perdure.orchestrations.conversation import messages_of, some_messages_of
+from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.outputs import UNSET, IntermediateOutputFrom, OutputFrom, Outputs
 from perdure.orchestrations.participants import Named, Participant, checked_participants, name_of
 from perdure.orchestrations.request_info import NO_REVIEWS, Reviews, nodes_of
@@ -34,8 +35,8 @@ class InputToConversation(Executor):
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
-        """Begin with a conversation."""
-        await ctx.send_message(messages_of(messages))
+        """Begin with a conversation. Raises ValueError if it is empty."""
+        await ctx.send_message(some_messages_of(messages))
 
 
 class SequentialBuilder:
@@ -47,7 +48,8 @@ class SequentialBuilder:
     others.
 
     `termination_condition` is asked after each participant but the last. When it says that the conversation is over,
-    what was said last is the output, and the others have no turn.
+    what was said last is the output, and the others have no turn. `max_iterations` limits the supersteps since the last
+    input; without it there are enough for all participants.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class SequentialBuilder:
         checkpoint_storage: CheckpointStorage | str | None = None,
         chain_only_agent_responses: bool = False,
         termination_condition: TerminationCondition | None = None,
+        max_iterations: int | None = None,
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
         self._participants = checked_participants(participants)
         self._name = name
         self._storage = checkpoint_storage
+        self._max_iterations = checked_iterations(max_iterations)
         self._context_mode: Literal["full", "last_agent"] = "last_agent" if chain_only_agent_responses else "full"
         self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._reviews = NO_REVIEWS
@@ -98,6 +102,7 @@ class SequentialBuilder:
         beginning = InputToConversation("input-conversation")
         builder = WorkflowBuilder(
             name=self._name,
+            max_iterations=iterations(self._max_iterations, turns=len(nodes)),
             start_executor=beginning,
             checkpoint_storage=self._storage,
             output_from=[

@@ -36,6 +36,25 @@ def require_condition(condition: object) -> None:
         raise TypeError(f"a termination condition is a function of the conversation, not {condition!r}")
 
 
+def turns_max(condition: object, speakers: int) -> int | None:
+    """After how many turns a condition ends a conversation at the latest, if each says something; None if unknown.
+
+    `speakers` is how many take turns: one whose messages are counted may be one of many.
+    """
+    match condition:
+        case MaxMessages():
+            return condition.count * (1 if condition.by is None else max(1, speakers))
+        case _Both():
+            both = [turns_max(each, speakers) for each in (condition.one, condition.other)]
+            known = [each for each in both if each is not None]
+            return max(known) if len(known) == len(both) else None
+        case _Either():
+            either = [turns_max(each, speakers) for each in (condition.one, condition.other)]
+            return min((each for each in either if each is not None), default=None)
+        case _:
+            return None
+
+
 class Termination(ABC):
     """A condition that combines with others: `one & another`, `one | another`, `~one`. The other may be a function."""
 

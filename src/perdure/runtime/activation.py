@@ -75,6 +75,7 @@ class ActivationRecorder:
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
         self._outputs: list[tuple[OutputKind, Any]] = []
         self._yielded: list[Any] = []
+        self._shown: list[Any] = []
         self._spent: dict[str, float] = {}
         self.message: Any = self._message()
 
@@ -209,6 +210,7 @@ class ActivationRecorder:
     def show(self, value: Any) -> None:
         """Tell a piece of an output to who reads a stream now."""
         self.require_running()
+        self._shown.append(value)
         kind = self._output_kind
         if kind is not None and self.around.streaming:
             self.book.show(kind, value)
@@ -274,6 +276,11 @@ class ActivationRecorder:
     def number(self, name: str) -> int:
         """How often something of this name was begun before, here or in the step that is running here."""
         return self.numbering(name).take()
+
+    @property
+    def memo(self) -> dict[str, object]:
+        """What attempts before this one have left for it."""
+        return self.around.memo(self.home)
 
     def numbering(self, name: str) -> Numbering:
         """Numbers for things of this name, here or in the step that is running here."""
@@ -407,7 +414,8 @@ class ActivationRecorder:
         for heavy in self.around.values.warnings():
             self.book.tell(WorkflowEvent("warning", heavy, origin=FRAMEWORK))
         if is_told:
-            self.book.completed([*[message for message, _, _ in self._sent], *self._yielded])
+            made = [*[message for message, _, _ in self._sent], *self._yielded]
+            self.book.completed(made or list(self._shown))
         if warning is not None:
             self.warn(warning)
         effects = Effects(

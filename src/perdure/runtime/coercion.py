@@ -29,6 +29,7 @@ from uuid import UUID
 import typing_extensions
 
 from perdure.checkpoint.documents import dumps
+from perdure.checkpoint.forms import form_of
 from perdure.checkpoint.trust_reach import is_enum, is_model, is_named_tuple
 from perdure.storages.desk import is_plain
 from perdure.typenames import describe, type_of
@@ -36,6 +37,8 @@ from perdure.types import is_instance_of, plain_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perdure.checkpoint.forms import Form
 
 _UNIONS: Final = (Union, types.UnionType)
 _MAPPINGS: Final[frozenset[object]] = frozenset({dict, Mapping, MutableMapping})
@@ -65,7 +68,8 @@ def coerce(value: Any, expected: Any) -> Any:
 
 
 def _first_fitting(value: Any, members: tuple[Any, ...]) -> Any:
-    for member in members:
+    # A class with a form may take any text: what else a text may be is looked at first.
+    for member in sorted(members, key=lambda member: form_of(plain_type(member)) is not None):
         try:
             coerced = coerce(value, member)
         except (TypeError, ValueError):
@@ -80,6 +84,9 @@ def _as_class(value: Any, cls: type[Any], args: tuple[Any, ...]) -> Any:
         return _made(cls, value)
     if is_model(cls):
         return _made(_validated, cls, value)
+    form = form_of(cls)
+    if form is not None:
+        return _of_form(value, form, cls)
     match value:
         case list() | tuple():
             return _from_array(typing.cast("Sequence[Any]", value), cls, args)
@@ -93,6 +100,13 @@ def _as_class(value: Any, cls: type[Any], args: tuple[Any, ...]) -> Any:
             return int(value)
         case _:
             return value
+
+
+def _of_form(value: Any, form: Form, cls: type) -> Any:
+    data = coerce(value, form.data)
+    if not is_instance_of(data, form.data):
+        raise TypeError(f"a {describe(cls)} is {form.told}")
+    return _made(form.make, data)
 
 
 def _from_array(value: Sequence[Any], cls: type[Any], args: tuple[Any, ...]) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 
 GLOBAL_KWARGS_KEY = "__global__"
 KINDS = ("function_invocation_kwargs", "client_kwargs")
+
+_LIKE_SECRETS = re.compile(
+    r"((api|access|secret|private)_?key|token|secret|password|passwd|credentials?|authorization)$", re.IGNORECASE
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ def storable(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tu
     withheld: list[str] = []
     for entry in _entries(kwargs):
         if _is_storable(entry.value, values):
+            _warn_of_secret(entry)
             entry.put(kept)
         else:
             withheld.append(entry.name)
@@ -95,6 +104,14 @@ def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
                     yield _Entry(kind, target, key, value)
             else:
                 yield _Entry(kind, target, None, entries)
+
+
+def _warn_of_secret(entry: _Entry) -> None:
+    if isinstance(entry.value, str) and entry.key is not None and _LIKE_SECRETS.search(entry.key):
+        logger.warning(
+            "%s looks like a secret, and is stored in checkpoints as it is; give Secret(...) to keep it out of them",
+            entry.name,
+        )
 
 
 def _is_storable(value: object, values: Values) -> bool:

@@ -73,10 +73,16 @@ class Surroundings:
         """By place: the results of an activation's steps that could not be recorded."""
         return self.values.held.setdefault(f"{self.root_id}/{home}", {})
 
+    def memo(self, home: str) -> dict[str, object]:
+        """What attempts at an activation leave for those after them, in this life. It is never recorded."""
+        return self.values.memos.setdefault(f"{self.root_id}/{home}", {})
+
     def let_go(self, activation: Activation) -> None:
         """The activation is over, and is not entered again in this life."""
-        if self.values.held:
-            self.values.held.pop(f"{self.root_id}/{self.home_of(activation)}", None)
+        if self.values.held or self.values.memos:
+            name = f"{self.root_id}/{self.home_of(activation)}"
+            self.values.held.pop(name, None)
+            self.values.memos.pop(name, None)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
         """Record something, synced, even if whoever waits for it is cancelled; whether it is on record now.

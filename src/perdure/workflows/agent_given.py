@@ -33,7 +33,7 @@ class Given:
         """What is given to the workflow of an agent."""
         before = context.context_messages
         growing = [each.source_id for each in agent.context_providers if type(each) is InMemoryHistoryProvider]
-        known = {key: len(before[key]) for key in growing if key in before} if _remembers(agent) else {}
+        known = {key: len(before[key]) for key in growing if key in before} if _counts(agent) else {}
         return cls(before, said, known)
 
     def whole(self) -> list[Message]:
@@ -47,6 +47,15 @@ class Given:
             known = heard.get(source_id, 0) if source_id in self.counts else 0
             context.extend_messages(source_id, told_on(messages[known if known <= len(messages) else 0 :]))
         return [*context.get_messages(), *self.said]
+
+
+def hears_itself(agent: WorkflowAgent) -> bool:
+    """Whether who leads the workflow keeps the conversation, also what the workflow itself has said."""
+    return bool(getattr(agent.workflow.get_start_executor(), "keeps_conversation", False))
+
+
+def _counts(agent: WorkflowAgent) -> bool:
+    return hears_itself(agent) or _remembers(agent)
 
 
 def _remembers(agent: WorkflowAgent) -> bool:

@@ -104,6 +104,8 @@ def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
 
     An answer to nothing that waits stays as it is: whoever refuses it says why.
     """
+    if event is not None and isinstance(content.result, Content):
+        return content.result
     if event is None or event.response_type is Content or content.type == "function_approval_response":
         return content
     return content.result

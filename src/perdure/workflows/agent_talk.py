@@ -15,7 +15,7 @@ from perdure.agents.unheard import unheard
 from perdure.runtime.closing import Closing
 from perdure.runtime.narration import output_events
 from perdure.workflows.agent_bookmark import Bookmark
-from perdure.workflows.agent_given import Given
+from perdure.workflows.agent_given import Given, hears_itself
 from perdure.workflows.agent_nested import NestedRun
 from perdure.workflows.agent_requests import plain_messages
 from perdure.workflows.agent_runs import Conversation
@@ -220,6 +220,10 @@ class Talk:
         for provider in reversed(self.agent.context_providers):
             state = session.state.setdefault(provider.source_id, {})
             await provider.after_run(agent=self.agent, session=session, context=self.context, state=state)
+            if type(provider) is InMemoryHistoryProvider and hears_itself(self.agent):
+                known = await provider.get_messages(session.session_id, state=state)
+                self.mark.heard[provider.source_id] = len(known)
+                self.mark.put(self._state)
 
 
 def _lasting_name(agent: WorkflowAgent) -> str:

@@ -1,0 +1,191 @@
+"""`AgentExecutor` in attempts and streams: what is told once, what is forgotten, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.activation.solo import lone
+from tests.agents.talkers import agent
+
+from perdure import InMemoryCheckpointStorage, Retry, Secret, WorkflowBuilder, WorkflowContext, handler
+from perdure.agents.agent import Agent
+from perdure.agents.content import Content
+from perdure.agents.executor import AgentExecutor, Context
+from perdure.agents.executor_messages import AgentExecutorRequest
+from perdure.agents.executor_shown import Shown
+from perdure.agents.messages import Message
+from perdure.agents.responses import AgentResponseUpdate
+from perdure.agents.tools import FunctionTool, tool
+from perdure.testing import ScriptedChatClient, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_AT_ONCE = Retry(3, 0)
+
+
+def look() -> str:
+    return "seen"
+
+
+def flaky(*replies: Any) -> ScriptedChatClient:
+    """A model that gives these replies in order, whatever it is shown."""
+    left = list(replies)
+    return ScriptedChatClient(lambda _messages, _options: left.pop(0))
+
+
+async def told_by(workflow: Any, said: str) -> list[Content]:
+    events = [event async for event in workflow.run(said, stream=True) if event.type == "output"]
+    return [content for event in events for content in event.data.contents]
+
+
+@pytest.mark.parametrize("storage", [None, InMemoryCheckpointStorage()])
+async def test_a_turn_that_is_tried_again_tells_a_stream_nothing_twice(storage: Any) -> None:
+    client = flaky(["Let me look", ToolCall("look")], ConnectionError("down"), "the answer")
+    node = AgentExecutor(Agent(client, name="a", tools=look), retry=_AT_ONCE)
+    told = await told_by(WorkflowBuilder(start_executor=node, checkpoint_storage=storage).build(), "go")
+    assert "".join(content.text or "" for content in told) == "Let me lookthe answer"
+    assert [content.type for content in told].count("function_result") == 1
+
+
+async def test_another_reader_of_a_run_is_told_all_of_a_turn_that_failed_for_another() -> None:
+    client = flaky(["Let me look", ToolCall("look")], ConnectionError("down"), "the answer")
+    workflow = WorkflowBuilder(
+        name="w",
+        start_executor=Agent(client, name="a", tools=look),
+        checkpoint_storage=InMemoryCheckpointStorage(),
+    ).build()
+    with pytest.raises(ConnectionError):
+        await told_by(workflow, "go")
+    events = [event async for event in workflow.run(run_id=workflow.run_id, stream=True) if event.type == "output"]
+    assert "".join(event.data.text for event in events) == "Let me lookthe answer"
+
+
+def text(*words: str) -> AgentResponseUpdate:
+    return AgentResponseUpdate(contents=[Content.from_text(word) for word in words])
+
+
+def test_of_a_text_that_broke_off_the_rest_is_told_and_of_another_text_all() -> None:
+    memo: dict[str, object] = {}
+
+    def told(*updates: AgentResponseUpdate) -> list[str]:
+        shown = Shown.to(attempt := object(), memo)
+        attempts.append(attempt)
+        return [rest.text for update in updates if (rest := shown.rest_of(update)) is not None]
+
+    attempts: list[object] = []
+    assert told(text("one "), text("tw")) == ["one ", "tw"]
+    assert told(text("one two "), text("three")) == ["o ", "three"]
+    assert told(text("one "), text("two three")) == []
+    assert told(text("one "), text("four")) == ["four"]
+    assert told(text("one four"), text(" five")) == [" five"]
+
+
+def test_calls_that_come_in_pieces_are_told_once_and_others_are_told() -> None:
+    memo: dict[str, object] = {}
+    first = Content.from_function_call("1", "look", arguments='{"a"')
+    more = Content.from_function_call("", "", arguments=": 1}")
+    whole = Content.from_function_call("1", "look", arguments='{"a": 1}')
+    other = Content.from_function_call("2", "look", arguments="{}")
+
+    def told(attempt: object, *contents: Content) -> list[Content]:
+        shown = Shown.to(attempt, memo)
+        rests = [shown.rest_of(AgentResponseUpdate(contents=[content])) for content in contents]
+        return [content for rest in rests if rest is not None for content in rest.contents]
+
+    assert told("one", first, more) == [first, more]
+    assert told("two", whole) == []
+    assert told("three", first, more, other) == [other]
+    assert told("four", other, more) == [other, more]
+
+
+async def test_a_reset_that_an_attempt_failed_after_is_done_by_the_next() -> None:
+    def said(messages: Sequence[Message], _: Mapping[str, Any]) -> Any:
+        shown.append([message.text for message in messages])
+        return ConnectionError("down") if len(shown) == 1 else "yes"
+
+    shown: list[list[str]] = []
+    node = AgentExecutor(Agent(ScriptedChatClient(said), name="a"), retry=_AT_ONCE)
+    workflow = WorkflowBuilder(start_executor=node, checkpoint_storage=InMemoryCheckpointStorage()).build()
+    await workflow.run(AgentExecutorRequest([Message("user", ["old"])], should_respond=False))
+    node.reset()
+    await workflow.run("new")
+    assert shown == [["new"], ["new"]]
+    await workflow.run(AgentExecutorRequest([Message("user", ["kept"])], should_respond=False))
+    await workflow.run("newest")
+    assert shown[-1][-2:] == ["kept", "newest"]
+
+
+async def test_a_secret_that_is_not_said_to_be_one_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    workflow = WorkflowBuilder(start_executor=agent("a"), checkpoint_storage=InMemoryCheckpointStorage()).build()
+    given = {"api_key": "sk-1", "max_tokens": 5, "tokens": "some"}
+    await workflow.run("hi", client_kwargs=given, function_invocation_kwargs={"token": Secret("sk-2")})
+    assert "client_kwargs.api_key looks like a secret" in caplog.text
+    assert caplog.text.count("looks like a secret") == 1
+    assert "sk-" not in caplog.text
+
+
+async def test_a_session_in_the_state_of_the_run_has_a_turn_once_though_the_handler_was_tried_again() -> None:
+    failures = [ConnectionError("down"), ConnectionError("down")]
+    talker = agent("a")
+
+    async def do(text: str, ctx: WorkflowContext[Any, Any]) -> None:
+        session = ctx.get_state("session") or talker.create_session()
+        await talker.run(text, session=session)
+        ctx.set_state("session", session)
+        if failures:
+            raise failures.pop()
+        await ctx.yield_output([message.text for message in session.state["in_memory"]["messages"]])
+
+    workflow = lone(do, storage=InMemoryCheckpointStorage(), retry=_AT_ONCE)
+    assert (await workflow.run("hi")).get_outputs() == [["hi", "1:hi"]]
+    assert (await workflow.run("ho")).get_outputs() == [["hi", "1:hi", "ho", "3:ho"]]
+
+
+async def test_a_subclass_may_have_any_private_names_of_its_own() -> None:
+    class Busy(AgentExecutor):
+        def __init__(self) -> None:
+            super().__init__(agent("busy"))
+            self._cache = self._context = self._ask = self._respond = self._reset = self._live = "mine"
+
+        @handler
+        async def from_str(self, text: str, ctx: Context) -> None:
+            await super().from_str(f"{text} {self._cache}", ctx)
+
+    (output,) = (await WorkflowBuilder(start_executor=Busy()).build().run("hi")).get_outputs()
+    assert output.text == "1:hi mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "session", "reason"),
+    [
+        (5, None, "AgentExecutor takes an agent, .* and 5 is none"),
+        (agent("a"), {"state": {}}, "is an AgentSession, not a dict"),
+    ],
+)
+def test_what_is_no_agent_or_no_session_is_refused(given: Any, session: Any, reason: str) -> None:
+    with pytest.raises(TypeError, match=reason):
+        AgentExecutor(given, session=session)
+
+
+async def test_a_streamed_turn_that_asks_is_completed_with_what_it_has_told() -> None:
+    @tool(approval_mode="always_require")
+    def pay() -> str:
+        return "paid"
+
+    workflow = WorkflowBuilder(start_executor=Agent(flaky(["Well", ToolCall("pay")]), name="a", tools=pay)).build()
+    events = [event async for event in workflow.run("go", stream=True)]
+    (completed,) = [event.data for event in events if event.type == "executor_completed"]
+    assert all(isinstance(update, AgentResponseUpdate) for update in completed)
+    assert "".join(update.text for update in completed) == "Well"
+
+
+async def test_a_streamed_call_that_others_are_to_make_says_so() -> None:
+    position = FunctionTool(name="position", description="Where the user is.", func=None)
+    told = await told_by(
+        WorkflowBuilder(start_executor=Agent(flaky(ToolCall("position")), name="a", tools=[position])).build(), "go"
+    )
+    (first, *_) = [content for content in told if content.type == "function_call"]
+    assert first.user_input_request is True
+    assert first.id == first.call_id
