@@ -13,7 +13,8 @@ from perdure.orchestrations.magentic_orchestrator import MagenticOrchestrator
 from perdure.orchestrations.magentic_types import MagenticResetSignal
 from perdure.orchestrations.orchestrator_registry import ParticipantRegistry
 from perdure.orchestrations.outputs import UNSET, Outputs
-from perdure.orchestrations.participants import checked_participants
+from perdure.orchestrations.participants import checked_participants, name_of
+from perdure.orchestrations.request_info import NO_REVIEWS, AgentApprovalExecutor, Reviews
 from perdure.orchestrations.termination import require_condition
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from perdure import CheckpointStorage, SupportsAgentRun
     from perdure.orchestrations.magentic_types import MagenticTaskLedger
     from perdure.orchestrations.outputs import IntermediateOutputFrom, OutputFrom
-    from perdure.orchestrations.participants import Participant
+    from perdure.orchestrations.participants import Named, Participant
     from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,12 @@ class MagenticBuilder:
         self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._max_iterations = checked_iterations(max_iterations)
         self._name = name
+        self._reviews = NO_REVIEWS
+
+    def with_request_info(self, *, agents: Sequence[Named] | None = None) -> MagenticBuilder:
+        """Ask a person after each turn of these agents, or of all, before the manager hears of it."""
+        self._reviews = Reviews.of(agents)
+        return self
 
     def with_plan_review(self, enable: bool = True) -> MagenticBuilder:  # noqa: FBT001, FBT002 - the documented signature
         """Ask a person about each plan. The same as `enable_plan_review=`."""
@@ -120,7 +127,8 @@ class MagenticBuilder:
                 "manager_agent_factory"
             )
         manager = _checked_manager(self._make_manager())
-        nodes = [_node_of(participant) for participant in self._participants]
+        reviewed = self._reviews.among(self._participants)
+        nodes = [_node_of(each, is_reviewed=name_of(each) in reviewed) for each in self._participants]
         orchestrator = MagenticOrchestrator(
             manager,
             ParticipantRegistry(nodes),
@@ -176,8 +184,12 @@ def _checked_manager(manager: object) -> MagenticManagerBase:
     return manager
 
 
-def _node_of(participant: Participant) -> Executor:
-    return participant if isinstance(participant, Executor) else MagenticAgentExecutor(participant)
+def _node_of(participant: Participant, *, is_reviewed: bool) -> Executor:
+    if isinstance(participant, Executor):
+        return participant
+    if is_reviewed:
+        return AgentApprovalExecutor(participant, kind=MagenticAgentExecutor)
+    return MagenticAgentExecutor(participant)
 
 
 def _heeds_reset(node: Executor) -> bool:

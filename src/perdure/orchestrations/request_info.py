@@ -90,7 +90,8 @@ class AgentApprovalExecutor(WorkflowExecutor):
 
     To the others it is what an `AgentExecutor` is: it takes the same messages, and a turn that has passed is sent on as
     an `AgentExecutorResponse`, and is an output as an `AgentResponse`. A turn that somebody is asked about is a draft,
-    which the request shows; with `shows_drafts`, drafts are intermediate outputs too, and are streamed.
+    which the request shows; with `shows_drafts`, drafts are intermediate outputs too, and are streamed. `kind` is what
+    the agent is inside of it.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class AgentApprovalExecutor(WorkflowExecutor):
         context_mode: Literal["full", "last_agent"] | None = None,
         *,
         shows_drafts: bool = False,
+        kind: type[AgentExecutor] = AgentExecutor,
     ) -> None:
-        node = AgentExecutor(agent, context_mode=context_mode)
+        node = kind(agent, context_mode=context_mode)
         super().__init__(_reviewed(node, shows_drafts=shows_drafts), id=node.id, propagate_request=True)
         self._agent = agent
 
