@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a Python of 3.11 or later, pip and make are enough.
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 SOAK_MINUTES ?= 10
 
 VENV := .venv

@@ -10,5 +10,5 @@ from tests.postgres_server import shared_server
 @pytest.fixture(autouse=True)
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the program know our server, if the test is about it."""
-    if "[postgres]" in request.node.name:
+    if "postgres" in request.node.name:
         monkeypatch.setenv(SERVER, shared_server().dsn)

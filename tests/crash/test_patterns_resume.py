@@ -1,0 +1,48 @@
+"""Agents, orchestrations and functions, killed at any moment, end as those that nobody disturbed.
+
+No model is asked and no tool called again that has come back. Each program has its turn on one store, and with
+`PERDURE_SOAK` in the environment on the others too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.postgres_server import needs_postgres
+
+from perdure.testing.resume import run_suite
+
+ROOT = Path(__file__).parents[2]
+SEED = "11"
+
+ONE_EACH = [
+    ("agency", "sqlite"),  # an agent with three tools and an approval
+    ("press", "file"),  # a sequence with a person in it
+    ("board", "sqlite"),  # agents side by side, with a person
+    ("chat", "file"),  # a group chat that an agent leads
+    ("switchboard", "sqlite"),  # agents that hand over to each other
+    ("crew", "file"),  # a Magentic team with a plan review and a reset
+    ("functions", "sqlite"),  # workflows that are functions
+]
+OTHERS = [(program, "file" if kind == "sqlite" else "sqlite") for program, kind in ONE_EACH]
+CASES = [*ONE_EACH, *(OTHERS if "PERDURE_SOAK" in os.environ else ())]
+
+
+def require_undisturbed(program: str, kind: str) -> None:
+    few = ("--points", "1", "--kills", "3", "--rounds", "1", "--races", "1")
+    report = run_suite(f"tests.crash.{program}", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
+    assert report.is_clean, report.table()
+    assert report.kills[f"random/{kind}"] >= 3
+    assert report.checks[f"effect once/{kind}"] >= 3
+
+
+@pytest.mark.parametrize(("program", "kind"), CASES)
+def test_a_program_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(program: str, kind: str) -> None:
+    require_undisturbed(program, kind)
+
+
+@needs_postgres
+def test_agents_on_postgres_are_those_that_nobody_disturbed() -> None:
+    require_undisturbed("agency", "postgres")
