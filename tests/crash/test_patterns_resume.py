@@ -31,7 +31,9 @@ CASES = [*ONE_EACH, *(OTHERS if "PERDURE_SOAK" in os.environ else ())]
 
 
 def require_undisturbed(program: str, kind: str) -> None:
-    few = ("--points", "1", "--kills", "3", "--rounds", "1", "--races", "1")
+    # That of several answers one counts is a matter of requests, not of who asks: one program will do.
+    races = "1" if program == "agency" else "0"
+    few = ("--points", "1", "--kills", "3", "--rounds", "1", "--races", races)
     report = run_suite(f"tests.crash.{program}", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
     assert report.is_clean, report.table()
     assert report.kills[f"random/{kind}"] >= 3

@@ -36,7 +36,7 @@ def short(kind: str, *options: str) -> Report:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(kind: str) -> None:
-    few = ("--points", "2", "--kills", "5", "--rounds", "1", "--races", "1")
+    few = ("--points", "1", "--kills", "5", "--rounds", "1", "--races", "1")
     before = left_behind(kind)
     report = run_suite("tests.crash.errand", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
     assert report.is_clean, report.table()
@@ -49,7 +49,7 @@ def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_of_a_store_can_be_the_last_ones(kind: str) -> None:
-    report = short(kind, "--points", "5", "--rounds", "0", "--races", "3")
+    report = short(kind, "--points", "5", "--rounds", "0", "--races", "1")
     assert report.is_clean, report.table()
     assert report.windows[f"inside the commit/{kind}"] >= 5, report.table()
     assert report.windows[f"while an answer or a message is recorded/{kind}"] >= 5, report.table()
