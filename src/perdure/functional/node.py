@@ -67,7 +67,6 @@ class FunctionNode(Executor):
         assert isinstance(activation, ActivationRecorder), "the engine calls handlers"
         self._compare(activation)
         result = await self.called(message, RunContext(ctx, workflow_name=self.id))
-        self._report(activation)
         if result is not None:
             await ctx.yield_output(result)
 
@@ -103,15 +102,6 @@ class FunctionNode(Executor):
             activation.warn(
                 f"the function of workflow {self.id!r} was changed since this run entered it: steps that it calls by "
                 "the same names and in the same order return what was recorded, others are run"
-            )
-
-    def _report(self, activation: ActivationRecorder) -> None:
-        """Tell which recorded work the function did not come to: it was changed, or does not repeat itself."""
-        left_out = activation.steps_left_out()
-        if left_out:
-            activation.warn(
-                f"the function of workflow {self.id!r} has returned without coming to what was recorded for it: "
-                f"{', '.join(left_out)}; let what it does depend on its message, its steps and its answers alone"
             )
 
 

@@ -21,6 +21,7 @@ from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
+from perdure.runtime.journal import STEP
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
 from perdure.runtime.questions import Question, Questions
@@ -287,13 +288,18 @@ class ActivationRecorder:
         self.require_running()
         return self._steps.numbering(name)
 
-    def steps_left_out(self) -> list[str]:
-        """The names of steps of the handler that are recorded, and that this attempt did not come to."""
+    def _warn_of_steps_left_out(self) -> None:
+        """Tell which recorded steps the handler did not come to: what they did may have been done once more instead."""
         begun = frozenset[str]() if self._used_steps is None else self._used_steps.begun
-        own = f"{self.home}/step/"
-        places = (key for key in self.around.journal.records(self.home) if key.startswith(own) and key not in begun)
-        inner = (place.removeprefix(own) for place in places)
-        return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
+        again = self.activation.delivery.home is not None
+        places = self.around.journal.steps_before(self.home, is_entered_again=again)
+        inner = (place.removeprefix(f"{self.home}{STEP}") for place in places if place not in begun)
+        names = sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
+        if names:
+            self.warn(
+                f"executor {self.executor.id!r} has returned without coming to what was recorded for it: "
+                f"{', '.join(names)}; let what it does depend on its message, state, steps and answers alone"
+            )
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
@@ -418,6 +424,8 @@ class ActivationRecorder:
             self.book.completed(made or list(self._shown))
         if warning is not None:
             self.warn(warning)
+        if self.around.keeps_records:
+            self._warn_of_steps_left_out()
         effects = Effects(
             self.activation,
             writes=writes,

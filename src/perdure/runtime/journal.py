@@ -16,7 +16,7 @@ from perdure.errors import AgentFrameworkException, CheckpointWriteError, Encode
 from perdure.records import JournalRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
     from perdure.events import CheckpointInfo
@@ -32,6 +32,8 @@ _CHILD = "child"
 TRACE = "trace"
 """The span of the life that has written since the head."""
 _CHILD_TOLD = "child/told/"
+STEP = "/step/"
+"""In a key: between the home of an activation and a step of it."""
 
 
 class Journal(Protocol):
@@ -61,6 +63,13 @@ class Journal(Protocol):
 
     def records(self, home: str | None = None) -> Mapping[str, Kept]:
         """All records, or those of one activation, with their parts, for a snapshot to carry."""
+        ...
+
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+        """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
+
+        Only of one that is entered again anything was carried.
+        """
         ...
 
     def done(self, home: str, activation: Activation) -> Done | None:
@@ -112,6 +121,11 @@ class NoJournal:
         del home
         return {}
 
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+        """None."""
+        del home, is_entered_again
+        return ()
+
     def done(self, home: str, activation: Activation) -> Done | None:
         """Nothing."""
         del home, activation
@@ -144,6 +158,8 @@ class RunJournal:
         self.codec = codec
         self.writer = JournalWriter(codec)
         self.entries: dict[str, Kept] = {}
+        self.steps_before: dict[str, list[str]] = {}
+        """By activation: the keys of the steps that an earlier life has recorded."""
         self._head: str | None = None
         self.before: Snapshot | None = None
         """What the head was made of, if that is known."""
@@ -166,11 +182,17 @@ class RunJournal:
             )
             for record in records
         }
+        self.steps_before = {}
+        for key in self.entries:
+            home, mark, _ = key.partition(STEP)
+            if mark:
+                self.steps_before.setdefault(home, []).append(key)
 
     def move(self, head: str, before: Snapshot | None = None) -> None:
         """The head has moved: what was noted is void."""
         self._head, self.before = head, before
         self.entries = {}
+        self.steps_before = {}
         self._noted = []
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
@@ -281,6 +303,16 @@ class _JournalPart:
             if key.startswith(self._prefix) and key != TRACE:
                 found[key.removeprefix(self._prefix)] = _with_parts(kept)
         return {key: kept for key, kept in found.items() if home is None or key == home or key.startswith(f"{home}/")}
+
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+        """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
+
+        Only of one that is entered again anything was carried.
+        """
+        for key in self._journal.steps_before.get(f"{self._prefix}{home}", ()):
+            yield key.removeprefix(self._prefix)
+        if is_entered_again:
+            yield from (key for key in self._carried if key.startswith(f"{home}{STEP}"))
 
     def done(self, home: str, activation: Activation) -> Done | None:
         """An activation that an earlier life has finished."""
