@@ -1,4 +1,4 @@
-"""A handoff for the resume suite: three agents, a tool, an approval, a turn without the user. Run as a script.
+"""A handoff for the resume suite: a tool, an approval, a review, a turn without the user. Run as a script.
 
 Each call of a model and of a tool is an effect, counted outside. A call of a tool has come back when a model is shown
 its result, one of a model when a middleware around its record sees it.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import Agent, ChatContext, Message, Workflow, chat_middleware, tool
-from perdure.orchestrations import HandoffAgentUserRequest, HandoffBuilder
+from perdure import Agent, AgentExecutorResponse, ChatContext, Message, Workflow, chat_middleware, tool
+from perdure.orchestrations import AgentRequestInfoResponse, HandoffAgentUserRequest, HandoffBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.testing.resume import Subject, effect, main, returned
 from perdure.testing.resume.kinds import SHIPPED
@@ -90,11 +90,13 @@ def build() -> Workflow:
         for name in NAMES
     ]
     builder = HandoffBuilder(name="switchboard", participants=made).with_start_agent("triage")
-    return builder.with_autonomous_mode(agents=["tech"]).build()
+    return builder.with_autonomous_mode(agents=["tech"]).with_request_info(agents=["triage"]).build()
 
 
 def answer(request: PendingRequest) -> Any:
-    """Yes to a refund; a user who wants nothing more."""
+    """Yes to a refund and to each turn; a user who wants nothing more."""
+    if isinstance(request.data, AgentExecutorResponse):
+        return AgentRequestInfoResponse.approve()
     if isinstance(request.data, HandoffAgentUserRequest):
         return request.data.terminate()
     return request.data.to_function_approval_response(approved=True)
@@ -102,8 +104,8 @@ def answer(request: PendingRequest) -> Any:
 
 def others_answer(request: PendingRequest, number: int) -> Any:
     """What the n-th of several would answer."""
-    if isinstance(request.data, HandoffAgentUserRequest):
-        return request.data.terminate()
+    if isinstance(request.data, HandoffAgentUserRequest | AgentExecutorResponse):
+        return answer(request)
     return request.data.to_function_approval_response(approved=number % 2 == 0)
 
 

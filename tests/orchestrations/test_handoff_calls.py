@@ -23,12 +23,14 @@ from perdure import (
     function_middleware,
     tool,
 )
-from perdure.orchestrations import HandoffBuilder
+from perdure.orchestrations import AgentRequestInfoResponse, HandoffBuilder
 from perdure.testing import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
+
+    from perdure import Workflow
 
 BACK = [ToolCall("handoff_to_triage"), ToolCall("handoff_to_billing")]
 BOTH = [ToolCall("handoff_to_billing"), ToolCall("handoff_to_tech")]
@@ -285,6 +287,26 @@ async def test_a_provider_that_keeps_the_conversation_is_told_what_became_of_the
     assert handed(result) == [("triage", "tech"), ("tech", "triage")]
     assert said(result)[-1] == "triage: Welcome back."
     assert [len(messages) for messages in keeper.shown] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("is_sent_back", [True, False])
+async def test_a_provider_that_keeps_the_conversation_is_told_it_too_when_a_person_looks(
+    tmp_path: Path, *, is_sent_back: bool
+) -> None:
+    keeper = Keeper([calling("handoff_to_tech", "1")], [Content.from_text("Well.")])
+
+    def build() -> Workflow:
+        _, made = agents({"tech": always(ToolCall("handoff_to_triage"))})
+        made[0] = Agent(keeper, name="triage")
+        builder = HandoffBuilder(participants=made, checkpoint_storage=SqliteCheckpointStorage(tmp_path / "runs.db"))
+        return builder.with_start_agent("triage").with_request_info(agents=["triage"]).build()
+
+    first = await build().run("Help.", run_id="r")
+    answer = AgentRequestInfoResponse.from_strings(["No."] if is_sent_back else [])
+    result = await build().run(run_id="r", responses={asked(first).request_id: answer})
+    assert asked(result).data.agent_response.text == "Well."
+    kinds = [content.type for message in keeper.shown[-1] for content in message.contents]
+    assert kinds == (["function_result", "text"] if is_sent_back else ["function_result"])
 
 
 @pytest.mark.parametrize("is_written_per_call", [True, False])

@@ -137,6 +137,11 @@ class AgentExecutor(Executor):
         if self.__live is not None and activation.common_scope() is None:
             activation.write(own, SESSION_KEY, self.__live.renewed(activation.idempotency_key))
 
+    @property
+    def tells_turns(self) -> bool:
+        """Whether what the agent says is an output at once. A subclass that says no yields it when it counts."""
+        return True
+
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
         """Take messages in, and answer if that is wanted."""
@@ -248,7 +253,7 @@ class AgentExecutor(Executor):
         told = cached if self.child_graph() is None else first_told(cached)
         if not told:
             logger.warning("agent %r is run without a message, which some models refuse", self.id)
-        turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx)
+        turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, is_told=self.tells_turns)
         response = await turn.taken(told)
         own = ctx.scope()
         conversation = [*own.get(_CONVERSATION, ()), *told, *without_questions(response.messages)]
@@ -260,7 +265,8 @@ class AgentExecutor(Executor):
             return ()
         if own.has(_CONVERSATION):
             own.delete(_CONVERSATION)
-        ctx.activation.output(response, is_told=not ctx.is_streaming())
+        if self.tells_turns:
+            ctx.activation.output(response, is_told=not ctx.is_streaming())
         return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)
 
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:

@@ -41,7 +41,7 @@ _KWARGS = ("function_invocation_kwargs", "client_kwargs")
 class AgentTurn:
     """Asks an agent once. `asked` is what the agent wants to know before it goes on.
 
-    `questions` are those of a workflow inside of the agent.
+    `questions` are those of a workflow inside of the agent. Who reads a stream is told the answer if `is_told`.
     """
 
     agent: SupportsAgentRun
@@ -49,6 +49,7 @@ class AgentTurn:
     session: Any
     live: LiveSession | None
     ctx: WorkflowContext[Any, Any]
+    is_told: bool = True
     asked: list[Content] = field(default_factory=list["Content"], init=False)
     questions: list[Request] = field(default_factory=list["Request"], init=False)
     _has_shown: bool = field(default=False, init=False)
@@ -134,7 +135,7 @@ class AgentTurn:
         asked = update.user_input_requests
         if asked:
             self.asked += asked
-        if asked or any(map(is_question, update.contents)):
+        if asked or not self.is_told or any(map(is_question, update.contents)):
             return
         self._has_shown = True
         rest = Shown.to(self._activation, self._activation.memo).rest_of(self._declared(update))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure import (
-    AgentExecutorRequest,
-    Executor,
-    Message,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    handler,
-)
+from perdure import Executor, Workflow, WorkflowBuilder
 from perdure.orchestrations.aggregators import Aggregating, AnswersTogether, aggregator_of
-from perdure.orchestrations.conversation import messages_of, some_messages_of
+from perdure.orchestrations.concurrent_dispatch import DispatchToAllParticipants
+from perdure.orchestrations.concurrent_end import (
+    AnswersIfThereAreSome,
+    ApprovalUnlessOver,
+    DispatchUnlessOver,
+    is_about_the_end,
+)
 from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.outputs import UNSET, IntermediateOutputFrom, OutputFrom, Outputs
 from perdure.orchestrations.participants import Named, Participant, checked_participants, name_of
-from perdure.orchestrations.request_info import NO_REVIEWS, Reviews, nodes_of
+from perdure.orchestrations.request_info import NO_REVIEWS, AgentApprovalExecutor, Reviews, nodes_of
+from perdure.orchestrations.termination import TerminationCondition, require_condition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,30 +27,6 @@ if TYPE_CHECKING:
 _SEVERAL = 2
 
 
-class DispatchToAllParticipants(Executor):
-    """Asks all participants the same."""
-
-    @handler
-    async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask what was asked."""
-        await ctx.send_message(request)
-
-    @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a text."""
-        await ctx.send_message(AgentExecutorRequest(messages_of(prompt)))
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a message."""
-        await ctx.send_message(AgentExecutorRequest(messages_of(message)))
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a conversation. Raises ValueError if it is empty."""
-        await ctx.send_message(AgentExecutorRequest(some_messages_of(messages)))
-
-
 class ConcurrentBuilder:
     """Participants side by side: `dispatcher`, then all at once, then `aggregator` when every one has answered.
 
@@ -59,6 +34,10 @@ class ConcurrentBuilder:
     The output is one `AgentResponse` with the last message of each, in the order of the participants, or what your own
     aggregator makes of the answers. `output_from` and `intermediate_output_from` name participants whose outputs are
     told as well. `max_iterations` limits the supersteps since the last input.
+
+    `termination_condition` is asked about the input and after each answer, with all that was said so far. If it is over
+    with the input, nobody is asked, and the output is what the aggregator makes of no answers. Once it is over, one
+    that a person sends back (`with_request_info`) does not speak again: its answer has no messages.
     """
 
     def __init__(
@@ -67,6 +46,7 @@ class ConcurrentBuilder:
         participants: Sequence[Participant],
         name: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
+        termination_condition: TerminationCondition | None = None,
         max_iterations: int | None = None,
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
@@ -80,6 +60,9 @@ class ConcurrentBuilder:
         self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._reviews = NO_REVIEWS
         self._aggregator: Executor | None = None
+        self._termination: TerminationCondition | None = None
+        if termination_condition is not None:
+            self.with_termination_condition(termination_condition)
 
     def with_aggregator(self, aggregator: Executor | Aggregating) -> ConcurrentBuilder:
         """Say who makes a whole of the answers: an executor, or a function `(results)` or `(results, ctx)`.
@@ -97,6 +80,12 @@ class ConcurrentBuilder:
         self._reviews = Reviews.of(agents)
         return self
 
+    def with_termination_condition(self, termination_condition: TerminationCondition) -> ConcurrentBuilder:
+        """Say when nobody is to speak any more. The same as `termination_condition=`."""
+        require_condition(termination_condition)
+        self._termination = termination_condition
+        return self
+
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> ConcurrentBuilder:
         """Say where checkpoints go. The same as `checkpoint_storage=`."""
         self._storage = checkpoint_storage
@@ -104,10 +93,14 @@ class ConcurrentBuilder:
 
     def build(self) -> Workflow:
         """Join the participants. Raises ValueError, WorkflowValidationError."""
-        dispatcher = DispatchToAllParticipants("dispatcher")
-        aggregator = self._aggregator or AnswersTogether("aggregator")
+        dispatcher, aggregator = self._ends()
         _, intermediates = self._outputs.names([name_of(each) for each in self._participants])
-        nodes = nodes_of(self._participants, reviews=self._reviews, drafts=intermediates)
+        nodes = nodes_of(
+            self._participants,
+            reviews=self._reviews,
+            drafts=intermediates,
+            reviewed_as=AgentApprovalExecutor if self._termination is None else ApprovalUnlessOver,
+        )
         outputs, intermediate_nodes = self._outputs.resolve(nodes, always=[aggregator])
         builder = WorkflowBuilder(
             name=self._name,
@@ -117,4 +110,16 @@ class ConcurrentBuilder:
             output_from=outputs,
             intermediate_output_from=intermediate_nodes,
         )
-        return builder.add_fan_out_edges(dispatcher, nodes).add_fan_in_edges(nodes, aggregator).build()
+        builder.add_fan_out_edges(dispatcher, nodes).add_fan_in_edges(nodes, aggregator)
+        if self._termination is not None:
+            builder.add_edge(dispatcher, aggregator, is_about_the_end)
+            for node in nodes:
+                builder.add_edge(node, dispatcher)
+        return builder.build()
+
+    def _ends(self) -> tuple[Executor, Executor]:
+        """Who asks the participants, and who makes a whole of their answers."""
+        if self._termination is None:
+            return DispatchToAllParticipants("dispatcher"), self._aggregator or AnswersTogether("aggregator")
+        aggregator = self._aggregator or AnswersIfThereAreSome("aggregator")
+        return DispatchUnlessOver("dispatcher", self._termination, aggregator.id), aggregator

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from perdure import Agent, WorkflowBuilder
 from perdure.orchestrations.handoff_executor import HandoffAgentExecutor
+from perdure.orchestrations.handoff_review import ReviewedHandoffAgentExecutor
 from perdure.orchestrations.handoff_tools import HandoffConfiguration
 from perdure.orchestrations.limits import checked_iterations, iterations
 from perdure.orchestrations.outputs import UNSET, Outputs
 from perdure.orchestrations.participants import checked_participants, name_of, one_of
+from perdure.orchestrations.request_info import NO_REVIEWS, Reviews
 from perdure.orchestrations.termination import require_condition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from perdure import CheckpointStorage, Workflow
     from perdure.orchestrations.outputs import IntermediateOutputFrom, OutputFrom
@@ -83,6 +86,7 @@ class HandoffBuilder:
         self._start: str | None = None
         self._autonomy = _Autonomy()
         self._returns_to_previous = True
+        self._reviews = NO_REVIEWS
         require_condition(termination_condition)
         self._condition = termination_condition
         if participants:
@@ -143,6 +147,11 @@ class HandoffBuilder:
         self._autonomy = _Autonomy(True, agents or (), prompts or {}, turn_limits or {})  # noqa: FBT003 - it is on
         return self
 
+    def with_request_info(self, *, agents: Sequence[Named] | None = None) -> Self:
+        """Ask a person after each turn of these agents, or of all, before the others hear of it or it hands over."""
+        self._reviews = Reviews.of(agents)
+        return self
+
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> Self:
         """Say where runs are kept."""
         self._storage = checkpoint_storage
@@ -161,7 +170,7 @@ class HandoffBuilder:
         if self._start is None:
             raise ValueError("nobody speaks first: name an agent with with_start_agent(...)")
         self._autonomy.require_participants(list(self._agents))
-        nodes = [self._node(name, agent) for name, agent in self._agents.items()]
+        nodes = self._nodes()
         outputs, intermediates = self._outputs.resolve(nodes, default=nodes)
         builder = WorkflowBuilder(
             name=self._name,
@@ -194,11 +203,22 @@ class HandoffBuilder:
             for target, each in chosen.items()
         ]
 
-    def _node(self, name: str, agent: Agent[Any]) -> HandoffAgentExecutor:
+    def _nodes(self) -> list[HandoffAgentExecutor]:
+        names = list(self._agents)
+        reviewed = self._reviews.among(list(self._agents.values()))
+        _, intermediates = self._outputs.names(names, default=names)
+        # Only drafts of those whose outputs are intermediate may be told: what others yield is final.
+        makers = {
+            name: functools.partial(ReviewedHandoffAgentExecutor, shows_drafts=name in intermediates)
+            for name in reviewed
+        }
+        return [self._node(name, agent, makers.get(name, HandoffAgentExecutor)) for name, agent in self._agents.items()]
+
+    def _node(self, name: str, agent: Agent[Any], make: Callable[..., HandoffAgentExecutor]) -> HandoffAgentExecutor:
         handoffs = self._handoffs(name)
         if not handoffs:
             logger.warning("agent %r can hand over to nobody; if it should, say so with add_handoff(...)", name)
-        return HandoffAgentExecutor(
+        return make(
             agent,
             handoffs,
             is_start_agent=name == self._start,

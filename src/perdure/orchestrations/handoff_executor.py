@@ -134,20 +134,33 @@ class HandoffAgentExecutor(AgentExecutor):
 
     @override
     async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
-        """Tell the others what the agent has said, and hand over, go on or ask the user."""
-        said = clean_conversation_for_handoff(answer.agent_response.messages)
-        self._note(said, ctx)
-        await self._tell_others(said, ctx)
+        """Take the turn as it is, unless the agent hands over to several at once."""
         targets = self._handoffs.made(answer.full_conversation)
         if len(targets) > 1:
+            await self._on_misstep(answer, ctx)
             return self._corrected(targets, answer, ctx)
-        _forget(_CORRECTIONS, ctx)
-        if targets:
-            await self._hand_over(targets[0], answer, ctx)
+        forget(_CORRECTIONS, ctx)
+        if targets and (unshown := self._unshown(answer)):
+            await self._tell_agent(unshown, ctx, should_respond=False)
+        return await self._on_turn(answer, targets[0] if targets else None, ctx)
+
+    async def _on_misstep(self, answer: AgentExecutorResponse, ctx: Context) -> None:
+        """What becomes of the words of an agent that hands over to several at once: the others hear them."""
+        await self._say(answer.agent_response, ctx)
+
+    async def _on_turn(self, answer: AgentExecutorResponse, target: str | None, ctx: Context) -> Sequence[Message]:
+        """What becomes of a turn: it counts. What is returned the agent is told next, and answers again."""
+        return await self._end_turn(answer.agent_response, target, ctx)
+
+    async def _end_turn(self, response: AgentResponse[Any], target: str | None, ctx: Context) -> Sequence[Message]:
+        """Tell the others what the agent has said, and hand over, go on or ask the user."""
+        await self._say(response, ctx)
+        if target is not None:
+            await self._hand_over(target, ctx)
             return ()
         if await self._is_over(ctx):
             return ()
-        return await self._go_on(answer, ctx)
+        return await self._go_on(response, ctx)
 
     async def _begin(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True) -> None:
         """Take what comes from outside, and tell it to the others."""
@@ -162,18 +175,25 @@ class HandoffAgentExecutor(AgentExecutor):
     async def _hear(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool) -> None:
         self._note(messages, ctx)
         speaks = should_respond and not await self._is_over(ctx)
-        await super().run(AgentExecutorRequest(list(messages), should_respond=speaks), ctx)
+        await self._tell_agent(messages, ctx, should_respond=speaks)
+
+    async def _tell_agent(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True) -> None:
+        """Tell the agent something, and nobody else; it answers if that is wanted."""
+        await super().run(AgentExecutorRequest(list(messages), should_respond=should_respond), ctx)
+
+    async def _say(self, response: AgentResponse[Any], ctx: Context) -> None:
+        said = clean_conversation_for_handoff(response.messages)
+        self._note(said, ctx)
+        await self._tell_others(said, ctx)
 
     async def _tell_others(self, messages: Sequence[Message], ctx: Context) -> None:
         if messages:
             await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False))
 
-    async def _hand_over(self, target: str, answer: AgentExecutorResponse, ctx: Context) -> None:
-        if unshown := self._unshown(answer):
-            await super().run(AgentExecutorRequest(unshown, should_respond=False), ctx)
+    async def _hand_over(self, target: str, ctx: Context) -> None:
         await ctx.send_message(AgentExecutorRequest([], should_respond=True), target)
         await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target)))
-        _forget(_TURNS, ctx)
+        forget(_TURNS, ctx)
 
     def _corrected(self, targets: Sequence[str], answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
         """What the agent is told that hands over to several at once: nobody knows whom it means."""
@@ -194,12 +214,12 @@ class HandoffAgentExecutor(AgentExecutor):
             return []
         return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
 
-    async def _go_on(self, answer: AgentExecutorResponse, ctx: Context) -> Sequence[Message]:
+    async def _go_on(self, response: AgentResponse[Any], ctx: Context) -> Sequence[Message]:
         own = ctx.scope()
         turns = own.get(_TURNS, 0)
         if turns >= self._turns_max:
-            _forget(_TURNS, ctx)
-            await ctx.request_info(HandoffAgentUserRequest(answer.agent_response), list[Message])
+            forget(_TURNS, ctx)
+            await ctx.request_info(HandoffAgentUserRequest(response), list[Message])
             return ()
         own.set(_TURNS, turns + 1)
         prompt = Message("user", [self._prompt])
@@ -219,6 +239,7 @@ class HandoffAgentExecutor(AgentExecutor):
         return self._condition is not None and await is_over(self._condition, self._said(ctx))
 
 
-def _forget(key: str, ctx: Context) -> None:
+def forget(key: str, ctx: Context) -> None:
+    """Forget a key of the executor's own state, if there is one."""
     if ctx.scope().has(key):
         ctx.scope().delete(key)

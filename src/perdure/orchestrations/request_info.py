@@ -57,6 +57,14 @@ class AgentRequestInfoResponse:
 register_type(AgentRequestInfoResponse, name="perdure:AgentRequestInfoResponse")
 
 
+@dataclass
+class TooLateResponse(AgentRequestInfoResponse):
+    """What a person says to an agent that may not speak any more: the turn does not pass, and there is no other."""
+
+
+register_type(TooLateResponse, name="perdure:TooLateResponse")
+
+
 class AgentRequestInfoExecutor(Executor):
     """Asks a person about each turn of the agent beside it, until one passes."""
 
@@ -74,15 +82,20 @@ class AgentRequestInfoExecutor(Executor):
         response: AgentRequestInfoResponse,
         ctx: WorkflowContext[AgentExecutorRequest, AgentExecutorResponse],
     ) -> None:
-        """Let the turn pass, or let the agent take another."""
+        """Let the turn pass, or let the agent take another. If that is too late, the agent has said nothing."""
         own = ctx.scope()
-        if response.messages:
+        is_too_late = isinstance(response, TooLateResponse)
+        if response.messages and not is_too_late:
             own.set(_BEFORE, Log(original_request.full_conversation))
             await ctx.send_message(AgentExecutorRequest(response.messages))
             return
         if own.has(_BEFORE):
             own.delete(_BEFORE)
-        await ctx.yield_output(original_request)
+        if is_too_late:
+            await ctx.send_message(AgentExecutorRequest(response.messages, should_respond=False))
+            await ctx.yield_output(AgentExecutorResponse(original_request.executor_id, AgentResponse(), []))
+        else:
+            await ctx.yield_output(original_request)
 
 
 class AgentApprovalExecutor(WorkflowExecutor):
@@ -126,7 +139,7 @@ class AgentApprovalExecutor(WorkflowExecutor):
         """An answer of a person. If the turn has passed with it, it has been sent on, and is an output too."""
         await super().process_propagated(request, response, ctx)
         for sent in ctx.get_sent_messages():
-            if isinstance(sent, AgentExecutorResponse):
+            if isinstance(sent, AgentExecutorResponse) and not isinstance(response, TooLateResponse):
                 await ctx.yield_output(sent.agent_response)
 
 
@@ -173,8 +186,12 @@ def nodes_of(
     reviews: Reviews = NO_REVIEWS,
     drafts: Collection[str] = (),
     context_mode: Literal["full", "last_agent"] | None = None,
+    reviewed_as: type[AgentApprovalExecutor] = AgentApprovalExecutor,
 ) -> list[Executor]:
-    """What participants become in a graph; executors stay what they are. `drafts` names those whose drafts are told."""
+    """What participants become in a graph; executors stay what they are. `drafts` names those whose drafts are told.
+
+    `reviewed_as` is what an agent becomes that a person is asked about.
+    """
     reviewed = reviews.among(participants)
 
     def node(participant: Participant) -> Executor:
@@ -182,7 +199,7 @@ def nodes_of(
             return participant
         name = name_of(participant)
         if name in reviewed:
-            return AgentApprovalExecutor(participant, context_mode, shows_drafts=name in drafts)
+            return reviewed_as(participant, context_mode, shows_drafts=name in drafts)
         return AgentExecutor(participant, context_mode=context_mode)
 
     return [node(participant) for participant in participants]
