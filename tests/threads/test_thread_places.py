@@ -12,14 +12,17 @@ from tests.threads.test_session_stores import said, texts
 
 from perdure import (
     FileCheckpointStorage,
+    InMemoryCheckpointStorage,
     SqliteCheckpointStorage,
     WorkflowBuilder,
     WorkflowContext,
     executor,
 )
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Commit, KeepFor, Manifest, NewRun, Retention
+from perdure.records import Commit, KeepFor, KeepLast, Manifest, NewRun, Retention
+from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
+from perdure.stores.sqlite import SqliteStore
 from perdure.threads import SessionStore, ThreadDamagedError
 from perdure.threads.names import TENANT, ThreadName
 from perdure.threads.turns import turn
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storages.base import StoreStorage
+    from perdure.stores.port import HostStore
 
 
 @executor
@@ -127,8 +131,31 @@ async def test_what_a_later_version_wrote_is_not_guessed_at() -> None:
 async def test_what_can_be_no_tenant_is_refused() -> None:
     with pytest.raises(WorkflowCheckpointException, match="control characters"):
         SessionStore(MemoryStore(), tenant="a\n")
-    with pytest.raises(WorkflowCheckpointException, match="take the view of"):
-        SessionStore(MemoryStore().tenant("ada"))
+    with pytest.raises(WorkflowCheckpointException, match="which stands for what perdure keeps beside runs"):
+        InMemoryCheckpointStorage().tenant(TENANT)
+
+
+async def test_the_view_of_a_tenant_has_the_sessions_of_that_tenant() -> None:
+    store = MemoryStore()
+    await SessionStore(store.tenant("ada")).append("s", "t", said("a"))
+    assert await texts(SessionStore(store).tenant("ada")) == ["a"]
+    assert await SessionStore(store).thread("s", "t") is None
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
+async def test_what_a_storage_forgets_of_runs_it_does_not_forget_of_threads(kind: str, tmp_path: Path) -> None:
+    forgetful = Retention(finished_runs=KeepFor(timedelta(0)), events=KeepLast(1))
+    stores: dict[str, HostStore] = {
+        "memory": MemoryStore(retention=forgetful),
+        "file": FileStore(tmp_path / "runs", retention=forgetful),
+        "sqlite": SqliteStore(tmp_path / "runs.db", retention=forgetful),
+    }
+    sessions = SessionStore(stores[kind])
+    for each in ("a", "b", "c"):
+        await sessions.append("s", "t", said(each))
+        await sessions.append("s", each, said(each))
+    assert await texts(sessions) == ["a", "b", "c"]
+    assert [thread.thread_id for thread in await sessions.threads("s")] == ["t", "a", "b", "c"]
 
 
 class TestTurns:

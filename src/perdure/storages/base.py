@@ -19,6 +19,7 @@ from perdure.storages.exports import exported, imported
 from perdure.storages.following import committed_events
 from perdure.storages.saving import carried_manifest, saved_manifest
 from perdure.storages.sizes import size_report
+from perdure.stores.ids import APART
 from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
@@ -223,6 +224,11 @@ class StoreStorage:
 
         It has the clock of this storage and reads the same types.
         """
+        if name.startswith(APART):
+            raise WorkflowCheckpointException(
+                f"the name of tenant {name!r} begins with {APART!r}, which stands for what perdure keeps beside runs; "
+                "choose another name"
+            )
         view = StoreStorage(
             self._host_store().tenant(name),
             allow_pickle=self.allow_pickle,

@@ -12,7 +12,7 @@ from perdure.stores.backend import Backend, OfOneTenant, PendingCommit, PendingR
 from perdure.stores.carrying import Claiming, Owed, carried_out
 from perdure.stores.forking import watch_forks
 from perdure.stores.grouping import GroupWriter
-from perdure.stores.ids import require_checkpoint_id, require_run_id, require_tenant
+from perdure.stores.ids import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.stores.reading import Reading
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class BackedStore(Reading[B]):
         """Does what may be the first of its tenant."""
         self._pause = pause
         self._tenant = ""
+        self._whole: BackedStore[B] | None = None
+        """Of the view of one tenant: what it is a view of."""
         self._group = GroupWriter(self._writer, self._write_all)
         self._is_collection_due = False
         self._collection: Future[int] | None = None
@@ -80,6 +82,8 @@ class BackedStore(Reading[B]):
 
     def tenant(self, name: str) -> BackedStore[B]:
         """What belongs to one tenant. There is no way from there to what belongs to another."""
+        if self._whole is not None and name.startswith(APART):
+            return self._whole.tenant(f"{name}:{self._tenant}")
         require_tenant(name)
         if self._tenant:
             raise WorkflowCheckpointException(
@@ -92,7 +96,7 @@ class BackedStore(Reading[B]):
             collector=OfOneTenant(self._collector, name),
             pause=self._pause,
         )
-        view._tenant, view._owed = name, self._owed
+        view._tenant, view._owed, view._whole = name, self._owed, self
         view._founder = OfOneTenant(self._doer, name, founds=True)
         return view
 

@@ -108,15 +108,21 @@ class FileBackend:
         if not founds and tenant not in self._tenants:
             with self._errors():
                 if not is_laid_out(self._disk, directory):
-                    return self._below(directory, EmptyDisk())
-        backend = self._tenants.pop(tenant, None) or self._below(directory, self._disk)
+                    return self._below(tenant, EmptyDisk())
+        backend = self._tenants.pop(tenant, None) or self._below(tenant, self._disk)
         self._tenants[tenant] = backend
         if len(self._tenants) > _REMEMBERED_TENANTS_MAX:
             self._tenants.popitem(last=False)
         return backend
 
-    def _below(self, directory: Path, disk: Disk) -> FileBackend:
-        return FileBackend(directory, retention=self._retention, clock=self._clock, disk=disk, owners=self._owners)
+    def _below(self, tenant: str, disk: Disk) -> FileBackend:
+        return FileBackend(
+            self._files.tenants / file_name(tenant),
+            retention=keep.of_tenant(self._retention, tenant),
+            clock=self._clock,
+            disk=disk,
+            owners=self._owners,
+        )
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
         with self._errors(), self._lock():

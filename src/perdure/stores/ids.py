@@ -14,6 +14,9 @@ RUN_ID_LENGTH_MAX = 200
 CHECKPOINT_ID_LENGTH_MAX = 220
 """A run id with "@" and a number behind it."""
 
+APART = "perdure:"
+"""How the names of tenants begin that hold what is kept beside runs: conversations, definitions."""
+
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _SAFE_IN_FILE_NAMES = "@+=,-_."
 _FILE_NAME_LENGTH_MAX = 180

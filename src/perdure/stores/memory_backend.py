@@ -55,7 +55,9 @@ class MemoryBackend:
     def of(self, tenant: str, *, founds: bool) -> MemoryBackend:
         if not tenant:
             return self
-        backend = self._tenants.get(tenant) or MemoryBackend(retention=self._retention, clock=self._clock)
+        backend = self._tenants.get(tenant) or MemoryBackend(
+            retention=keep.of_tenant(self._retention, tenant), clock=self._clock
+        )
         if founds:
             self._tenants[tenant] = backend
         return backend

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly
+from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention
+from perdure.stores.ids import APART
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from perdure.records import HeadStatus, Retention
+    from perdure.records import HeadStatus
 
 PRUNED_PER_COMMIT_MAX = 100
 """Checkpoints, and batches of events, that one commit forgets at most; the next one goes on."""
@@ -37,6 +38,11 @@ class Entry:
     settled: bool
     status: HeadStatus = "running"
     wake_at: str | None = None
+
+
+def of_tenant(retention: Retention, tenant: str) -> Retention:
+    """What may be forgotten of a tenant's. Where no runs are kept, a retention of runs has no say."""
+    return Retention(checkpoints=LatestOnly()) if tenant.startswith(APART) else retention
 
 
 def forgets(retention: Retention) -> bool:

@@ -63,7 +63,11 @@ class SqlBackend:
         found = self._tenants.get(tenant)
         if found is None:
             found = type(self)(
-                self._database, self._owners, retention=self._retention, clock=self._clock, tenant=tenant
+                self._database,
+                self._owners,
+                retention=keep.of_tenant(self._retention, tenant),
+                clock=self._clock,
+                tenant=tenant,
             )
             if len(self._tenants) == _TENANTS_MAX:
                 self._tenants.clear()
