@@ -155,7 +155,8 @@ class StepMismatchError(StepError):
         super().__init__(
             name,
             f"step {name!r} of executor {executor_id!r} was recorded with other arguments: its calls have changed "
-            "their order or their inputs since; give each call its own key=...",
+            "their order or their inputs since; let this run find them as they were, or begin it again from an "
+            "earlier checkpoint, and give each call its own key=... where the order may differ",
         )
 
 
@@ -280,12 +281,13 @@ class IncompatibleTypeError(WorkflowCheckpointException):
 class IncompatibleGraphError(WorkflowCheckpointException):
     """The graph changed in a way that the checkpoint can't follow; `report` says how."""
 
-    def __init__(self, *, checkpoint_id: str, report: object) -> None:
+    def __init__(self, *, checkpoint_id: str, report: object, remedy: str | None = None) -> None:
         self.checkpoint_id = checkpoint_id
         self.report = report
+        usual = "Rebuild the original graph, or declare the change with WorkflowBuilder(migrations=[...])"
         super().__init__(
             f"checkpoint {checkpoint_id!r} does not fit this workflow: the graph has changed.\n{report}\n"
-            "Rebuild the original graph, or declare the change with WorkflowBuilder(migrations=[...])"
+            f"{usual if remedy is None else remedy}"
         )
 
 
@@ -335,11 +337,13 @@ class RunBusyError(RunError):
 
 
 class RunExistsError(RunError, ValueError):
-    """The run id belongs to a run that began with another input, or that an imported one would replace."""
+    """The run id belongs to a run that began otherwise, or that an imported one would replace."""
 
-    def __init__(self, run_id: str, *, is_imported: bool = False) -> None:
+    def __init__(self, run_id: str, *, is_imported: bool = False, workflow_name: str | None = None) -> None:
         self.run_id = run_id
-        if is_imported:
+        if workflow_name is not None:
+            message = f"run {run_id!r} exists and is a run of workflow {workflow_name!r}; choose another run_id"
+        elif is_imported:
             message = f"run {run_id!r} exists here and was not exported; go on with it, or remove it before importing"
         else:
             message = (
@@ -477,7 +481,9 @@ class UnknownRequestError(RequestError):
 
     def __init__(self, request_id: str, *, pending: Sequence[str]) -> None:
         self.pending = tuple(pending)
-        known = f"pending are {', '.join(map(repr, self.pending))}" if self.pending else "no request is pending"
+        known = "no request is pending; run what asks it first, or name its run with run_id=..."
+        if self.pending:
+            known = f"pending are {', '.join(map(repr, self.pending))}; answer these, by their request_id"
         super().__init__(request_id, f"there is no request {request_id!r} to answer: {known}")
 
 
@@ -512,7 +518,10 @@ class AnswerTypeError(RequestError):
     def __init__(self, request_id: str, *, expected: str, got: str) -> None:
         self.expected = expected
         self.got = got
-        super().__init__(request_id, f"request {request_id!r} asks for {expected}, the answer is {got}")
+        super().__init__(
+            request_id,
+            f"request {request_id!r} asks for {expected}, the answer is {got}; answer again, with {expected}",
+        )
 
 
 class ApprovalMismatchError(RequestError):

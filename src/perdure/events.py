@@ -43,6 +43,15 @@ WorkflowEventType: TypeAlias = Literal[
     "group_chat",
     "handoff_sent",
     "magentic_orchestrator",
+    "workflow_started",
+    "workflow_completed",
+    "layer_started",
+    "layer_completed",
+    "agent_started",
+    "agent_completed",
+    "agent_skipped",
+    "edge_traversed",
+    "diagnostic",
 ]
 
 

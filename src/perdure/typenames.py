@@ -90,6 +90,13 @@ def _listed(expressions: Iterable[object], class_name: Callable[[type], str]) ->
     return ", ".join(_spelled(expression, class_name) for expression in expressions)
 
 
+def with_article(name: str) -> str:
+    """The name of a type in a sentence: `a str`, `an int`, `None`."""
+    if name == "None":
+        return name
+    return f"an {name}" if name[:1].lower() in {"a", "e", "i", "o"} else f"a {name}"
+
+
 def type_of(value: object) -> str:
     """The type of a value, for messages."""
     return describe(type(value))

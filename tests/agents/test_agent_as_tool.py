@@ -43,6 +43,16 @@ async def test_an_agent_is_given_a_task_and_its_answer_is_the_result() -> None:
     assert response.text == "done"
 
 
+async def test_an_agent_that_may_be_called_only_with_permission_is_told_its_task_and_not_the_permission() -> None:
+    agent = chief(Agent(Model(), name="expert").as_tool(approval_mode="always_require"))
+    session = agent.create_session()
+    asked = await agent.run("go", session=session)
+    [request] = asked.user_input_requests
+    response = await agent.run(Message("user", [request.to_function_approval_response(approved=True)]), session=session)
+    assert result_of(response) == "user: think"
+    assert response.text == "done"
+
+
 async def test_the_pieces_of_an_inner_agent_are_told_to_who_wants_them() -> None:
     told: list[str] = []
 

@@ -1,6 +1,6 @@
-"""A functional workflow for the resume suite: parallel branches, a step that asks, a question, a nap. Run as a script.
+"""A functional workflow for the resume suite: parallel branches, a step that asks, another workflow, a question, a nap.
 
-Each call of a step is an effect, counted outside. It has come back when the function has its result.
+Run as a script. Each call of a step is an effect, counted outside. It has come back when the function has its result.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ FEW = 3
 
 
 @step
-async def fetch(number: int) -> str:
-    """Asynchronous work; the later ones are the faster."""
+async def fetch(number: int, ctx: RunContext) -> str:
+    """Asynchronous work; the later ones are the faster. All of them set one thing in the state."""
     for _ in range(FEW - number):
         await asyncio.sleep(0)
     effect(f"fetch {number}")
+    ctx.set_state("fetched", sorted({number, *ctx.get_state("fetched", [])}))
     return f"page {number}"
 
 
@@ -52,6 +53,21 @@ async def publish(text: str) -> str:
     return f"published {text}"
 
 
+@step
+async def sketch(topic: str) -> str:
+    """Work of a workflow inside."""
+    effect("sketch")
+    return f"a sketch of {topic}"
+
+
+@workflow
+async def studio(topic: str, ctx: RunContext) -> str:
+    """A workflow that is run inside of another."""
+    found = await sketch(topic)
+    returned("sketch")
+    return f"{found}, {await ctx.request_info({'sketch': found}, str)}"
+
+
 async def read(number: int) -> tuple[str, int]:
     """One of several branches."""
     page = await fetch(number)
@@ -67,11 +83,12 @@ async def magazine(topic: str, ctx: RunContext) -> str:
     read_so_far = await asyncio.gather(*(read(number) for number in range(FEW)))
     await review([page for page, _ in read_so_far])
     returned("review")
+    (cover,) = (await studio.run(topic)).get_outputs()
     title = await ctx.request_info(f"a title for {topic}?", str)
     await ctx.sleep(0.01)
-    done = await publish(f"{title}: {sum(length for _, length in read_so_far)}")
+    done = await publish(f"{title}: {sum(length for _, length in read_so_far)}, {cover}")
     returned("publish")
-    return f"{done}, {ctx.get_state('verdict')}"
+    return f"{done}, {ctx.get_state('verdict')}, {ctx.get_state('fetched')}"
 
 
 def build() -> Workflow:

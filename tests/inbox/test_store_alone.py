@@ -101,8 +101,8 @@ async def test_data_that_the_schema_does_not_allow_is_refused_with_the_reason(
         await office(storage, Offer).run(["q"], run_id="r")
         wrong = json.dumps({"q": {"item": "tea", "price": 5}})
         assert stranger(storage, "respond", "r", wrong, "ann") == (
-            "AnswerTypeError: request 'q' asks for a Offer, the answer is {'item': 'tea', 'price': 5}, "
-            "which does not fit: at $.price: 5 is not of type 'string'"
+            "AnswerTypeError: request 'q' asks for an Offer, the answer is {'item': 'tea', 'price': 5}, "
+            "which does not fit: at $.price: 5 is not of type 'string'; answer again, with an Offer"
         )
         assert await storage.store.inbox("r") == []
 
@@ -115,7 +115,7 @@ async def test_an_answer_that_passes_the_schema_but_can_not_be_made_the_type_ope
         await storage.respond("r", {"q": answer}, by="ann")
         result = await office(storage, Offer).run(run_id="r")
         assert result.get_final_state() is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
-        assert warnings(result)[0].startswith("the answer of ann does not fit: request 'q' asks for a Offer")
+        assert warnings(result)[0].startswith("the answer of ann does not fit: request 'q' asks for an Offer")
     (request,) = await storage.requests("r")
     assert ["'dear' is no decimal number" in reason for reason in request.refusals] == [True, False]
     assert "nobody pays to sell" in request.refusals[1]

@@ -99,7 +99,7 @@ WRONG = [
         UnknownRequestError,
         "no request 'about-time' to answer: pending are 'about-a', 'about-b'",
     ),
-    ({"about-a": 7}, AnswerTypeError, "request 'about-a' asks for a str, the answer is a int"),
+    ({"about-a": 7}, AnswerTypeError, "request 'about-a' asks for a str, the answer is an int"),
     ({"about-a": "fine", "about-b": None}, AnswerTypeError, "'about-b'"),
     ({"about-a": "fine", "about-c": "again"}, AlreadyAnsweredError, "request 'about-c' of run"),
 ]

@@ -11,6 +11,7 @@ from perdure import (
     WorkflowContext,
     WorkflowEvent,
     WorkflowEventSource,
+    WorkflowExecutor,
     WorkflowRunState,
     handler,
     response_handler,
@@ -26,6 +27,20 @@ async def test_the_first_input_comes_from_outside() -> None:
 
     await WorkflowBuilder(start_executor=node("a", look)).build().run(1)
     assert seen == [(["internal:a"], "internal:a", None)]
+
+
+async def test_a_handler_knows_its_run_and_inside_of_a_sub_workflow_the_way_to_it() -> None:
+    seen: list[str] = []
+
+    async def look(message: Any, ctx: Context) -> None:
+        seen.append(ctx.run_id)
+        await ctx.send_message(message)
+
+    inner = WorkflowBuilder(start_executor=node("in", look)).build()
+    a, sub = node("a", look), WorkflowExecutor(inner, id="sub")
+    workflow = WorkflowBuilder(start_executor=a).add_edge(a, sub).build()
+    await workflow.run(1, run_id="r7")
+    assert seen == ["r7", "r7/sub"]
 
 
 async def test_a_message_comes_from_its_sender() -> None:

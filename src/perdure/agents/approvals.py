@@ -30,6 +30,8 @@ class Decision:
     call: Content
     answers: tuple[Content, ...] = ()
     is_approved: bool = True
+    is_for_tool: bool = False
+    """Whether the tool has asked, and not somebody whether it may be called."""
 
     def rejection(self) -> Content:
         """What the model is told of a call that may not be made."""
@@ -116,7 +118,8 @@ def _decision(group: Sequence[Asked], given: Sequence[Content]) -> Decision:
     if not first.is_of_a_tool:
         return Decision(first.makes, tuple(given), all(answer.approved is True for answer in given))
     # A tool that has asked is told the answers, whatever they are.
-    return Decision(first.makes, tuple([asked.to_tool(answer) for asked, answer in zip(group, given, strict=True)]))
+    answers = tuple([asked.to_tool(answer) for asked, answer in zip(group, given, strict=True)])
+    return Decision(first.makes, answers, is_for_tool=True)
 
 
 class _Conversation:

@@ -127,7 +127,8 @@ class ToolRun:
             {"call_id": self.call.call_id},
             kwargs=self._kwargs(session),
             tools=self.caller.tools,
-            answers=self.decision.answers,
+            # Permission to call a tool is no answer to what it has asked.
+            answers=self.decision.answers if self.decision.is_for_tool else (),
             idempotency_key=step_key() if is_inside_step() else SystemClock().new_id(),
         )
         if len(self.decision.answers) == 1:

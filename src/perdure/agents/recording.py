@@ -51,7 +51,9 @@ class Turn:
 
     def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
         if self.activation is not None:
-            self.key = f"{self.name}~{_digest(told, traits)}"
+            # Of tasks that a function has side by side, each has turns of its own.
+            branch = self.activation.branch
+            self.key = f"{self.name}~{_digest(told, traits, *([[branch]] if branch else []))}"
             self._turns = self.activation.numbering(f"turn of {self.key}")
             self.number = self._turns.take()
 

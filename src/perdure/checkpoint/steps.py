@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.documents import document, loads, piece, plain
@@ -46,8 +46,18 @@ class StepDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class RaisedRecord:
+    """An error that a step has raised and that was caught: the name of its type, and what it was made of."""
+
+    type: str
+    args: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
+
+    Of one that raised and was gone on past, `raised` says with what, for each call that did.
 
     `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent. One
     that has begun says with which idempotency key, and which request asks what became of it if it is interrupted: a
@@ -62,6 +72,7 @@ class StepRecord:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     key: str | None = None
     request_id: str | None = None
+    raised: tuple[RaisedRecord, ...] = ()
 
     def encoded(self) -> Encoded:
         """The record as bytes."""
@@ -74,6 +85,8 @@ class StepRecord:
             members["open"] = plain(value=True)
             members["key"] = plain(self.key)
             members["request"] = plain(self.request_id)
+        elif self.raised:
+            members["raised"] = plain([[each.type, *each.args] for each in self.raised])
         return document(members)
 
     @classmethod
@@ -91,6 +104,7 @@ class StepRecord:
                 tree.get("spent", {}),
                 tree.get("key"),
                 tree.get("request"),
+                tuple(RaisedRecord(type_, tuple(args)) for type_, *args in tree.get("raised", ())),
             )
         except KeyError as error:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
@@ -120,24 +134,29 @@ class TriesRecord:
 
 @dataclass(frozen=True, slots=True)
 class AskedRecord:
-    """What was asked at some place: the request, what tells the question from others, and what was to be approved."""
+    """What was asked at some place: the request, what tells the question from others, and what was to be approved.
+
+    `wants` is the type of the answer, `reads` tells the function that asked from what it was changed into.
+    """
 
     request_id: str
     digest: str | None = None
     approves: str | None = None
+    wants: str | None = None
+    reads: str | None = None
 
     def encoded(self) -> Encoded:
         """The record as bytes."""
-        return plain([self.request_id, self.digest, self.approves])
+        return plain([self.request_id, self.digest, self.approves, self.wants, self.reads])
 
     @classmethod
     def of(cls, kept: Kept) -> AskedRecord:
         """The record of a question. Raises CheckpointDamagedError."""
         try:
-            request_id, digest_, approves = _tree(kept)
+            request_id, digest_, approves, *more = _tree(kept)
+            return cls(request_id, digest_, approves, *more)
         except (TypeError, ValueError) as fault:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path}: {fault}") from fault
-        return cls(request_id, digest_, approves)
 
 
 def moment_in(kept: Kept) -> Moment:
@@ -157,6 +176,19 @@ def label_in(kept: Kept) -> str | None:
     """The short text that a record holds; None if it holds something else."""
     label = _tree(kept)
     return label if isinstance(label, str) else None
+
+
+def counts_record(counts: Mapping[str, int]) -> Encoded:
+    """How often things were told, by name, as a record."""
+    return plain(dict(counts))
+
+
+def counts_in(kept: Kept) -> Mapping[str, int]:
+    """How often things were told. Raises CheckpointDamagedError."""
+    counts = _tree(kept)
+    if not isinstance(counts, dict):
+        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} counts nothing")
+    return cast("dict[str, int]", counts)
 
 
 def _tree(kept: Kept) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from perdure.agents.agent import BaseAgent
@@ -9,13 +11,14 @@ from perdure.agents.content import Content
 from perdure.agents.messages import Message, messages_of
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate
 from perdure.events import WorkflowEvent
+from perdure.functional.nested import names_a_run
 from perdure.graph.current import current_activation
 from perdure.streams import ResponseStream
 from perdure.workflows.agent_requests import REQUEST_INFO_FUNCTION_NAME, answered_ids, plain
 from perdure.workflows.agent_telling import Teller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
 
     from perdure.agents.providers import ContextProvider
     from perdure.agents.sessions import AgentSession
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from perdure.storages.protocol import CheckpointStorage
     from perdure.workflows.result import WorkflowRunResult
 
+logger = logging.getLogger(__name__)
+
+_ANSWERS = frozenset({"function_result", "function_approval_response"})
+
 
 class FunctionalWorkflowAgent(BaseAgent):
     """A functional workflow as an agent: what it is told is the message of a run, and what that gives is the answer.
@@ -31,9 +38,12 @@ class FunctionalWorkflowAgent(BaseAgent):
     What the function asks is told as requests for an approval, and `pending_requests` has it by id. It is answered
     with `run(responses={request_id: ...})`, or with a message that holds the answers as contents.
 
-    In a handler of another workflow its function is part of that run, unless it has a storage of its own: steps are
-    recorded there, and what it asks are requests of the executor around it.
+    In a handler of another workflow its function is part of that run, unless it is given a `run_id`: steps are recorded
+    there, and what it asks are requests of the executor around it. A storage of its own is for runs of its own.
     """
+
+    records_itself: ClassVar[bool] = True
+    """In a workflow, what it does is recorded as it is done: the executor around it need not record it as a whole."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
@@ -113,40 +123,60 @@ class FunctionalWorkflowAgent(BaseAgent):
         message alone, and what it keeps is in the state of its run.
         """
         del session
-        if responses is None and messages is not None:
-            found = self._answers_in(messages)
-            messages, responses = (None, found) if found else (messages, None)
-        activation = current_activation()
-        if activation is not None and responses is None and not self._has_runs_of_its_own(options):
-            inside = self._inside(messages, activation)
+        is_named = names_a_run(options)
+        activation = None if responses is not None or is_named else current_activation()
+        if activation is not None:
+            inside = self._inside(messages, activation, options)
             return ResponseStream(_told(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside
+        if responses is None and messages is not None:
+            found = self._answers_in(messages, is_named=is_named)
+            messages, responses = (None, found) if found else (messages, None)
         if not stream:
             return self._answered(
                 cast("Awaitable[WorkflowRunResult]", self._workflow.run(messages, responses=responses, **options))
             )
         events = self._workflow.run(messages, stream=True, responses=responses, **options)
-        return ResponseStream(self._pieces(events), finalizer=AgentResponse[Any].from_updates)
+        # No generator: one that is dropped holds the stream until the loop closes it, and the next call is in its way.
+        return events.flat_map(partial(self._pieces, self._teller()), AgentResponse[Any].from_updates)
 
-    def _has_runs_of_its_own(self, options: Mapping[str, Any]) -> bool:
-        given = (options.get("checkpoint_storage"), options.get("checkpoint_id"), options.get("run_id"))
-        return self._workflow.checkpoint_storage is not None or any(each is not None for each in given)
-
-    async def _inside(self, message: Any, activation: ActivationPort) -> AgentResponse[Any]:
+    def _inside(
+        self, message: Any, activation: ActivationPort, options: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, AgentResponse[Any]]:
         """The answer as part of the run around it, which keeps what is done and asked here."""
-        result = await self._workflow.node.inside(message, activation)
+        kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
+        return self._whole(self._workflow.nested(message, activation, options, kwargs))
+
+    async def _whole(self, returned: Awaitable[Any]) -> AgentResponse[Any]:
+        result = await returned
         told = [] if result is None else [WorkflowEvent("output", result, executor_id=self._workflow.name)]
         return self._teller().whole(told)
 
-    def _answers_in(self, messages: Any) -> dict[str, Any]:
-        """The answers in messages, by request; nothing if they hold something else."""
+    def _answers_in(self, messages: Any, *, is_named: bool) -> dict[str, Any]:
+        """The answers in messages, by request; nothing if they are a message for the function.
+
+        A conversation may stand before them, and a text beside them. Which of them are meant is known of what this
+        agent has asked; of a run that is named, by their being said last.
+        """
         given = cast("list[object]", messages if isinstance(messages, list | tuple) else [messages])
-        if not given or not all(isinstance(each, Message | Content) for each in given):
+        if not all(isinstance(each, str | Message | Content) for each in given):
             return {}
-        said = messages_of(cast("list[Message | Content]", given))
-        if not answered_ids(said):
-            return {}
+        said = messages_of(cast("list[str | Message | Content]", given))
+        if answered_ids(said):
+            return self._answers(said)
+        meant = [message for message in said if any(id_ in self._pending for id_ in self._answers([message]))]
+        meant = meant or (said[-1:] if is_named else [])
+        found = self._answers(meant)
+        if found and not answered_ids(meant):
+            logger.warning(
+                "agent %r takes the answers to %s; what else is said beside them is not given to the function",
+                self.name,
+                ", ".join(found),
+            )
+        return found
+
+    def _answers(self, said: Sequence[Message]) -> dict[str, Any]:
         contents = (content for message in said for content in message.contents)
-        return dict(self._answer(content) for content in contents)
+        return dict(self._answer(content) for content in contents if content.type in _ANSWERS)
 
     def _answer(self, content: Content) -> tuple[str, Any]:
         if content.type == "function_result":
@@ -164,19 +194,19 @@ class FunctionalWorkflowAgent(BaseAgent):
             response.messages.append(Message("assistant", asked, author_name=self.name))
         return response
 
-    async def _pieces(self, events: ResponseStream[WorkflowEvent[Any], Any]) -> AsyncGenerator[AgentResponseUpdate]:
-        self._pending = {}
-        teller = self._teller()
-        try:
-            async for event in events:
-                if event.type == "output":
-                    for update in teller.pieces(event):
-                        yield update
-                elif event.type == "request_info":
-                    contents = [self._request(event)]
-                    yield AgentResponseUpdate(contents=contents, role="assistant", author_name=self.name)
-        finally:
-            await events.aclose()
+    def _pieces(self, teller: Teller, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
+        """What is told of an event of the workflow."""
+        match event.type:
+            case "started":
+                self._pending = {}
+            case "output":
+                return teller.pieces(event)
+            case "request_info":
+                contents = [self._request(event)]
+                return [AgentResponseUpdate(contents=contents, role="assistant", author_name=self.name)]
+            case _:
+                pass
+        return ()
 
     def _request(self, event: WorkflowEvent[Any]) -> Content:
         """What the function asks, as a request for an approval."""

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.functional.board import Board
 from perdure.functional.branches import branch_place
 from perdure.graph.current import current_activation
 from perdure.graph.port import ABSENT, Place, Terms
+from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.kwargs import GLOBAL_KWARGS_KEY
 from perdure.runtime.staging import RUN_KWARGS_KEY
 
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
-    from perdure.graph.context import State, WorkflowContext
+    from perdure.functional.board import Store
+    from perdure.graph.context import WorkflowContext
     from perdure.graph.port import ActivationPort
 
 _current: ContextVar[RunContext | None] = ContextVar("perdure_run_context", default=None)
-_written: ContextVar[dict[str, Any] | None] = ContextVar("perdure_written_in_step", default=None)
 
 
 class RunContext:
@@ -30,10 +32,18 @@ class RunContext:
     It is given to a parameter of this type, or called `ctx`; `get_run_context()` finds it elsewhere.
     """
 
-    def __init__(self, context: WorkflowContext[Any, Any], *, workflow_name: str, state: State | None = None) -> None:
+    def __init__(
+        self,
+        context: WorkflowContext[Any, Any],
+        *,
+        workflow_name: str,
+        store: Store | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         self._context = context
         self._workflow_name = workflow_name
-        self._state = context.state if state is None else state
+        self._kwargs = kwargs or {}
+        self.board = Board(context.state if store is None else store, has_past=_has_past(context.activation))
 
     @property
     def activation(self) -> ActivationPort:
@@ -73,16 +83,16 @@ class RunContext:
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """A value of the run's state."""
-        return self._state.get(key, default)
+        return self.board.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Keep a value in the run's state. What a step sets is kept with its record. Raises ValueError."""
+        """Keep a value in the run's state. What a step sets is kept with its record, and lost if it fails.
+
+        Raises ValueError.
+        """
         if key.startswith("_"):
             raise ValueError(f"state key {key!r} begins with '_', which is for the engine; choose another name")
-        self._state.set(key, value)
-        written = _written.get()
-        if written is not None:
-            written[key] = value
+        self.board.set(key, value)
 
     def is_streaming(self) -> bool:
         """Whether the caller reads a stream."""
@@ -92,7 +102,7 @@ class RunContext:
     def kwargs(self) -> Mapping[str, Any]:
         """The further keywords that the run was given."""
         kept = self._context.get_state(RUN_KWARGS_KEY, {}).get("function_invocation_kwargs", {})
-        return {**kept.get(GLOBAL_KWARGS_KEY, {}), **kept.get(self._workflow_name, {})}
+        return {**kept.get(GLOBAL_KWARGS_KEY, {}), **kept.get(self._workflow_name, {}), **self._kwargs}
 
     @property
     def idempotency_key(self) -> str:
@@ -102,6 +112,15 @@ class RunContext:
     def spend(self, **amounts: float) -> None:
         """Count what was spent, by name, against the budget of the run."""
         self._context.spend(**amounts)
+
+
+def _has_past(activation: ActivationPort) -> bool:
+    """Whether steps were done here when the handler was entered before."""
+    if not isinstance(activation, ActivationRecorder):
+        return True
+    around, home = activation.around, activation.home
+    again = activation.activation.delivery.home is not None
+    return bool(around.held(home)) or any(True for _ in around.journal.steps_before(home, is_entered_again=again))
 
 
 def get_run_context() -> RunContext | None:
@@ -118,14 +137,3 @@ def running(context: RunContext) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-@contextmanager
-def writing() -> Generator[dict[str, Any]]:
-    """What is set in the state meanwhile."""
-    written: dict[str, Any] = {}
-    token = _written.set(written)
-    try:
-        yield written
-    finally:
-        _written.reset(token)

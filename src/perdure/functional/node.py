@@ -9,7 +9,7 @@ import textwrap
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.steps import label_in, label_record
+from perdure.functional.board import OwnStore
 from perdure.functional.branches import branch_place, trunk
 from perdure.functional.context import RunContext, running
 from perdure.functional.parameters import Parameters, hints_of
@@ -17,12 +17,13 @@ from perdure.functional.steps import StepWrapper
 from perdure.graph.context import WorkflowContext
 from perdure.graph.executor import Dispatch, Executor, Route, rewire
 from perdure.graph.handlers import HandlerTypes, split_types
-from perdure.graph.port import StepCall
+from perdure.graph.port import Scope, StepCall
 from perdure.runtime.activation import ActivationRecorder
+from perdure.runtime.reading import compared
 from perdure.types import contains_typevar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from perdure.annotations import Namespace
     from perdure.graph.port import ActivationPort
@@ -39,6 +40,11 @@ class FunctionNode(Executor):
             raise ValueError(
                 f"workflow function {id!r} takes {', '.join(parameters.plain)}: it is given one message, beside its "
                 "RunContext; put all it needs into one object"
+            )
+        if parameters.by_keyword_alone:
+            raise ValueError(
+                f"workflow function {id!r} takes its message {parameters.by_keyword_alone[0]!r} by keyword alone, and "
+                "is given it as the first argument; take the * out of its parameters"
             )
         self.func = func
         self.parameters = parameters
@@ -78,30 +84,32 @@ class FunctionNode(Executor):
         with running(context), trunk():
             return await self.func(*positional, **keywords)
 
-    def inside(self, message: Any, activation: ActivationPort) -> Coroutine[Any, Any, Any]:
+    def inside(
+        self, message: Any, activation: ActivationPort, *, kwargs: Mapping[str, Any] | None = None
+    ) -> Coroutine[Any, Any, Any]:
         """What the function returns, as part of a handler of another workflow: its steps and questions are that one's.
 
-        It is a step, so that what it counts is its own.
+        It is a step, so that what it counts is its own. Its state is needed no longer than it runs: it is entered again
+        from the top, and what its steps had set is in their records.
         """
 
         async def work(given: Any) -> Any:
             ctx: WorkflowContext[Any, Any] = WorkflowContext(activation)
-            state = ctx.scope(f"workflow {self.id}")
-            return await self.called(given, RunContext(ctx, workflow_name=self.id, state=state))
+            context = RunContext(ctx, workflow_name=self.id, store=OwnStore(), kwargs=kwargs)
+            return await self.called(given, context)
 
         work.__annotations__ = self.gives
-        return activation.step(StepCall(f"workflow {self.id}", work, (message,), branch_place(f"workflow {self.id}")))
+        name = f"workflow {self.id}"
+        scope = Scope(_digest(self.func))
+        return activation.step(StepCall(name, work, (message,), branch_place(name), scope=scope))
 
     def _compare(self, activation: ActivationRecorder) -> None:
         """Note how the function reads; tell if it read otherwise when it was entered first."""
-        key = f"{activation.home}/function"
-        found, now = activation.around.journal.find(key), _digest(self.func)
-        if found is None and now is not None:
-            activation.around.journal.note(key, lambda: label_record(now))
-        elif found is not None and label_in(found) != now:
+        activation.reading = compared(activation.around, activation.home, _digest(self.func))
+        if activation.reading.is_edited:
             activation.warn(
                 f"the function of workflow {self.id!r} was changed since this run entered it: steps that it calls by "
-                "the same names and in the same order return what was recorded, others are run"
+                "the same names and with the same arguments return what was recorded, others are run"
             )
 
 

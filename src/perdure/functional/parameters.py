@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,25 @@ class Parameters:
         ]
 
     @property
+    def by_keyword_alone(self) -> list[str]:
+        """Those of them that can't be given by position."""
+        return [name for name in self.plain if self.signature.parameters[name].kind is Parameter.KEYWORD_ONLY]
+
+    @property
     def takes_any_keyword(self) -> bool:
         """Whether there is a `**` parameter."""
         return any(each.kind is Parameter.VAR_KEYWORD for each in self.signature.parameters.values())
+
+    def require_fitting(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: str) -> None:
+        """Raise TypeError for arguments that don't fit, the context not among them."""
+        try:
+            (self.signature if self.context in kwargs else self._without_context).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{owner}: {error}") from None
+
+    @cached_property
+    def _without_context(self) -> Signature:
+        return Signature([each for name, each in self.signature.parameters.items() if name != self.context])
 
     def with_context(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: Any
@@ -61,8 +78,7 @@ class Parameters:
         """The arguments of a call, and the context where it belongs. Raises TypeError for arguments that don't fit."""
         if self.context is None or self.context in kwargs:
             return args, dict(kwargs)
-        others = [each for name, each in self.signature.parameters.items() if name != self.context]
-        bound = Signature(others).bind(*args, **kwargs).arguments
+        bound = self._without_context.bind(*args, **kwargs).arguments
         whole = inspect.BoundArguments(self.signature, {})
         for name in self.signature.parameters:
             if name == self.context:

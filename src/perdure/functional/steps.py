@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from perdure.annotations import namespace_here
 from perdure.checkpoint.trust import register_type
-from perdure.events import WorkflowErrorDetails, WorkflowEvent
-from perdure.functional.branches import branch_place, trunk
-from perdure.functional.context import RunContext, get_run_context, writing
+from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
+from perdure.functional.board import writing
+from perdure.functional.branches import branch_place
+from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.parameters import Parameters, hints_of
 from perdure.graph.policy import policy_of
 from perdure.graph.port import StepCall
+from perdure.runtime.flight import is_async, step_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
     from datetime import timedelta
 
     from perdure.annotations import Namespace
+    from perdure.functional.board import Rank, Writer
     from perdure.graph.policy import Retry
     from perdure.graph.port import IfInterrupted
 
@@ -35,6 +39,8 @@ class StepOutcome:
 
     result: Any
     state: dict[str, Any] = field(default_factory=dict[str, Any])
+    ranks: dict[str, Any] = field(default_factory=dict[str, Any])
+    """By key: in which order with others it was set."""
 
 
 class StepWrapper(Generic[R]):
@@ -59,7 +65,7 @@ class StepWrapper(Generic[R]):
         namespace = _namespace if _namespace is not None else namespace_here(1)
         self.name: str = name or getattr(func, "__name__", type(func).__name__)
         self._func = func
-        self._is_async = inspect.iscoroutinefunction(func)
+        self._is_async = is_async(func)
         self._key = key
         self._policy = policy_of(retry=retry, timeout=timeout, on_error=None)
         self._if_interrupted: IfInterrupted = if_interrupted
@@ -73,8 +79,11 @@ class StepWrapper(Generic[R]):
         context = get_run_context()
         if context is None:
             return self._plain(args, kwargs)
-        key = branch_place(self.name) if self._key is None else self._key(*args, **kwargs)
-        attempt = _Attempt(self._func, self._parameters, context, self.name, (args, kwargs), asyncio.get_running_loop())
+        self._require_fitting(args, kwargs)
+        loop = self._loop()
+        key = branch_place(self.name) if self._key is None else self._known_by(self._key(*args, **kwargs))
+        writer = context.board.called(self.name)
+        attempt = _Attempt(self._func, self._parameters, context, writer, (args, kwargs), loop)
         work = _as_work(attempt.call if self._is_async else attempt.call_in_thread, self._gives)
         call = StepCall(
             self.name,
@@ -84,8 +93,32 @@ class StepWrapper(Generic[R]):
             self._policy.retry,
             self._policy.timeout,
             self._if_interrupted,
+            moves=True,
         )
         return self._followed(attempt, context.activation.step(call))
+
+    def _require_fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = f"step {self.name!r}"
+        if self._parameters.context is not None and any(isinstance(each, RunContext) for each in args):
+            raise TypeError(f"{name} is given its context by itself: leave out its RunContext where you call it")
+        self._parameters.require_fitting(args, kwargs, name)
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                f"step {self.name!r} is called in a thread, where no step can be begun: call it in the function of the "
+                "workflow, or make the step that calls it async"
+            ) from None
+
+    def _known_by(self, key: object) -> str:
+        if not isinstance(key, str) or not key or key.startswith(" "):
+            raise ValueError(
+                f"step {self.name!r}: a key is a str that is not empty and begins with no space, not {key!r}; let the "
+                "function that is given as key=... return one"
+            )
+        return key
 
     async def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         if self._is_async:
@@ -97,15 +130,14 @@ class StepWrapper(Generic[R]):
         """The result, and what there is to tell of it. What it set in the state is set, whoever has done it."""
         try:
             outcome = await step
-        except Exception as error:
-            details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
-            attempt.tell(WorkflowEvent.executor_failed(self.name, details))
+        except BaseException as error:
+            attempt.withdraw()
+            if isinstance(error, Exception):
+                details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
+                attempt.tell(WorkflowEvent.executor_failed(self.name, details))
             raise
-        result = outcome
-        if isinstance(outcome, StepOutcome):
-            result = outcome.result
-            for key, value in outcome.state.items():
-                attempt.context.set_state(key, value)
+        result = outcome.result if isinstance(outcome, StepOutcome) else outcome
+        attempt.restore(outcome if isinstance(outcome, StepOutcome) else StepOutcome(outcome))
         made = WorkflowEvent.executor_completed if attempt.is_made else WorkflowEvent.executor_bypassed
         attempt.tell(made(self.name, result))
         return result
@@ -118,39 +150,82 @@ class _Attempt:
     func: Callable[..., Any]
     parameters: Parameters
     context: RunContext
-    name: str
+    writer: Writer
+    """What sets its state: anew for each try, since one that is late may still be running in its thread."""
     given: tuple[tuple[Any, ...], dict[str, Any]]
     loop: asyncio.AbstractEventLoop
     is_made: bool = False
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call an async function."""
+        await self.context.board.done_before(self.writer)
         self._announce()
         positional, keywords = self.parameters.with_context(args, kwargs, self.context)
-        with trunk(), writing() as written:
-            return _outcome(await self.func(*positional, **keywords), written)
+        with self._trying() as writer:
+            return self._outcome(await self.func(*positional, **keywords), writer)
 
     def call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         """Call a plain function, which runs in a thread; what there is to tell is told in the loop."""
         self.loop.call_soon_threadsafe(self._announce)
         positional, keywords = self.parameters.with_context(args, kwargs, self.context)
-        with writing() as written:
-            return _outcome(self.func(*positional, **keywords), written)
+        with self._trying() as writer:
+            result = self.func(*positional, **keywords)
+            return self._awaited(result, writer) if inspect.isawaitable(result) else self._outcome(result, writer)
+
+    async def _awaited(self, result: Awaitable[Any], writer: Writer) -> Any:
+        """The rest of a function that could not be seen to be async."""
+        with self._writing(writer):
+            return self._outcome(await result, writer)
+
+    @contextmanager
+    def _trying(self) -> Generator[Writer]:
+        self.withdraw()
+        self.writer = replace(self.writer, place=step_key(), seen={}, conflicts=[], has_ended=False)
+        with self._writing(self.writer):
+            yield self.writer
+
+    @contextmanager
+    def _writing(self, writer: Writer) -> Generator[None]:
+        """What is set meanwhile is set by this try, unless it fails."""
+        try:
+            with writing(writer):
+                yield
+        except BaseException:
+            self._withdraw(writer)
+            raise
+
+    def _outcome(self, result: Any, writer: Writer) -> Any:
+        written, ranks = self.context.board.settled(writer)
+        return StepOutcome(result, written, ranks) if written or isinstance(result, StepOutcome) else result
+
+    def withdraw(self) -> None:
+        """What the last try has set is not kept."""
+        self._withdraw(self.writer)
+
+    def _withdraw(self, writer: Writer) -> None:
+        writer.has_ended = True
+        # A function that was left, or has returned, has no state any more that could be put back.
+        if self.context.activation.is_running:
+            self.context.board.withdraw(writer)
+
+    def restore(self, outcome: StepOutcome) -> None:
+        """Set what was recorded, and tell who else has set it."""
+        ranks: dict[str, Rank] = {key: tuple(rank) for key, rank in outcome.ranks.items()}
+        self.context.board.restore(self.writer, outcome.state, ranks)
+        for text in dict.fromkeys(self.writer.conflicts):
+            warning = WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK)
+            self.context.activation.tell(warning)
 
     def _announce(self) -> None:
         if not self.is_made:
             self.is_made = True
             args, kwargs = self.given
             data = {"args": args, "kwargs": kwargs} if args or kwargs else None
-            self.tell(WorkflowEvent.executor_invoked(self.name, data))
+            self.tell(WorkflowEvent.executor_invoked(self.writer.name, data))
 
     def tell(self, event: WorkflowEvent[Any]) -> None:
         """Tell of this step to whoever listens. How often it was come to is not part of what the run did."""
         self.context.activation.tell(event, transient=True)
-
-
-def _outcome(result: Any, written: dict[str, Any]) -> Any:
-    return StepOutcome(result, written) if written or isinstance(result, StepOutcome) else result
 
 
 def _as_work(attempt: Callable[..., Any], annotations: dict[str, Any]) -> Callable[..., Any]:

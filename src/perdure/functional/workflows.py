@@ -8,15 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from perdure.annotations import namespace_here
+from perdure.checkpoint.compat import CompatibilityReport
+from perdure.errors import IncompatibleGraphError
+from perdure.functional.keywords import own_keywords
+from perdure.functional.nested import durable_activation, names_a_run, require_nestable, result_of, stream_of
 from perdure.functional.node import FunctionNode
 from perdure.graph.messages import WorkflowMessage
 from perdure.runtime.call import ABSENT
+from perdure.runtime.closing import Closing
 from perdure.types import is_instance_of
 from perdure.workflows.builder import WorkflowBuilder
 from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.agents.providers import ContextProvider
@@ -24,7 +29,10 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.events import WorkflowEvent
     from perdure.functional.agent import FunctionalWorkflowAgent
+    from perdure.graph.port import ActivationPort
     from perdure.runtime.call import Call
+    from perdure.runtime.driver import Events
+    from perdure.runtime.session import Session
     from perdure.storages.protocol import CheckpointStorage
     from perdure.streams import ResponseStream
     from perdure.workflows.result import WorkflowRunResult
@@ -41,6 +49,9 @@ class FunctionalWorkflow(Workflow):
     A fresh message is a run of its own: what an earlier one has in its state is not seen. The instance stands for the
     run that was begun last, so that `run(responses=...)` answers it; `run(run_id=...)` and `run(checkpoint_id=...)` let
     it stand for another. Runs side by side need an instance each: `twin()` makes one, and is a factory for a host.
+
+    Inside of a run that is checkpointed, `run` makes the function part of that run, unless it names a run of its own:
+    steps are recorded there, and what it asks are requests of that run.
     """
 
     def __init__(
@@ -59,6 +70,7 @@ class FunctionalWorkflow(Workflow):
             raise TypeError(f"@workflow is for an async function, {func!r} is none; write `async def`")
         namespace = _namespace if _namespace is not None else namespace_here(1)
         self.func = func
+        self._has_warned = False
         self.node = FunctionNode(func, name or func.__name__, namespace)
         self._options: dict[str, Any] = {
             "name": self.node.id,
@@ -129,36 +141,79 @@ class FunctionalWorkflow(Workflow):
         The options are those of `Workflow.run`; further keywords are the run's own, which the function finds in
         `RunContext.kwargs`, or in a `**` parameter. Answers that the run has had need not be given again, and may be.
         """
-        own = {name: options.pop(name) for name in list(options) if name not in _OPTIONS}
+        own = own_keywords(options, self, takes_all=self.node.parameters.takes_any_keyword)
         given = {**(function_invocation_kwargs or {}), **own}
+        activation = None if names_a_run(options) else durable_activation()
+        if activation is not None:
+            require_nestable(options, name=self.name)
+            returned = self.nested(self._required(message), activation, options, given)
+            tell = stream_of if stream else result_of
+            return tell(returned, name=self.name, include_status_events=options.get("include_status_events", False))
         if given:
             options["function_invocation_kwargs"] = {self.start_executor_id: given}
+        message = self._resolved(message, options)
         self._leave_run(message, options)
         return super().run(message, stream=stream, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
+    def nested(
+        self, message: Any, activation: ActivationPort, options: Mapping[str, Any], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """What the function returns, as part of the run around it."""
+        storage = options.get("checkpoint_storage") or self.checkpoint_storage
+        if storage is not None and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the storage of workflow %r is not used inside of another run, which keeps what it does; name a run of "
+                "its own with run_id=... to have one",
+                self.name,
+            )
+        return self.node.inside(message, activation, kwargs=kwargs)
+
     def _message(self, message: Any, *, is_optional: bool) -> Any:
-        """None is a message where the function says so, or where it takes none."""
+        """What `run` and `start` have made of it."""
+        del is_optional
+        return message
+
+    def _resolved(self, message: Any, options: Mapping[str, Any]) -> Any:
+        """The message of a call, None where the function can do without one; ABSENT if the call only goes on.
+
+        With a `run_id`, None begins a run that is not there yet, and lets one that is go on.
+        """
         if isinstance(message, WorkflowMessage):
             message = message.data
-        if self.node.message_name is None:
-            if message is not None and message is not ABSENT:
-                raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
-            return ABSENT if is_optional else None
-        if message is None and (is_optional or not _takes_none(self.node.takes)):
-            return ABSENT
-        return message
+        self._require_taken(message)
+        if message is not None and message is not ABSENT:
+            return message
+        goes_on = options.get("responses") is not None or options.get("checkpoint_id") is not None
+        return ABSENT if goes_on or not self._does_without_message else None
+
+    @property
+    def _does_without_message(self) -> bool:
+        return self.node.message_name is None or _takes_none(self.node.takes)
+
+    def _require_taken(self, message: Any) -> None:
+        if self.node.message_name is None and message is not None and message is not ABSENT:
+            raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
+
+    def _required(self, message: Any) -> Any:
+        """The message of a call inside of another run. Raises ValueError if there is none and has to be."""
+        found = self._resolved(message, {})
+        if found is ABSENT:
+            raise ValueError(f"give workflow {self.name!r} a message: there is nothing to do otherwise")
+        return found
 
     def start(self, message: Any = ABSENT, **options: Any) -> Run:
         """A live handle on a run, as `Workflow.start` gives it. A message without a `run_id` begins one."""
+        message = self._resolved(message, options)
         self._leave_run(message, options)
         return super().start(message, **options)
 
     def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
         """A fresh message begins a run, whatever the one before waits for."""
-        names_a_run = options.get("run_id") is not None or options.get("checkpoint_id") is not None
-        is_fresh = self._message(message, is_optional=names_a_run or bool(options.get("responses"))) is not ABSENT
         is_busy = self._active is not None and self._active() is not None
-        if self.tenure is None or names_a_run or is_busy or not is_fresh or options.get("responses") is not None:
+        if self.tenure is None or names_a_run(options) or is_busy or message is ABSENT:
+            return
+        if options.get("responses") is not None:
             return
         if self.tenure.snapshot.requests:
             logger.warning(
@@ -173,7 +228,19 @@ class FunctionalWorkflow(Workflow):
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """The events of a call. Answers that the run has had are no news."""
-        return super().stream(replace(call, repeats_answers=True), include_status_events=include_status_events)
+        if call.has_message:
+            self._require_taken(call.message)
+        only_begins = call.message is None and call.run_id is not None
+        call = replace(call, repeats_answers=True, only_begins=only_begins)
+        return super().stream(call, include_status_events=include_status_events)
+
+    async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
+        async with Closing(super()._advanced(session)) as batches:
+            try:
+                async for events in batches:
+                    yield events
+            except IncompatibleGraphError as error:
+                raise _renamed(error) from None
 
     def as_agent(  # pyright: ignore[reportIncompatibleMethodOverride] - another kind of agent, as in the reference
         self,
@@ -191,7 +258,16 @@ class FunctionalWorkflow(Workflow):
         )
 
 
-_OPTIONS = frozenset(inspect.signature(Workflow.run).parameters)
+def _renamed(error: IncompatibleGraphError) -> IncompatibleGraphError:
+    """The same error, with what helps: the function has another name than when the run was begun."""
+    names = error.report.removed if isinstance(error.report, CompatibilityReport) else ()
+    if len(names) != 1:
+        return error
+    remedy = (
+        f"The function has another name than when its run was begun: keep that one, @workflow(name={names[0]!r}), or "
+        "choose another run_id if it is the run of another function"
+    )
+    return IncompatibleGraphError(checkpoint_id=error.checkpoint_id, report=error.report, remedy=remedy)
 
 
 def _takes_none(type_: object) -> bool:

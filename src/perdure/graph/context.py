@@ -236,6 +236,14 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self.activation.spend(amounts)
 
     @property
+    def run_id(self) -> str:
+        """The run that this call of the handler is part of.
+
+        In a sub-workflow the names of the executors that it is inside of are added, with slashes.
+        """
+        return self.activation.run_id
+
+    @property
     def idempotency_key(self) -> str:
         """What names this call of the handler to others: the same over retries and resumes, another in a fork.
 

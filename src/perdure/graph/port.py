@@ -50,6 +50,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """That a step is the function of a workflow: what that calls is named after it, and it can be left to wait.
+
+    `reads` tells the text of the function from others; None if it is not known.
+    """
+
+    reads: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepCall:
     """A step as a handler asked for it. `timeout` is in seconds."""
 
@@ -60,6 +70,9 @@ class StepCall:
     retry: Retry | None = None
     timeout: float | None = None
     if_interrupted: IfInterrupted = "rerun"
+    moves: bool = False
+    """Whether its record is looked for elsewhere, by its arguments, if the program was changed since it was made."""
+    scope: Scope | None = None
 
 
 class ActivationPort(Protocol):
@@ -78,6 +91,11 @@ class ActivationPort(Protocol):
     @property
     def request_id(self) -> str | None:
         """The request that is being answered, if one is."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The run that it is part of; of a sub-workflow with the names of the executors that it is inside of."""
         ...
 
     @property
@@ -153,6 +171,11 @@ class ActivationPort(Protocol):
 
     def numbering(self, name: str) -> Numbering:
         """Numbers for things of this name: those of this attempt, or of the step that is running here."""
+        ...
+
+    @property
+    def branch(self) -> str:
+        """Which of the tasks of a function this is called in; nothing in its own, and where there is no function."""
         ...
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:

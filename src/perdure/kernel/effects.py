@@ -57,11 +57,15 @@ class Told:
 
 @value
 class Suspension:
-    """That an activation waits: until when or for which request, and what it has recorded so far, by key."""
+    """That an activation waits: until when or for which request, and what it has recorded so far, by key.
+
+    `given_up` are requests of an earlier entry that it does not wait for any more.
+    """
 
     wake_at: Moment | None
     awaits: str | None
     carried: Mapping[str, Value]
+    given_up: tuple[str, ...] = ()
 
 
 @value

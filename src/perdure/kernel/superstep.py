@@ -254,6 +254,7 @@ def _opened(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Requ
         return opened or before
     ended = {home_of(snapshot, effect.activation) for effect in effects if effect.suspension is None}
     given_up = {key for key, request in before.items() if request.resumes in ended}
+    given_up |= {key for effect in effects if effect.suspension is not None for key in effect.suspension.given_up}
     given_up |= {key for effect in effects for key in _given_up_inside(snapshot, effect)}
     if not given_up and not opened:
         return before

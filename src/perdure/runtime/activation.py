@@ -10,7 +10,8 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from perdure.checkpoint.steps import moment_in, moment_record, value_digest
+from perdure.checkpoint.steps import counts_in, counts_record, moment_in, moment_record, value_digest
+from perdure.checkpoint.values import Kept
 from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
@@ -21,6 +22,7 @@ from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
+from perdure.runtime.branches import branch_path, branch_place
 from perdure.runtime.journal import STEP
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Moment, Snapshot
     from perdure.runtime.flight import Inside
     from perdure.runtime.purse import Purse
+    from perdure.runtime.reading import Reading
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
@@ -59,8 +62,10 @@ class ActivationRecorder:
     span: Span = NO_SPAN
     failure: WorkflowErrorDetails | None = None
     """What the handler raised."""
-    _sleeps = 0
+    reading: Reading | None = None
+    """How the function reads that the handler is; None if it is none."""
     _is_over = False
+    _warned: frozenset[str] = frozenset()
     # Most handlers do nothing but send: what they don't use is never made.
     _used_staging: Staging | None = None
     _used_asking: Asking | None = None
@@ -120,6 +125,11 @@ class ActivationRecorder:
         return None if self._used_steps is None else self._used_steps.enclosing
 
     @property
+    def reading_here(self) -> Reading | None:
+        """How the function reads that is running here; None if it is none."""
+        return self.reading if self._used_steps is None else self._used_steps.reading
+
+    @property
     def is_running(self) -> bool:
         """Whether the handler has not ended, or a step of it is being finished here."""
         return not self._is_over or self._enclosing is not None
@@ -162,6 +172,11 @@ class ActivationRecorder:
         """The request that is being answered, if one is."""
         request = self.activation.delivery.answers
         return None if request is None else request.id
+
+    @property
+    def run_id(self) -> str:
+        """The run that it is part of."""
+        return self.around.run_id
 
     @property
     def idempotency_key(self) -> str:
@@ -224,8 +239,18 @@ class ActivationRecorder:
                 f"executor {self.executor.id!r} tried to tell a {event.type!r} event, which only the engine tells; "
                 "use yield_output for outputs, or a type of your own"
             )
+        elif transient:
+            self.book.tell(event, is_kept=False)
         else:
-            self.book.tell(event, is_kept=not transient)
+            self.book.tell_own(event, self._told_before)
+
+    @property
+    def _told_before(self) -> Mapping[str, int]:
+        """How often entries before this one have told each event of the handler's own."""
+        if self.activation.delivery.home is None:
+            return {}
+        found = self.around.journal.find(f"{self.home}/told")
+        return {} if found is None else counts_in(found)
 
     def pass_on(self, told: Told) -> None:
         """Keep what the workflow inside of this executor told, as a `sub_workflow` event."""
@@ -234,6 +259,12 @@ class ActivationRecorder:
     def warn(self, text: str) -> None:
         """Tell a warning."""
         self.book.warn(text)
+
+    def warn_once(self, text: str) -> None:
+        """Tell a warning, unless this attempt has told it."""
+        if text not in self._warned:
+            self._warned |= {text}
+            self.book.warn(text)
 
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request."""
@@ -288,6 +319,11 @@ class ActivationRecorder:
         self.require_running()
         return self._steps.numbering(name)
 
+    @property
+    def branch(self) -> str:
+        """Which of the tasks of a function this is called in; nothing in its own, and where there is no function."""
+        return branch_path(self)
+
     def _warn_of_steps_left_out(self) -> None:
         """Tell which recorded steps the handler did not come to: what they did may have been done once more instead."""
         begun = frozenset[str]() if self._used_steps is None else self._used_steps.begun
@@ -305,8 +341,9 @@ class ActivationRecorder:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
         self.require_running()
         due = moment_of(self.around.clock, until, "a sleep")
-        key = f"{self.home}/sleep/{self._sleeps}"
-        self._sleeps += 1
+        inside, place = self._enclosing, branch_place("sleep", self)
+        number = self.number("sleep") if place is None else place
+        key = f"{self.home if inside is None else inside.place}/sleep/{number}"
         found = self.around.journal.find(key)
         if found is not None:
             due = moment_in(found)
@@ -315,12 +352,13 @@ class ActivationRecorder:
         return self._slept(due)
 
     async def _slept(self, due: Moment) -> None:
+        self.parking.require_not_left()
         if not self.around.keeps_records:
             await self.around.clock.sleep(seconds_until(self.around.clock, due))
         elif due > now(self.around.clock):
-            if self._enclosing is not None:
-                raise RuntimeError("a step can't be left to wait: call ctx.sleep in the handler itself")
-            await self.parking.park(wake_at=due)
+            if not self._steps.may_park:
+                raise RuntimeError("a step can't be left to wait: call ctx.sleep outside of steps")
+            await self._steps.park(wake_at=due)
 
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Count what was spent. Raises ValueError, and counts nothing then."""
@@ -448,6 +486,8 @@ class ActivationRecorder:
     def failed(self, error: BaseException) -> None:
         """Tell that the handler raised. What it did comes to nothing."""
         self._come_to_nothing()
+        if self._used_steps is not None:
+            self._used_steps.failed(error)
         self.failure = self.book.failed(error)
 
     def _come_to_nothing(self) -> None:
@@ -463,7 +503,12 @@ class ActivationRecorder:
             self.activation,
             requests=self._used_asking.awaited if self._used_asking is not None else (),
             told=(*earlier, *self.book.rest()),
-            suspension=Suspension(parked.wake_at, parked.awaits, self._carried()),
+            suspension=Suspension(
+                parked.wake_at,
+                parked.awaits,
+                self._carried(),
+                self._used_questions.given_up if self._used_questions is not None else (),
+            ),
         )
         return Done(effects, (), {})
 
@@ -471,4 +516,9 @@ class ActivationRecorder:
         """What is recorded of this activation. Answers are, where there is no journal too."""
         answers = f"{self.home}/answer/"
         given = {key: value for key, value in self.around.snapshot.carried.items() if key.startswith(answers)}
-        return {**given, **self.around.journal.records(self.home)}
+        caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.left()
+        return {**given, **self.around.journal.records(self.home), **caught, **self._counted_events()}
+
+    def _counted_events(self) -> Mapping[str, object]:
+        key, counts = f"{self.home}/told", self.book.counted_own(self._told_before)
+        return {key: Kept(path=f"record {key!r}", encoded=counts_record(counts))} if counts else {}

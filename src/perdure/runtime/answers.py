@@ -9,7 +9,7 @@ from perdure.errors import AlreadyAnsweredError, AnswerTypeError, UnknownRequest
 from perdure.graph.executor import Executor, response_handler_of
 from perdure.graph.messages import WorkflowMessage
 from perdure.runtime.coercion import coerce
-from perdure.typenames import describe, type_of
+from perdure.typenames import describe, type_of, with_article
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
@@ -59,18 +59,22 @@ def checked_answer(request: Request, answer: Any, graph: Graph, values: Values) 
         coerced = coerce(answer, request.response_type)
     except (TypeError, ValueError) as error:
         raise AnswerTypeError(
-            request.id, expected=f"a {describe(request.response_type)}", got=f"{answer!r}, which does not fit: {error}"
+            request.id, expected=_asked_for(request), got=f"{answer!r}, which does not fit: {error}"
         ) from error
     if not is_instance_of(coerced, request.response_type):
-        raise AnswerTypeError(request.id, expected=f"a {describe(request.response_type)}", got=f"a {type_of(answer)}")
+        raise AnswerTypeError(request.id, expected=_asked_for(request), got=with_article(type_of(answer)))
     executor = graph.executors[request.executor_id]
     if request.resumes is None and not takes_answer(executor, request, coerced, values):
         raise AnswerTypeError(
             request.id,
             expected=f"what a @response_handler of executor {executor.id!r} takes",
-            got=f"a {type_of(coerced)}, which none of them does",
+            got=f"{with_article(type_of(coerced))}, which none of them takes",
         )
     return coerced
+
+
+def _asked_for(request: Request) -> str:
+    return with_article(describe(request.response_type))
 
 
 def takes_answer(executor: Executor, request: Request, answer: Any, values: Values) -> bool:

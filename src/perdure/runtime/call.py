@@ -35,6 +35,8 @@ class Call:
     budget: Mapping[str, float] | None = None
     waits: bool = True
     """Whether to wait for timers, or to leave the run asleep."""
+    only_begins: bool = False
+    """Whether the message is for a run that is not there yet: one that is goes on."""
     only_goes_on: bool = False
     """Whether nobody asks what the run has told before."""
     only_enters: bool = False

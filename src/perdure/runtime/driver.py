@@ -73,6 +73,8 @@ class Driver:
     clock: Clock = field(default_factory=SystemClock)
     outside: Outside = field(default_factory=NoOutside)
     run_id: str = ""
+    inside_of: str = ""
+    """Of a sub-workflow: the id of the run around it, with the names of the executors that it is inside of."""
     span: Span = NO_SPAN
     only_takes_in: bool = False
     """Whether only what has come from outside is committed, and nothing is run."""
@@ -322,6 +324,7 @@ class Driver:
             tell=telling.tell,
             root_id=self.scope_id,
             clock=self.clock,
+            run_id=self.inside_of or self.run_id,
             span=span,
             run_kwargs=self.run_kwargs,
             journal=self._records() if self.is_checkpointed else self._journal,

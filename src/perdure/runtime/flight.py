@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from perdure.graph.exits import no_exit
 from perdure.graph.numbering import Numbering
+from perdure.runtime.branches import inner_trunk
 from perdure.runtime.parking import finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from perdure.runtime.reading import Reading
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class Inside:
     """The step of the same owner around it."""
     may_be_left: bool = True
     """Whether it is simply begun again, if it is left in the middle to wait for an answer."""
+    reading: Reading | None = None
+    """Of the function of a workflow: how it reads. Such a step can be left to wait for anything."""
 
     def around(self) -> Iterator[Inside]:
         """This step, and those around it."""
@@ -43,6 +48,11 @@ class Inside:
         while inside is not None:
             yield inside
             inside = inside.outer
+
+    @property
+    def is_scope(self) -> bool:
+        """Whether there is nothing around but functions of workflows, which can be left as a handler can."""
+        return all(each.reading is not None for each in self.around())
 
     def spent_of(self, name: str) -> float:
         """What it and the steps around it have spent of something."""
@@ -115,7 +125,7 @@ class Flight:
         assert task is not None, "a step is done in a task"
         token = _inside.set(inside)
         try:
-            with no_exit():
+            with no_exit(), inner_trunk():
                 outcome = fn(*args) if is_async(fn) else await self._in_thread(fn, args)
                 return await outcome if inspect.isawaitable(outcome) else outcome
         except asyncio.CancelledError as error:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.checkpoint.values import as_kept
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.kernel.effects import Told
+from perdure.records import digest
 from perdure.runtime.narration import kept_data, told_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from perdure.graph.definition import OutputKind
     from perdure.kernel.snapshot import Output, Request
@@ -30,18 +33,40 @@ class _Later:
 class Logbook:
     """The events of one attempt at an activation, in order."""
 
+    _own: Counter[str] | None = None
+    """What the handler itself has told: how often each. Most tell nothing."""
+
     def __init__(self, around: Surroundings, executor_id: str) -> None:
         self._around = around
         self._executor_id = executor_id
         self._entries: list[Told | _Later] = []
 
+    def tell_own(self, event: WorkflowEvent[Any], before: Mapping[str, int]) -> None:
+        """Tell an event of the handler's own. `before` counts what earlier entries have told: that is kept already."""
+        self._around.tell(event)
+        if self._around.is_checkpointed:
+            told = self._as_told(event)
+            name = _name_of(told)
+            self._own = Counter() if self._own is None else self._own
+            self._own[name] += 1
+            if self._own[name] > before.get(name, 0):
+                self._entries.append(told)
+
+    def counted_own(self, before: Mapping[str, int]) -> Mapping[str, int]:
+        """How often each event of the handler's own was told, by this entry or by one before it."""
+        own = self._own or Counter()
+        return {name: max(own[name], before.get(name, 0)) for name in {*own, *before}}
+
+    def _as_told(self, event: WorkflowEvent[Any]) -> Told:
+        told = told_of(event, self._around.values)
+        # Who reads the log later wants to know who told it, though its teller did not say.
+        return told if told.executor_id else replace(told, executor_id=self._executor_id)
+
     def tell(self, event: WorkflowEvent[Any], *, is_kept: bool = True) -> None:
         """Tell an event."""
         self._around.tell(event)
         if is_kept and self._around.is_checkpointed:
-            told = told_of(event, self._around.values)
-            # Who reads the log later wants to know who told it, though its teller did not say.
-            self._entries.append(told if told.executor_id else replace(told, executor_id=self._executor_id))
+            self._entries.append(self._as_told(event))
 
     def inner(self, told: Told) -> None:
         """Keep what a sub-workflow told. A later attempt goes on inside of it, and has that from the journal."""
@@ -126,6 +151,12 @@ def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequenc
         return _told_request(requests[entry.index])
     output = outputs[entry.index]
     return Told(output.kind, output.data, output.executor_id)
+
+
+def _name_of(told: Told) -> str:
+    """What tells an event from others."""
+    data = b"" if told.data is None else as_kept(told.data).require_encoded().text
+    return digest(f"{told.type} {told.executor_id} ".encode() + data)[:16]
 
 
 def _told_request(request: Request) -> Told:

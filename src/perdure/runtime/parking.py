@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
@@ -19,6 +20,7 @@ ResultT = TypeVar("ResultT")
 
 # A step that ends may be followed by another: until the handler has heard of its result, some turns of the loop pass.
 _QUIET_TURNS = 8
+_NONE: Counter[int] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Parking:
     _cancelled_before = 0
     _in_flight = 0
     _is_over = False
+    _resting = _NONE
     parked: Parked | None = None
     """What the handler waits for, once it was left."""
 
@@ -100,19 +103,23 @@ class Parking:
             self._look_soon()
 
     @contextmanager
-    def resting(self, count: int) -> Generator[None]:
-        """So many of what is under way wait for the handler to be left: they need not be finished before."""
-        self._in_flight -= count
+    def resting(self, steps: Sequence[object]) -> Generator[None]:
+        """Some steps under way wait for the handler to be left, and need not be finished before.
+
+        One in which several things wait is still one step.
+        """
+        self._resting = self._resting + Counter(map(id, steps))
         try:
             yield
         finally:
-            self._in_flight += count
+            self._resting = self._resting - Counter(map(id, steps))
 
     async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
         """Leave the handler until a moment, or until a request is answered. Of several waits the first one counts."""
         if self._is_over:
             # A step that outlived the handler: nobody is left who could be entered again.
             raise asyncio.CancelledError
+        self.require_not_left()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = Parked(wake_at, awaits)
         self._look_soon()
@@ -122,13 +129,19 @@ class Parking:
             del self._waiting[waiter]
         raise AssertionError("nobody ends a wait but by cancelling it")
 
+    def require_not_left(self) -> None:
+        """Raise CancelledError if the handler is being left: what it would begin now, its next entry begins."""
+        if self.parked is not None:
+            raise asyncio.CancelledError
+
     def _look_soon(self) -> None:
         if self._may_leave:
             asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS)
 
     @property
     def _may_leave(self) -> bool:
-        return bool(self._waiting) and not self._in_flight and self._task is not None and self.parked is None
+        is_quiet = self._in_flight == len(self._resting)
+        return bool(self._waiting) and is_quiet and self._task is not None and self.parked is None
 
     def _look(self, turns: int) -> None:
         """Leave the handler if it has waited for some turns and nothing else was under way.

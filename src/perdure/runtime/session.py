@@ -45,7 +45,7 @@ from perdure.tracing import NO_SPAN, begin
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.records import Claim, Halt
+    from perdure.records import Claim, Halt, RunRecord
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.driver import Events
     from perdure.runtime.intake import Intake
@@ -133,7 +133,7 @@ class Session:
             return Tenure(origin, Snapshot(), LiveValues(), first_input=call.message)
         await self._arrive(tenure.run_id)
         if call.run_id is not None and call.has_message:
-            self._attach(same_input=tenure.first_input == call.message)
+            self._attach(same_input=call.only_begins or tenure.first_input == call.message)
         if tenure.binding is None:
             return tenure
         live = LiveValues()
@@ -169,7 +169,9 @@ class Session:
         if self._call.has_message:
             if record is None:
                 return await self._fresh(binding, run_id)
-            self._attach(same_input=record.input_digest is not None and record.input_digest == self._digest(binding))
+            self._require_no_other(record)
+            is_same = record.input_digest is not None and record.input_digest == self._digest(binding)
+            self._attach(same_input=self._call.only_begins or is_same)
         call = self._call
         return await opening.by_run_id(
             self._blueprint,
@@ -180,6 +182,12 @@ class Session:
             token=call.token,
             claim=call.claim,
         )
+
+    def _require_no_other(self, record: RunRecord) -> None:
+        """Refuse an ended run of another workflow, which has nothing left in it that would not fit."""
+        is_other = record.workflow_name != self._blueprint.graph.name
+        if self._call.only_begins and is_other and record.status == "idle":
+            raise RunExistsError(record.run_id, workflow_name=record.workflow_name)
 
     async def _fresh(self, binding: Binding, run_id: str) -> Tenure:
         intake.handled(self._blueprint.graph, self._call.message)
@@ -333,7 +341,7 @@ class Session:
             yield event
         if not self._call.names_a_run or self._call.only_goes_on:
             return
-        is_attached = self._call.has_message and not self._is_turn
+        is_attached = self._call.has_message and not self._is_turn and not self._call.only_begins
         if is_attached or tenure.snapshot.is_settled:
             # Who gives the first input again stands at the beginning: all that was committed since is news.
             outputs = tenure.snapshot.outputs

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Never, Protocol
 from urllib.parse import quote
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
@@ -14,8 +14,12 @@ from perdure.checkpoint.values import Held, Kept
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.graph.numbering import Numbering
 from perdure.moments import now
+from perdure.runtime.caught import Caught
 from perdure.runtime.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
+from perdure.runtime.journal import STEP
+from perdure.runtime.moved import Found, Moved, Sought
 from perdure.runtime.parking import OutOfTimeError, within
+from perdure.runtime.reading import compared
 from perdure.runtime.tries import Tries, is_final
 from perdure.tracing import current, traced
 
@@ -23,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from perdure.graph.port import StepCall
+    from perdure.kernel.snapshot import Moment
     from perdure.runtime.activation import Surroundings
     from perdure.runtime.parking import Parking
+    from perdure.runtime.reading import Reading
     from perdure.tracing import Span
 
 
@@ -61,6 +67,11 @@ class StepOwner(Protocol):
         """Whose steps they are."""
         ...
 
+    @property
+    def reading(self) -> Reading | None:
+        """How the function reads that the handler is; None if it is none."""
+        ...
+
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has returned."""
         ...
@@ -82,10 +93,11 @@ class StepOwner(Protocol):
 class _Step:
     """A step that was called: its place in the records, its idempotency key, what its arguments are.
 
-    `round` counts how often it was begun before.
+    `stem` is where all calls of its name are. `round` counts how often it was begun before.
     """
 
     call: StepCall
+    stem: str
     place: str
     key: str
     flight: Flight
@@ -108,6 +120,8 @@ class Steps:
         self._numberings: defaultdict[str, Numbering] = defaultdict(Numbering)
         self._flights: dict[str, Flight] = {}
         self._counted: set[str] = set()
+        self._moved = Moved(owner.around, owner.home)
+        self._caught = Caught(owner.around, owner.home)
         self.begun: set[str] = set()
         """The places of the steps that were called."""
 
@@ -116,13 +130,14 @@ class Steps:
         outer = self.enclosing
         home, calls = (self._owner.home, self._calls) if outer is None else (outer.place, outer.calls)
         name = quote(call.name, safe="")
+        stem = f"{home}{STEP}{name}"
         if call.key is None:
-            place = f"{home}/step/{name}#{calls[name]}"
+            place = f"{stem}#{calls[name]}"
             calls[name] += 1
         else:
-            place = f"{home}/step/{name}@{quote(call.key, safe='')}"
+            place = f"{stem}@{quote(call.key, safe='')}"
         self.begun.add(place)
-        return self._alone(_Step(call, place, self._around.derived_id(place), Flight()))
+        return self._alone(_Step(call, stem, place, self._around.derived_id(place), Flight()))
 
     def numbering(self, name: str) -> Numbering:
         """Numbers for things of this name: those of the handler, or of the step that is running here."""
@@ -133,6 +148,33 @@ class Steps:
     def enclosing(self) -> Inside | None:
         """The step of this activation whose function is running here, if one is."""
         return enclosing(self)
+
+    @property
+    def reading(self) -> Reading | None:
+        """How the function reads that is running here; None if it is no function of a workflow."""
+        inside = self.enclosing
+        around = () if inside is None else inside.around()
+        return next((each.reading for each in around if each.reading is not None), self._owner.reading)
+
+    async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
+        """Leave the handler, and the functions around this with it. They are entered again."""
+        inside = self.enclosing
+        with self._owner.parking.resting([] if inside is None else list(inside.around())):
+            await self._owner.parking.park(wake_at=wake_at, awaits=awaits)
+
+    @property
+    def may_park(self) -> bool:
+        """Whether the handler can be left here: what is running is no step, or one that is a function of a workflow."""
+        inside = self.enclosing
+        return inside is None or inside.is_scope
+
+    def left(self) -> Mapping[str, Kept]:
+        """What there is to record of a handler that is left: the errors that it has caught."""
+        return self._caught.left()
+
+    def failed(self, error: BaseException) -> None:
+        """The handler raised: steps that this came from are tried again."""
+        self._caught.forget(error)
 
     def interrupt(self) -> None:
         """The handler was cancelled: let the steps in flight end, too."""
@@ -153,23 +195,39 @@ class Steps:
 
     async def _alone(self, step: _Step) -> Any:
         """Let nobody else do this step at the same time: who comes second gets what the first one did."""
-        self._owner.require_running()
+        self._require_may_begin()
+        await self._caught.keep(but=step.place)
         while (other := self._flights.get(step.place)) is not None and not other.has_landed:
             await other.wait()
-            self._owner.require_running()
+            self._require_may_begin()
         self._flights[step.place] = step.flight
         try:
             return await step.flight.take_off(self._done(step))
+        except Exception as error:
+            self._caught.heard(error)
+            raise
         finally:
             if self._flights[step.place] is step.flight:
                 del self._flights[step.place]
+
+    def _require_may_begin(self) -> None:
+        self._owner.require_running()
+        self._owner.parking.require_not_left()
 
     async def _done(self, step: _Step) -> Any:
         held = self._around.held(self._owner.home).get(step.place)
         if held is not None:
             self._count(step, held.spent)
             return self._given(step, held.result)
-        return await (self._recorded(step) if self._around.keeps_records else self._attempted(step))
+        if self._around.keeps_records:
+            return await self._recorded(step)
+        self._raise_again(step, None)
+        return await self._attempted(step)
+
+    def _raise_again(self, step: _Step, record: StepRecord | None) -> None:
+        error = self._caught.again(step.place, step.name, record)
+        if error is not None:
+            raise error
 
     def _count(self, step: _Step, spent: Mapping[str, float]) -> None:
         """Count what a step has spent, once, however many calls of one key there are."""
@@ -180,13 +238,12 @@ class Steps:
     async def _recorded(self, step: _Step) -> Any:
         values = self._around.values
         step = replace(step, digest=arguments_digest(step.call.fn, step.call.args, values))
-        record = self._record(step)
+        step, record = self._located(step)
+        if record is not None and record.result is not None:
+            self._count(step, record.spent)
+            return self._given(step, record.result)
+        self._raise_again(step, record)
         if record is not None:
-            if None not in {record.digest, step.digest} and record.digest != step.digest:
-                raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
-            if record.result is not None:
-                self._count(step, record.spent)
-                return self._given(step, record.result)
             if record.is_open:
                 settled = await self._settled(step, record)
                 if settled is not NOT_DONE:
@@ -194,9 +251,23 @@ class Steps:
             step = replace(step, round=record.round + 1)
         return await self._attempted(step)
 
-    def _record(self, step: _Step) -> StepRecord | None:
-        found = self._around.journal.find(step.place)
-        return None if found is None else StepRecord.of(found, step.name)
+    def _located(self, step: _Step) -> tuple[_Step, StepRecord | None]:
+        """The step where its record is, or is to be; and its record. Raises StepMismatchError."""
+        sought = Sought(step.stem, step.place, step.digest)
+        reading = self.reading if step.call.moves else None
+        if reading is None:
+            record = self._moved.record(step.place)
+            found = Found(step.place, record) if record is None or sought.is_made_of(record) else None
+        else:
+            found = self._moved.found(sought, reading)
+        if found is None:
+            raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
+        if found.place == step.place:
+            return step, found.record
+        if not self._moved.is_used(step.place):
+            self.begun.discard(step.place)
+        self.begun.add(found.place)
+        return replace(step, place=found.place, key=self._around.derived_id(found.place)), found.record
 
     async def _settled(self, step: _Step, record: StepRecord) -> Any:
         """What became of a step that was interrupted: its result, or NOT_DONE."""
@@ -226,7 +297,7 @@ class Steps:
             request_id = record.request_id if is_open and record.request_id is not None else derived
             question = InterruptedStep(step.name, record.key or step.key, self._owner.executor_id, record.at)
             self._owner.wait_for(request_id, question, StepDecision)
-            await self._owner.parking.park(awaits=request_id)
+            await self.park(awaits=request_id)
         decision: StepDecision = self._around.values.give(found)
         match decision.action:
             case "rerun":
@@ -243,8 +314,8 @@ class Steps:
         return self._around.journal.find(f"{self._owner.home}/answer/{request_id}")
 
     def _require_outermost(self, step: _Step) -> None:
-        if self.enclosing is not None:
-            reason = "it runs inside another step, which can't be left to ask; call it in the handler itself"
+        if not self.may_park:
+            reason = "it runs inside another step, which can't be left to ask; call it outside of other steps"
             raise StepUnsettledError(step.name, reason=reason)
 
     async def _attempted(self, step: _Step) -> Any:
@@ -255,6 +326,8 @@ class Steps:
                 await self._say(step, is_open=True)
                 may_be_left = step.call.if_interrupted == "rerun"
                 inside = Inside(self, step.place, step.key, outer=self.enclosing, may_be_left=may_be_left)
+                if step.call.scope is not None:
+                    inside.reading = compared(self._around, step.place, step.call.scope.reads)
                 try:
                     result = await self._timed(step, inside)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
@@ -265,13 +338,22 @@ class Steps:
 
     async def _failed(self, step: _Step, tries: Tries, error: Exception) -> str:
         """When the next attempt is made, in words. Raises the error if there is none."""
+        self._caught.forget_inside(step.place)
         outlook = await tries.failed(error)
         # One that was cut off in the middle may have been done: if it is not tried again here, that stays open.
         if outlook is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
             await self._say(step, is_open=False)
         if outlook is None or step.flight.is_interrupted:
+            self._note_failure(step, error)
             raise error
         return outlook
+
+    def _note_failure(self, step: _Step, error: Exception) -> None:
+        """A function may catch this and go on. What may have been done all the same stays open."""
+        is_unclear = isinstance(error, StepTimeoutError) and step.call.if_interrupted != "rerun"
+        if self.reading is not None and not (is_final(error) or is_unclear or step.flight.is_interrupted):
+            like = StepRecord(now(self._around.clock), step.digest, step.round, is_open=False)
+            self._caught.note(step.place, like, error)
 
     async def _say(self, step: _Step, *, is_open: bool) -> None:
         """Where a crash is not simply answered by doing it again: put on disk that a step begins, or that it raised."""
@@ -290,9 +372,9 @@ class Steps:
     async def _wait(self, tries: Tries) -> None:
         # A wait in place is work: another wait of the handler, however long, does not put off the next attempt.
         with self._owner.parking.working():
-            is_ready = await tries.is_ready(may_leave=self.enclosing is None)
+            is_ready = await tries.is_ready(may_leave=self.may_park)
         if not is_ready:
-            await self._owner.parking.park(wake_at=tries.due)
+            await self.park(wake_at=tries.due)
 
     async def _timed(self, step: _Step, inside: Inside) -> Any:
         span = self._owner.span.child("perdure.step", step=step.name, executor_id=self._owner.executor_id)
@@ -312,6 +394,7 @@ class Steps:
     async def _kept(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
         """The result as every life sees it, on disk; or for this life alone, where that is all there is."""
         self._count(step, spent)
+        self._caught.done(step.place)
         kept = self._fixed(step, result)
         if not await self._is_recorded(step, kept, spent):
             self._around.held(self._owner.home)[step.place] = Held(kept, spent)

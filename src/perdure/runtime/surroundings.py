@@ -42,6 +42,8 @@ class Surroundings:
     journal: Journal
     """Of this superstep."""
     clock: Clock
+    run_id: str = ""
+    """Of the run; of a sub-workflow with the names of the executors that it is inside of."""
     span: Span = NO_SPAN
     """The superstep, as it is traced."""
     streaming: bool = False

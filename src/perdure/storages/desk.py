@@ -35,6 +35,7 @@ from perdure.errors import (
 )
 from perdure.moments import now
 from perdure.stores.owners import this_process
+from perdure.typenames import with_article
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -316,7 +317,7 @@ def _require_fitting(request_id: str, request: _Open, answer: object, seen: str 
     reason = check_against(schema, answer) if schema is not None and is_plain(answer) else None
     if reason is not None:
         got = f"{shown(answer)}, which does not fit: {reason}"
-        raise AnswerTypeError(request_id, expected=f"a {request.response_type}", got=got)
+        raise AnswerTypeError(request_id, expected=with_article(request.response_type), got=got)
 
 
 def is_plain(value: object) -> bool:

@@ -133,6 +133,7 @@ class NestedRun:
             clock=around.clock,
             span=around.span,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
+            inside_of=f"{around.run_id}/{self._parent.executor_id}",
             carried=self._carried,
             purse=around.purse.of(self._parent.home),
         )

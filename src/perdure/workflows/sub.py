@@ -211,6 +211,7 @@ class WorkflowExecutor(Executor):
             clock=around.clock,
             span=around.span,
             run_id=self._name,
+            inside_of=f"{around.run_id}/{self.id}",
             carried=carried,
             purse=around.purse.of(activation.home),
         )

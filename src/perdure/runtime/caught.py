@@ -1,0 +1,180 @@
+"""Steps that raised, and whose error the function caught: a later entry raises it again, and does not do the work.
+
+A step that raised is not finished. But once the function has gone on past it (another step is begun in the same task,
+or the function is left to wait), what it did next rests on the error. If the error ends the attempt all the same, the
+step is tried again by the next one. An error that another life could not make again is forgotten with the life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from dataclasses import dataclass, replace
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, Any, cast
+
+from perdure.checkpoint.steps import RaisedRecord
+from perdure.checkpoint.values import Kept
+from perdure.errors import StepTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from perdure.checkpoint.steps import StepRecord
+    from perdure.runtime.surroundings import Surroundings
+
+_MEMO = "raised"
+_BUILTIN: dict[str, type[Exception]] = {
+    name: found
+    for name, found in vars(builtins).items()
+    if isinstance(found, type) and issubclass(found, Exception) and found.__name__ == name
+}
+
+
+@dataclass(slots=True)
+class _Raised:
+    """An error that a step has raised here, and whether that is on record."""
+
+    error: Exception
+    like: StepRecord | None
+    """What a record of the step is like, but for the error."""
+    task: asyncio.Task[Any] | None = None
+    is_kept: bool = False
+
+
+class Caught:
+    """The errors that the steps of one attempt have raised, by place: one that is called again may raise again."""
+
+    def __init__(self, around: Surroundings, home: str) -> None:
+        self._around = around
+        self._home = home
+        self._raised: dict[str, list[_Raised]] = {}
+
+    def note(self, place: str, like: StepRecord, error: Exception) -> None:
+        """A step has raised. Nothing is recorded yet: it may be what ends the attempt."""
+        self._raised.setdefault(place, []).append(_Raised(error, like))
+
+    def heard(self, error: Exception) -> None:
+        """The error comes to the task that called the step."""
+        for raised in self._all():
+            if raised.error is error and raised.task is None:
+                raised.task = asyncio.current_task()
+
+    def _all(self) -> Iterator[_Raised]:
+        return chain.from_iterable(self._raised.values())
+
+    def done(self, place: str) -> None:
+        """A step has given a result: what it raised before does not count any more."""
+        self._raised.pop(place, None)
+
+    def again(self, place: str, name: str, record: StepRecord | None) -> Exception | None:
+        """What a call of a step raises, since an earlier entry has caught that; None if the step is to be done."""
+        before = self._remembered(place)
+        if before is None and record is not None:
+            before = [rebuilt(each, name) for each in record.raised]
+        number = len(self._raised.get(place, ()))
+        error = before[number] if before is not None and number < len(before) else None
+        if error is not None:
+            self._raised.setdefault(place, []).append(_Raised(error, record, is_kept=True))
+            error.__traceback__ = None
+        return error
+
+    def _remembered(self, place: str) -> Sequence[Exception | None] | None:
+        """The errors themselves, if the entry that caught them was in this life."""
+        return self._memo().get(place) if _MEMO in self._around.memo(self._home) else None
+
+    def _memo(self) -> dict[str, list[Exception]]:
+        return cast("dict[str, list[Exception]]", self._around.memo(self._home).setdefault(_MEMO, {}))
+
+    async def keep(self, *, but: str) -> None:
+        """Record what was raised in this task, since it begins a step; `but` for the one that it begins."""
+        if not self._raised:
+            return
+        task = asyncio.current_task()
+        for place, several in list(self._raised.items()):
+            if place != but and any(each.task is task and not each.is_kept for each in several):
+                record = self._record(several)
+                if record is not None:
+                    await self._around.put(place, record.encoded())
+                for each in several:
+                    each.is_kept = True
+
+    def left(self) -> Mapping[str, Kept]:
+        """The records of all that was raised, for a function that is left to wait."""
+        records: dict[str, Kept] = {}
+        for place, several in self._raised.items():
+            self._memo()[place] = [each.error for each in several]
+            record = None if all(each.is_kept for each in several) else self._record(several)
+            if record is not None:
+                records[place] = Kept(path=f"record {place!r}", encoded=record.encoded())
+        return records
+
+    def _record(self, several: Sequence[_Raised]) -> StepRecord | None:
+        like = several[-1].like
+        if like is None or not self._around.keeps_records:
+            return None
+        recorded = takewhile(lambda each: each is not None, (_recordable(each.error) for each in several))
+        raised = tuple(each for each in recorded if each is not None)
+        return replace(like, raised=raised) if raised else None
+
+    def forget(self, error: BaseException) -> None:
+        """An error ends the attempt: steps that it came from are tried again."""
+        behind = {id(each) for each in _behind(error)}
+        for place, several in list(self._raised.items()):
+            if any(id(each.error) in behind for each in several):
+                self._forget(place)
+
+    def forget_inside(self, place: str) -> None:
+        """A step has failed: what has failed inside of it is tried again with it."""
+        for each in [each for each in self._raised if each.startswith(f"{place}/")]:
+            self._forget(each)
+
+    def _forget(self, place: str) -> None:
+        several = self._raised.pop(place)
+        self._memo().pop(place, None)
+        like = several[-1].like
+        if like is not None and any(each.is_kept for each in several):
+            self._around.journal.note(place, replace(like, raised=()).encoded)
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        each = left.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            left += [found for found in (each.__cause__, each.__context__) if found is not None]
+            if isinstance(each, BaseExceptionGroup):
+                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+
+
+def _recordable(error: Exception) -> RaisedRecord | None:
+    """An error as a record; None if another life could not raise the same."""
+    if type(error) is StepTimeoutError:
+        return RaisedRecord(StepTimeoutError.__name__, (error.seconds,))
+    name, args = type(error).__name__, cast("tuple[object, ...]", error.args)
+    if _BUILTIN.get(name) is not type(error) or not all(each is None or type(each) in _PLAIN for each in args):
+        return None
+    record = RaisedRecord(name, args)
+    again = rebuilt(record, name)
+    return record if type(again) is type(error) and str(again) == str(error) else None
+
+
+_PLAIN = frozenset({str, int, float, bool})
+
+
+def rebuilt(record: RaisedRecord, step_name: str) -> Exception | None:
+    """The error that a step has raised in an earlier life; None if it is not known here."""
+    try:
+        if record.type == StepTimeoutError.__name__:
+            return StepTimeoutError(step_name, seconds=float(cast("float", record.args[0])))
+        found = _BUILTIN.get(record.type)
+        error = None if found is None else found(*record.args)
+    except (TypeError, ValueError, IndexError):
+        return None
+    if error is not None:
+        error.add_note(f"step {step_name!r} raised this in an earlier entry, and was not called again")
+    return error

@@ -1,0 +1,290 @@
+"""What steps set in the state is the same in every life, whichever of them was the faster one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import InMemoryCheckpointStorage, Retry, RunContext, step, workflow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure import WorkflowRunResult
+    from perdure.storages.base import StoreStorage as Storage
+
+
+def warnings(result: WorkflowRunResult) -> list[str]:
+    """What was warned of."""
+    return [event.data for event in result if event.type == "warning"]
+
+
+async def turns(count: int) -> None:
+    """Let others go first."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@step
+async def put(text: str, waits: int, ctx: RunContext) -> str:
+    """Sets one key."""
+    await turns(waits)
+    ctx.set_state("winner", text)
+    return text
+
+
+@step
+async def append(text: str, waits: int, ctx: RunContext) -> None:
+    """Adds to one key."""
+    await turns(waits)
+    ctx.set_state("all", [*ctx.get_state("all", []), text])
+
+
+@pytest.mark.parametrize("waits", [(500, 0), (0, 500)])
+async def test_of_steps_side_by_side_the_later_call_has_the_last_word(storage: Storage, waits: tuple[int, int]) -> None:
+    seen: list[Any] = []
+
+    @workflow
+    async def race(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(put("first", waits[0]), put("second", waits[1]))
+        seen.append(ctx.get_state("winner"))
+        await ctx.request_info("well?", bool)
+        return ctx.get_state("winner")
+
+    first = await race.run("go", run_id="r", checkpoint_storage=storage)
+    last = await race.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
+    assert last.get_outputs() == ["second"]
+    assert seen == ["second", "second"]
+    assert [text for text in warnings(first) if "'winner'" in text and "'put'" in text]
+    assert warnings(last) == []
+
+
+@pytest.mark.parametrize("calls", [[("fast", 0), ("slow", 500)], [("slow", 500), ("fast", 0)]])
+async def test_what_steps_side_by_side_saw_of_each_other_stays(storage: Storage, calls: list[tuple[str, int]]) -> None:
+    seen: list[Any] = []
+
+    @workflow
+    async def lists(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(*(append(*call) for call in calls))
+        seen.append(ctx.get_state("all"))
+        await ctx.request_info("well?", bool)
+        await append("last", 0)
+        return ctx.get_state("all")
+
+    first = await lists.run("go", run_id="r", checkpoint_storage=storage)
+    last = await lists.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
+    assert last.get_outputs() == [["fast", "slow", "last"]]
+    assert seen == [["fast", "slow"]] * 2
+    assert warnings(first) == []
+
+
+async def test_steps_one_after_the_other_set_one_key_without_a_warning(storage: Storage) -> None:
+    @workflow
+    async def chain(_: str, ctx: RunContext) -> Any:
+        for text in ("a", "b", "c"):
+            await append(text, 0)
+        await put("set", 0)
+        ctx.set_state("winner", f"{ctx.get_state('winner')} here")
+        await ctx.request_info("well?", bool)
+        return ctx.get_state("all"), ctx.get_state("winner")
+
+    first = await chain.run("go", run_id="r", checkpoint_storage=storage)
+    last = await chain.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
+    assert last.get_outputs() == [(["a", "b", "c"], "set here")]
+    assert warnings(first) == warnings(last) == []
+
+
+async def test_what_a_step_set_before_it_failed_is_not_kept() -> None:
+    attempts: list[Any] = []
+
+    @step(retry=Retry(attempts=2, backoff=0))
+    async def shaky(ctx: RunContext) -> None:
+        attempts.append(ctx.get_state("tried"))
+        ctx.set_state("tried", 1)
+        raise OSError("down")
+
+    @workflow
+    async def careful(_: str, ctx: RunContext) -> Any:
+        try:
+            await shaky()
+        except OSError:
+            return ctx.get_state("tried", "nothing")
+
+    assert (await careful.run("go")).get_outputs() == ["nothing"]
+    assert attempts == [None, None]
+
+
+async def test_a_step_that_is_done_again_sees_what_those_beside_it_have_set(storage: Storage) -> None:
+    failures = [OSError("down")]
+
+    @step
+    async def add(text: str, ctx: RunContext) -> None:
+        if text == "b" and failures:
+            await turns(500)
+            raise failures.pop()
+        ctx.set_state("all", sorted({*ctx.get_state("all", []), text}))
+
+    @workflow
+    async def sums(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(*(add(text) for text in "abc"))
+        return ctx.get_state("all")
+
+    with pytest.raises(OSError, match="down"):
+        await sums.run("go", run_id="r", checkpoint_storage=storage)
+    result = await sums.twin().run(run_id="r", checkpoint_storage=storage)
+    assert result.get_outputs() == [["a", "b", "c"]]
+
+
+async def test_a_step_sees_what_it_and_the_steps_in_it_have_set(storage: Storage) -> None:
+    @step
+    async def inner(ctx: RunContext) -> None:
+        ctx.set_state("inner", f"in {ctx.get_state('outer')}")
+
+    @step
+    async def outer(ctx: RunContext) -> str:
+        ctx.set_state("outer", "out")
+        await inner()
+        return ctx.get_state("inner")
+
+    @workflow
+    async def boxes(_: str, ctx: RunContext) -> Any:
+        found = await outer()
+        await ctx.request_info("well?", bool)
+        return found, ctx.get_state("outer"), ctx.get_state("inner")
+
+    await boxes.run("go", run_id="r", checkpoint_storage=storage)
+    last = await boxes.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
+    assert last.get_outputs() == [("in out", "out", "in out")]
+
+
+async def test_what_a_step_sets_after_it_has_ended_is_refused() -> None:
+    errors: list[Exception] = []
+    tasks: list[asyncio.Task[None]] = []
+    may_go_on = asyncio.Event()
+
+    async def late(ctx: RunContext) -> None:
+        await may_go_on.wait()
+        try:
+            ctx.set_state("late", 1)
+        except RuntimeError as error:
+            errors.append(error)
+
+    @step
+    async def early(ctx: RunContext) -> None:
+        tasks.append(asyncio.create_task(late(ctx)))
+
+    @workflow
+    async def hasty(_: str) -> None:
+        await early()
+        may_go_on.set()
+        await tasks[0]
+
+    await hasty.run("go")
+    assert "has ended" in str(errors[0])
+
+
+async def test_a_plain_step_that_was_too_late_sets_nothing_any_more() -> None:
+    may_go_on, has_ended, errors = threading.Event(), threading.Event(), list[Exception]()
+
+    @step(timeout=0.01)
+    def late(ctx: RunContext) -> None:
+        ctx.set_state("late", 1)
+        may_go_on.wait()
+        try:
+            ctx.set_state("late", 2)
+        except RuntimeError as error:
+            errors.append(error)
+        has_ended.set()
+
+    @workflow
+    async def patient(_: str, ctx: RunContext) -> Any:
+        with pytest.raises(TimeoutError):
+            await late()
+        before = ctx.get_state("late", "nothing")
+        may_go_on.set()
+        await asyncio.to_thread(has_ended.wait)
+        return before, ctx.get_state("late", "nothing")
+
+    assert (await patient.run("go")).get_outputs() == [("nothing", "nothing")]
+    assert "has ended" in str(errors[0])
+
+
+def plainly(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that hides that a function is async."""
+
+    @functools.wraps(func)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    return called
+
+
+class Look:
+    """An object that is called, and to be awaited."""
+
+    async def __call__(self, text: str, ctx: RunContext) -> str:
+        await turns(1)
+        ctx.set_state("object", text)
+        return text
+
+
+@step
+@plainly
+async def look(text: str, ctx: RunContext) -> str:
+    """Not seen to be async."""
+    await turns(1)
+    ctx.set_state("hidden", text)
+    return await asyncio.create_task(nod(text))
+
+
+@step
+async def nod(text: str) -> str:
+    """Called inside of another."""
+    return text
+
+
+@step
+def begin(text: str, ctx: RunContext) -> Any:
+    """Sets something in its thread, and something later."""
+    ctx.set_state("early", text)
+
+    async def rest() -> str:
+        await turns(1)
+        ctx.set_state("later", ctx.get_state("early") * 2)
+        return text
+
+    return rest()
+
+
+async def test_state_is_kept_of_steps_that_can_not_be_seen_to_be_async(storage: Storage) -> None:
+    look_object, keys = step(name="object")(Look()), ("hidden", "object", "early", "later")
+
+    @workflow
+    async def looks(text: str, ctx: RunContext) -> Any:
+        assert [await look(text), await look_object(text), await begin(text)] == [text] * 3
+        await ctx.request_info("well?", bool)
+        return [ctx.get_state(key) for key in keys]
+
+    await looks.run("owl", run_id="r", checkpoint_storage=storage)
+    last = await looks.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
+    assert last.get_outputs() == [["owl", "owl", "owl", "owlowl"]]
+
+
+async def test_a_step_that_asks_forgets_what_it_had_set_before() -> None:
+    @step
+    async def review(ctx: RunContext) -> str:
+        ctx.set_state("reviewed", ctx.get_state("reviewed", 0) + 1)
+        return await ctx.request_info("well?", str)
+
+    @workflow
+    async def reviewed(_: str, ctx: RunContext) -> Any:
+        return await review(), ctx.get_state("reviewed")
+
+    storage = InMemoryCheckpointStorage()
+    await reviewed.run("go", run_id="r", checkpoint_storage=storage)
+    last = await reviewed.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert last.get_outputs() == [("yes", 1)]
