@@ -1,4 +1,4 @@
-"""Agents, orchestrations and functions, killed at any moment, end as those that nobody disturbed.
+"""Agents, orchestrations, functions and agent workflows, killed at any moment, end as those that nobody disturbed.
 
 No model is asked and no tool called again that has come back. Each program has its turn on one store, and with
 `PERDURE_SOAK` in the environment on the others too.
@@ -26,8 +26,15 @@ ONE_EACH = [
     ("crew", "file"),  # a Magentic team with a plan review and a reset
     ("functions", "sqlite"),  # workflows that are functions
 ]
-OTHERS = [(program, "file" if kind == "sqlite" else "sqlite") for program, kind in ONE_EACH]
-CASES = [*ONE_EACH, *(OTHERS if "PERDURE_SOAK" in os.environ else ())]
+RETAINED = [  # an agent workflow with a router, a loop, a fallback and an approval, for each retention
+    ("bureau", "sqlite-latest"),
+    ("bureau", "file-full"),
+]
+OTHERS = [
+    *[(program, "file" if kind == "sqlite" else "sqlite") for program, kind in ONE_EACH],
+    *[("bureau", kind) for kind in ("sqlite-full", "sqlite-last-3", "file-latest", "file-last-3")],
+]
+CASES = [*ONE_EACH, *RETAINED, *(OTHERS if "PERDURE_SOAK" in os.environ else ())]
 
 
 def require_undisturbed(program: str, kind: str) -> None:

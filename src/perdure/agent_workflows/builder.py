@@ -1,0 +1,81 @@
+"""`AgentWorkflowBuilder`: agents, edges and settings put together, and checked as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from perdure.agent_workflows.builder_checking import made_agents, node_problems, store_problems, structure_problems
+from perdure.agent_workflows.builder_edges import EdgesBuilder
+from perdure.agent_workflows.builder_nodes import NodesBuilder
+from perdure.agent_workflows.builder_routing import with_router_edges
+from perdure.agent_workflows.builder_settings import SettingsBuilder
+from perdure.agent_workflows.definition import Definition
+from perdure.agent_workflows.errors import AgentWorkflowBuildError
+from perdure.agent_workflows.workflow import AgentWorkflow
+from perdure.agent_workflows.workflow_graph import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure import Clock
+    from perdure.agent_workflows.definition import Edge, Node
+
+
+class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
+    """Describe an agent workflow, one thing after the other: every method returns the builder.
+
+    `AgentWorkflow.create()` gives an empty one, `from_config` and `from_json` one that says all that a definition says.
+    `build()` looks at all of it, and says all that is wrong at once.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def include(self, definition: Definition) -> AgentWorkflowBuilder:
+        """Say all that a definition says, in place of what was said of the same before."""
+        self._name, self._description, self._version = definition.name, definition.description, definition.version
+        self._iterations, self._timeout = definition.iterations, definition.timeout
+        self._conversation = definition.conversation
+        self._nodes += definition.nodes
+        self._edges += definition.edges
+        return self
+
+    def build(self) -> AgentWorkflow:
+        """Check all of it and make a workflow. Raises AgentWorkflowBuildError, which says all that is wrong."""
+        definition = self._definition()
+        agents, problems = made_agents(definition.nodes, self._client, self._tools)
+        parts = Parts(
+            definition=definition,
+            agents=agents,
+            storage=self._storage,
+            is_checkpointed=self._is_checkpointed,
+            session_store=self._session_store,
+            clock=self._clock,
+        )
+        found = [*self._problems, *structure_problems(definition, self._types), *problems]
+        found += [*node_problems(definition.nodes, agents, found), *store_problems(parts)]
+        if found:
+            raise AgentWorkflowBuildError(found)
+        return AgentWorkflow(parts)
+
+    def _definition(self) -> Definition:
+        edges = with_router_edges(self._nodes, self._edges)
+        return Definition(
+            name=self._name or _drawn_name(self._nodes, edges),
+            nodes=tuple(self._nodes),
+            edges=tuple(edges),
+            description=self._description,
+            version=self._version,
+            iterations=self._iterations,
+            timeout=self._timeout,
+            conversation=self._conversation,
+        )
+
+
+def _drawn_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
+    """The name of one that was given none: the same for the same nodes and edges, in every process."""
+    shape = json.dumps([[node.id for node in nodes], [[edge.source, edge.target] for edge in edges]])
+    return f"agent-workflow-{hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()}"

@@ -1,0 +1,43 @@
+"""What passes between the conductor of an agent workflow and its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - the codec follows the fields
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure import Message, register_type
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTask:
+    """What a node is to do: its task as a text, and what was said before in its conversation."""
+
+    node_id: str
+    visit: int
+    """How often the node has acted before in this execution."""
+    text: str
+    history: tuple[Message, ...] = ()
+    error: str | None = None
+    """Of a fallback: why the node that it stands in for has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """What a node has put out, by key; or that a person has denied it.
+
+    `text` is the output as one text: what the agent said, or a value as JSON. `said` goes into the conversation.
+    """
+
+    node_id: str
+    visit: int
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    text: str = ""
+    said: tuple[Message, ...] = ()
+    denied: str | None = None
+    """The reason, if it was denied."""
+    is_timed_out: bool = False
+
+
+register_type(NodeTask, name="perdure:NodeTask")
+register_type(NodeResult, name="perdure:NodeResult")

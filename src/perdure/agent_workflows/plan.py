@@ -1,0 +1,201 @@
+"""A definition as a graph: the edges that are implied, the layers, and which edges go back and so make loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.agent_workflows.definition import END, START, Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from perdure.agent_workflows.definition import Definition, Node
+
+Way: TypeAlias = tuple[str, str]
+"""An edge by its ends: there is one between two nodes at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A definition, and what follows from it. It is made by `plan_of`.
+
+    `layers` are the nodes by how far they are from START, over edges that don't go back; `ends` the nodes with an edge
+    to END; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
+    """
+
+    definition: Definition
+    edges: tuple[Edge, ...]
+    layers: tuple[tuple[str, ...], ...]
+    ends: tuple[str, ...]
+    fallbacks: Mapping[str, tuple[str, ...]]
+    backs: frozenset[Way]
+    _nodes: Mapping[str, Node]
+    _incoming: Mapping[str, tuple[Edge, ...]]
+    _outgoing: Mapping[str, tuple[Edge, ...]]
+    _places: Mapping[str, tuple[int, int]]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """All edges in words, and which of them go back: what an execution rests on that is under way."""
+        ways = sorted((edge.source, edge.target) for edge in self.edges)
+        return tuple(f"{way[0]!r} -> {way[1]!r}{' (back)' if way in self.backs else ''}" for way in ways)
+
+    def node(self, node_id: str) -> Node:
+        """A node by its id. Raises KeyError."""
+        return self._nodes[node_id]
+
+    def incoming(self, node_id: str) -> tuple[Edge, ...]:
+        """The edges to a node, those from START and those that go back included."""
+        return self._incoming.get(node_id, ())
+
+    def outgoing(self, node_id: str) -> tuple[Edge, ...]:
+        """The edges from a node, those to END and those that go back included."""
+        return self._outgoing.get(node_id, ())
+
+    def is_back(self, edge: Edge) -> bool:
+        """Whether an edge leads to a node that comes before it."""
+        return (edge.source, edge.target) in self.backs
+
+    def forward_to(self, node_id: str) -> tuple[Edge, ...]:
+        """The edges to a node that don't go back."""
+        return tuple(edge for edge in self.incoming(node_id) if not self.is_back(edge))
+
+    def forward_from(self, node_id: str) -> tuple[Edge, ...]:
+        """The edges from a node that don't go back."""
+        return tuple(edge for edge in self.outgoing(node_id) if not self.is_back(edge))
+
+    def before(self, node_id: str) -> frozenset[str]:
+        """The nodes that come before a node, over edges that don't go back."""
+        return _reached(node_id, lambda each: (edge.source for edge in self.forward_to(each))) - {START}
+
+    def leading_to(self, node_id: str) -> frozenset[str]:
+        """The nodes that a node can follow, loops included: in a loop, also itself."""
+        return _reached(node_id, lambda each: (edge.source for edge in self.incoming(each))) - {START}
+
+    def after(self, node_id: str) -> frozenset[str]:
+        """The nodes that come after a node, over edges that don't go back."""
+        return _reached(node_id, lambda each: (edge.target for edge in self.forward_from(each))) - {END}
+
+    def layer_of(self, node_id: str) -> int:
+        """The number of the layer of a node; of a fallback, that of the first node that it stands in for."""
+        while node_id in self.fallbacks:
+            node_id = self.fallbacks[node_id][0]
+        return self._places[node_id][0]
+
+    def in_order(self, node_ids: Iterable[str]) -> tuple[str, ...]:
+        """The same nodes in the order of the plan: by layer, then as they were declared."""
+        return tuple(sorted(node_ids, key=lambda each: self._places[each]))
+
+
+def plan_of(definition: Definition) -> Plan:
+    """The plan of a definition. What is wrong with one is for `checking` to say."""
+    fallbacks = _fallbacks(definition)
+    edges = (*definition.edges, *implied_edges(definition))
+    incoming, outgoing = _by_end(edges, lambda edge: edge.target), _by_end(edges, lambda edge: edge.source)
+    ids = [node.id for node in definition.nodes if node.id not in fallbacks]
+    backs = _back_ways(outgoing, ids)
+    layers = _layers(ids, [edge for edge in edges if (edge.source, edge.target) not in backs])
+    return Plan(
+        definition=definition,
+        edges=edges,
+        layers=layers,
+        ends=tuple(dict.fromkeys(edge.source for edge in edges if edge.target == END)),
+        fallbacks=fallbacks,
+        backs=backs,
+        _nodes={node.id: node for node in definition.nodes},
+        _incoming=incoming,
+        _outgoing=outgoing,
+        _places={id_: (layer, place) for layer, ids_ in enumerate(layers) for place, id_ in enumerate(ids_)},
+    )
+
+
+def implied_edges(definition: Definition) -> tuple[Edge, ...]:
+    """From START to each node that nothing else leads to, and to END from each that leads nowhere.
+
+    An edge of a node to itself is none that leads to it from elsewhere. Fallbacks have no edges.
+    """
+    fallbacks = _fallbacks(definition)
+    others = [edge for edge in definition.edges if edge.source != edge.target]
+    targets, sources = {edge.target for edge in others}, {edge.source for edge in others}
+    ids = [node.id for node in definition.nodes if node.id not in fallbacks]
+    starts = (Edge(START, id_) for id_ in ids if id_ not in targets)
+    ends = (Edge(id_, END) for id_ in ids if id_ not in sources)
+    return (*starts, *ends)
+
+
+def _fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for node in definition.nodes:
+        fallback = node.on_error.fallback if node.on_error.mode == "fallback" else None
+        if fallback is not None:
+            found[fallback] = (*found.get(fallback, ()), node.id)
+    return found
+
+
+def _by_end(edges: Sequence[Edge], end: Callable[[Edge], str]) -> Mapping[str, tuple[Edge, ...]]:
+    found: dict[str, list[Edge]] = {}
+    for edge in edges:
+        found.setdefault(end(edge), []).append(edge)
+    return {id_: tuple(own) for id_, own in found.items()}
+
+
+def _back_ways(outgoing: Mapping[str, tuple[Edge, ...]], ids: Sequence[str]) -> frozenset[Way]:
+    """The edges that lead to a node on the way from START to their source, depth first, in the order of declaration."""
+    seen: set[str] = set()
+    backs: set[Way] = set()
+    for root in (START, *ids):
+        if root not in seen:
+            _descend(root, outgoing, seen, backs)
+    return frozenset(backs)
+
+
+def _descend(root: str, outgoing: Mapping[str, tuple[Edge, ...]], seen: set[str], backs: set[Way]) -> None:
+    """Go down from a node. It keeps its own stack: graphs may be deeper than Python's."""
+    seen.add(root)
+    on_the_way = {root}
+    stack: list[tuple[str, Iterator[Edge]]] = [(root, iter(outgoing.get(root, ())))]
+    while stack:
+        node_id, rest = stack[-1]
+        edge = next(rest, None)
+        if edge is None:
+            on_the_way.discard(node_id)
+            stack.pop()
+        elif edge.target in on_the_way:
+            backs.add((edge.source, edge.target))
+        elif edge.target not in seen:
+            seen.add(edge.target)
+            on_the_way.add(edge.target)
+            stack.append((edge.target, iter(outgoing.get(edge.target, ()))))
+
+
+def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:
+    """Each node in the first layer that comes after all nodes before it."""
+    known = set(ids)
+    inner = [edge for edge in forward if edge.source in known and edge.target in known]
+    after = _by_end(inner, lambda edge: edge.source)
+    missing = Counter(edge.target for edge in inner)
+    layers: list[tuple[str, ...]] = []
+    current = [id_ for id_ in ids if not missing[id_]]
+    order = {id_: place for place, id_ in enumerate(ids)}
+    while current:
+        layers.append(tuple(current))
+        following: list[str] = []
+        for edge in (edge for id_ in current for edge in after.get(id_, ())):
+            missing[edge.target] -= 1
+            if not missing[edge.target]:
+                following.append(edge.target)
+        current = sorted(following, key=order.__getitem__)
+    return tuple(layers)
+
+
+def _reached(node_id: str, neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
+    """All that neighbours of neighbours lead to, without the node itself unless they lead back to it."""
+    found: set[str] = set()
+    frontier = [node_id]
+    while frontier:
+        fresh = [each for each in neighbours(frontier.pop()) if each not in found]
+        found.update(fresh)
+        frontier.extend(fresh)
+    return frozenset(found)

@@ -1,0 +1,216 @@
+"""Who acts next: pure functions from a plan and how far an execution has come to the next move.
+
+A node is decided when each of its edges is that does not go back: it acts if one was taken, else it is skipped. Edges
+that go back wait until nobody acts any more; then a further pass begins, or the loop is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from perdure.agent_workflows.definition import END, START
+from perdure.agent_workflows.progress import Progress
+from perdure.agent_workflows.reasons import why_skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from perdure.agent_workflows.definition import Edge
+    from perdure.agent_workflows.plan import Plan
+    from perdure.agent_workflows.progress import Decision, Standing
+
+Outcome: TypeAlias = Literal["completed", "isolated", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What comes next: which edges were taken, who acts, who was skipped; and how far that is."""
+
+    progress: Progress
+    taken: tuple[Edge, ...] = ()
+    acts: tuple[str, ...] = ()
+    skips: tuple[str, ...] = ()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody acts: the pass has ended."""
+        return not self.progress.acting
+
+
+def begin(plan: Plan, holding: Collection[str] | None = None, *, iteration: int = 0) -> Move:
+    """The first move. `holding` are the targets of edges from START whose conditions hold; by default, all."""
+    targets = {edge.target for edge in plan.outgoing(START)} if holding is None else holding
+    board = _Board(plan, Progress(iteration=iteration))
+    board.decide_edges(START, targets)
+    board.settle(edge.target for edge in plan.outgoing(START))
+    return board.move()
+
+
+def ended(plan: Plan, progress: Progress, node_id: str, outcome: Outcome, holding: Collection[str] = ()) -> Move:
+    """The move after a node has ended. `holding` are the targets of those of its edges whose conditions hold."""
+    assert progress.nodes.get(node_id) == "acting", f"node {node_id!r} is not acting"
+    board = _Board(plan, progress)
+    board.stand(node_id, outcome)
+    if progress.halted is not None:
+        board.close_edges(node_id, "not_taken")
+    elif outcome == "failed":
+        board.close_edges(node_id, "blocked")
+    else:
+        board.decide_edges(node_id, holding)
+    board.settle(edge.target for edge in plan.forward_from(node_id))
+    return board.move()
+
+
+def follow(plan: Plan, progress: Progress) -> Move:
+    """A further pass: the edges that go back and hold are followed. Who comes after them is undecided again."""
+    assert progress.held, "something leads back"
+    assert not progress.acting, "a pass begins when nobody acts"
+    targets = {target for _, target in progress.held}
+    again = targets.union(*(plan.after(target) for target in targets))
+    board = _Board(
+        plan,
+        replace(
+            progress,
+            iteration=progress.iteration + 1,
+            nodes={each: standing for each, standing in progress.nodes.items() if each not in again},
+            edges={source: decisions for source, decisions in progress.edges.items() if source not in again},
+            skipped={each: reason for each, reason in progress.skipped.items() if each not in again},
+            held=(),
+            followed=progress.held,
+        ),
+    )
+    board.taken.extend(edge for edge in plan.edges if (edge.source, edge.target) in progress.held)
+    board.settle(targets)
+    return board.move()
+
+
+def leave(plan: Plan, progress: Progress) -> Move:
+    """The move if edges that go back don't count any more: what is there for that case is taken."""
+    board = _Board(plan, replace(progress, held=()))
+    waiting = [
+        edge
+        for source in dict.fromkeys(source for source, _ in progress.held)
+        for edge in plan.forward_from(source)
+        if progress.decision(edge.source, edge.target) is None
+    ]
+    for edge in waiting:
+        board.decide(edge, "taken")
+    board.settle(edge.target for edge in waiting)
+    return board.move()
+
+
+def halt(plan: Plan, progress: Progress, node_ids: Iterable[str], reason: str) -> Move:
+    """The move after nodes have ended in a way that lets nobody else begin: who is undecided is skipped.
+
+    Who is acting may end. Of several reasons the first stands.
+    """
+    board = _Board(plan, replace(progress, held=(), halted=progress.halted or reason))
+    for node_id in node_ids:
+        board.stand(node_id, "failed")
+        board.close_edges(node_id, "not_taken")
+    undecided = [each for layer in plan.layers for each in layer if each not in progress.nodes]
+    for each in undecided:
+        board.skip(each, reason, "skipped")
+    return board.move()
+
+
+class _Board:
+    """A progress at work. What it was made of does not change."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._plan = plan
+        self._before = progress
+        self._nodes = dict(progress.nodes)
+        self._edges = {source: dict(decisions) for source, decisions in progress.edges.items()}
+        self._skipped = dict(progress.skipped)
+        self._held = list(progress.held)
+        self.taken: list[Edge] = []
+        self._acts: list[str] = []
+        self._skips: list[str] = []
+
+    def stand(self, node_id: str, standing: Standing) -> None:
+        """Say what has become of a node."""
+        self._nodes[node_id] = standing
+
+    def decide(self, edge: Edge, decision: Decision) -> None:
+        """Decide an edge. One that goes back is only held, if it is taken."""
+        if self._plan.is_back(edge):
+            if decision == "taken":
+                self._held.append((edge.source, edge.target))
+            return
+        self._edges.setdefault(edge.source, {})[edge.target] = decision
+        if decision == "taken":
+            self.taken.append(edge)
+
+    def decide_edges(self, source: str, holding: Collection[str]) -> None:
+        """Decide the edges of a node that has ended.
+
+        If only edges that go back hold, those for any other case wait: they are taken if the loop is left.
+        """
+        edges = self._plan.outgoing(source)
+        held = [edge for edge in edges if edge.is_conditional and edge.target in holding]
+        only_back = bool(held) and all(self._plan.is_back(edge) for edge in held)
+        for edge in edges:
+            if edge.is_default:
+                if not only_back or self._plan.is_back(edge):
+                    self.decide(edge, "not_taken" if held else "taken")
+            else:
+                is_taken = not edge.is_conditional or edge.target in holding
+                self.decide(edge, "taken" if is_taken else "not_taken")
+
+    def close_edges(self, source: str, decision: Decision) -> None:
+        """Decide all edges of a node in the same way."""
+        for edge in self._plan.outgoing(source):
+            self.decide(edge, decision)
+
+    def skip(self, node_id: str, reason: str, standing: Standing) -> None:
+        """Let a node not act."""
+        self.stand(node_id, standing)
+        self._skipped[node_id] = reason
+        self._skips.append(node_id)
+        self.close_edges(node_id, "blocked" if standing == "blocked" else "not_taken")
+
+    def settle(self, candidates: Iterable[str]) -> None:
+        """Decide each of these nodes that can be decided now, and what follows from it."""
+        open_ = deque(each for each in dict.fromkeys(candidates) if each != END)
+        while open_:
+            node_id = open_.popleft()
+            if node_id in self._nodes or not self._is_decided(node_id):
+                continue
+            self._decide_node(node_id)
+            if self._nodes[node_id] != "acting":
+                open_.extend(edge.target for edge in self._plan.forward_from(node_id) if edge.target != END)
+
+    def _is_decided(self, node_id: str) -> bool:
+        return all(self._decision(edge) is not None for edge in self._plan.forward_to(node_id))
+
+    def _decide_node(self, node_id: str) -> None:
+        decisions = {self._decision(edge) for edge in self._plan.forward_to(node_id)}
+        is_called = any(target == node_id for _, target in self._before.followed)
+        if "blocked" in decisions:
+            self.skip(node_id, why_skipped(self._plan, self.progress(), node_id), "blocked")
+        elif "taken" in decisions or is_called:
+            self.stand(node_id, "acting")
+            self._acts.append(node_id)
+        else:
+            self.skip(node_id, why_skipped(self._plan, self.progress(), node_id), "skipped")
+
+    def _decision(self, edge: Edge) -> str | None:
+        return self._edges.get(edge.source, {}).get(edge.target)
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+        return replace(
+            self._before,
+            nodes=dict(self._nodes),
+            edges={source: dict(decisions) for source, decisions in self._edges.items()},
+            skipped=dict(self._skipped),
+            held=tuple(self._held),
+        )
+
+    def move(self) -> Move:
+        """What has come of it, in the order of the plan."""
+        in_order = self._plan.in_order
+        return Move(self.progress(), tuple(self.taken), in_order(self._acts), in_order(self._skips))

@@ -1,0 +1,139 @@
+"""Definitions in a few words, and nodes that say what a test tells them to, for tests of the conductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
+from perdure.agent_workflows.conditions import Equals
+from perdure.agent_workflows.conductor import Conductor
+from perdure.agent_workflows.definition import Definition, Edge, Iterations, Node, OnError, TextOutput
+from perdure.agent_workflows.messages import NodeResult, NodeTask
+from perdure.agent_workflows.plan import plan_of
+from perdure.testing import ScriptedChatClient
+
+if TYPE_CHECKING:
+    from perdure import CheckpointStorage, Clock, Workflow, WorkflowEvent, WorkflowRunResult
+    from perdure.agent_workflows.conversations import Conversations
+    from perdure.agent_workflows.plan import Plan
+    from perdure.agent_workflows.result import AgentWorkflowResult
+
+Says = Callable[[NodeTask], "str | Mapping[str, Any] | NodeResult"]
+"""What a node answers to a task: a text, outputs, or a whole result. It may raise."""
+
+
+def node(node_id: str, **options: Any) -> Node:
+    """A node with an agent that is never asked."""
+    on_error = options.pop("on_error", "stop")
+    if isinstance(on_error, str):
+        on_error = OnError(on_error)  # pyright: ignore[reportArgumentType] - tests name the modes
+    return Node(id=node_id, agent=Agent(ScriptedChatClient([]), name=f"{node_id}-agent"), on_error=on_error, **options)
+
+
+def defined(nodes: str | list[Node], *edges: Edge | str, **options: Any) -> Definition:
+    """A definition of nodes, named in a text or given; an edge may be a text like `a>b`."""
+    made = [node(each) for each in nodes.split()] if isinstance(nodes, str) else nodes
+    joined = [each if isinstance(each, Edge) else _edge(each) for each in edges]
+    return Definition(name=options.pop("name", "Test"), nodes=tuple(made), edges=tuple(joined), **options)
+
+
+def _edge(way: str) -> Edge:
+    source, target = way.split(">")
+    return Edge(source, target)
+
+
+def when(way: str, value: Any = "yes", *, key: str = "answer") -> Edge:
+    """An edge that is taken if the source has said this."""
+    source, target = way.split(">")
+    return Edge(source, target, condition=Equals(key, value))
+
+
+def otherwise(way: str) -> Edge:
+    """A default edge."""
+    source, target = way.split(">")
+    return Edge(source, target, is_default=True)
+
+
+def loops(limit: int = 25, **options: Any) -> Iterations:
+    """What is said of loops."""
+    return Iterations(limit=limit, **options)
+
+
+class Actor(Executor):
+    """Stands where an agent would, and notes which tasks it was given."""
+
+    def __init__(self, node: Node, says: Says) -> None:
+        super().__init__(node.id, on_error=None if node.on_error.mode == "stop" else "conductor")
+        self._node = node
+        self._says = says
+        self.tasks: list[NodeTask] = []
+
+    @handler
+    async def act(self, task: NodeTask, ctx: WorkflowContext[NodeResult]) -> None:
+        """Answer a task."""
+        self.tasks.append(task)
+        said = self._says(task)
+        if isinstance(said, str):
+            key = self._node.output.key if isinstance(self._node.output, TextOutput) else "answer"
+            said = NodeResult(task.node_id, task.visit, {key: said}, said)
+        elif not isinstance(said, NodeResult):
+            said = NodeResult(task.node_id, task.visit, dict(said), str(said))
+        await ctx.send_message(said, target_id="conductor")
+
+
+class Troupe:
+    """A workflow of actors under a conductor."""
+
+    def __init__(self, definition: Definition, says: Mapping[str, Says] | None = None, **options: Any) -> None:
+        self.definition = definition
+        self.plan: Plan = plan_of(definition)
+        self.storage: CheckpointStorage | None = options.pop("storage", None)
+        self.clock: Clock | None = options.get("clock")
+        self.conversations: Conversations | None = options.get("conversations")
+        spoken = says or {}
+        self.actors = {
+            each.id: Actor(each, spoken.get(each.id, lambda task: f"{task.node_id}({task.text})"))
+            for each in definition.nodes
+        }
+        self.conductor = Conductor(self.plan, name=definition.name or "Test", **options)
+
+    def workflow(self) -> Workflow:
+        """The graph."""
+        builder = WorkflowBuilder(
+            1000,
+            "Test",
+            start_executor=self.conductor,
+            output_from=[self.conductor],
+            checkpoint_storage=self.storage,
+        )
+        for actor in self.actors.values():
+            builder.add_edge(self.conductor, actor).add_edge(actor, self.conductor)
+        return builder.build()
+
+    async def run(self, request: Any = "go") -> Played:
+        """Run it to its end."""
+        return Played(await self.workflow().run(request), self)
+
+
+class Played:
+    """What came of a run."""
+
+    def __init__(self, result: WorkflowRunResult, troupe: Troupe) -> None:
+        self.events: list[WorkflowEvent[Any]] = list(result)
+        self.outputs: list[Any] = result.get_outputs()
+        self._troupe = troupe
+
+    @property
+    def result(self) -> AgentWorkflowResult:
+        """The one result."""
+        (result,) = self.outputs
+        return result
+
+    def told(self, *types: str) -> list[Any]:
+        """The data of the events of these types."""
+        return [event.data for event in self.events if event.type in types]
+
+    def texts(self, node_id: str) -> list[str]:
+        """The tasks that a node was given."""
+        return [task.text for task in self._troupe.actors[node_id].tasks]

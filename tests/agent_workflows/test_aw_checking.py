@@ -1,0 +1,180 @@
+"""What is wrong with a definition is said, all at once, before anything runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.agent_workflows.conducting import defined, loops, node, otherwise, when
+
+from perdure.agent_workflows.checking import problems
+from perdure.agent_workflows.conditions import Equals, Exists
+from perdure.agent_workflows.definition import (
+    END,
+    START,
+    Approval,
+    Definition,
+    Edge,
+    Handoffs,
+    OnError,
+    StructuredOutput,
+    TextOutput,
+)
+
+FALLBACK = OnError("fallback", "f")
+ROUTER = Handoffs({"b": "for b", "lost": "for nobody"}, default="c")
+OPEN = StructuredOutput({"type": "object"})
+
+
+def test_a_definition_that_makes_sense_has_no_problems() -> None:
+    nodes = [node("a", on_error=FALLBACK), node("b", output=TextOutput("draft")), node("c"), node("f")]
+    edges = ["a>b", f"{START}>a", when("b>a", key="draft"), otherwise("b>c"), "c>c"]
+    assert problems(defined(nodes, *edges)) == []
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem"),
+    [
+        (defined(""), "there is no node: add one with add_agent(...)"),
+        (defined([node("")]), "a node has an empty id: give it one"),
+        (defined("a a"), "2 nodes have the id 'a': give each its own"),
+        (defined("START"), "the id 'START' stands for something else: give the node another one"),
+        (defined("conductor"), "the id 'conductor' stands for something else: give the node another one"),
+        (
+            defined("a.b"),
+            "node 'a.b': an id has no '.', '?' or braces, and no space at its ends, for '{{node.key}}'",
+        ),
+        (defined("a", "a>b"), "edge 'a' -> 'b': there is no node 'b'"),
+        (defined("a", "b>a"), "edge 'b' -> 'a': there is no node 'b'"),
+        (defined("a", f"a>{START}"), "edge 'a' -> 'START': nothing leads to START; name the first node"),
+        (defined("a", f"{END}>a"), "edge 'END' -> 'a': nothing follows END; name a node before it"),
+        (defined("a", f"{START}>{END}"), "edge 'START' -> 'END': a node has to be between the two"),
+        (
+            defined("a b", "a>b", when("a>b")),
+            "2 edges lead from 'a' to 'b': declare one, with conditions joined by '|' or '&'",
+        ),
+        (
+            defined("a b", otherwise("a>b")),
+            (
+                "edge 'a' -> 'b' is a default, and no other edge of 'a' has a condition: give one a condition, or "
+                "leave out as_default()"
+            ),
+        ),
+        (
+            defined("a b", Edge("a", "b", Equals("answer", 1), is_default=True)),
+            "edge 'a' -> 'b' is a default and has a condition: it can be one of the two",
+        ),
+        (
+            defined("a b", when("a>b", key="intent")),
+            "edge 'a' -> 'b' depends on 'intent', which 'a' never puts out; it has 'answer'",
+        ),
+        (
+            defined("a b", when(f"{START}>a", key="topic")),
+            "edge 'START' -> 'a' depends on 'topic', which 'START' never puts out; it has 'input'",
+        ),
+        (
+            defined("a b c", "a>b", "b>a"),
+            "nothing leads to 'a', 'b': each follows another of them; say where it begins, as in from_(START).to('a')",
+        ),
+        (
+            defined("a b", f"{START}>a", "a>b", when("b>a")),
+            "no end can be reached from 'a', 'b': say where the loop is left, as in from_('b').to(END).as_default()",
+        ),
+        (
+            defined("a", iterations=loops(0)),
+            "a loop has at least one pass: its limit is 1 or more, not 0",
+        ),
+        (
+            defined("a", timeout=timedelta()),
+            "the timeout of the workflow is more than 0, not 0:00:00; leave it out for no limit",
+        ),
+        (
+            defined([node("a", timeout=-1)]),
+            "node 'a': its timeout is more than 0, not -1; leave it out for no limit",
+        ),
+        (
+            defined([node("a", approval=Approval(timeout=timedelta()))]),
+            "node 'a': the timeout of its approval is more than 0, not 0:00:00",
+        ),
+        (
+            defined([node("a", approval=Approval(when=Exists("amount")))]),
+            "node 'a': its approval depends on 'amount', which it never puts out; it has 'answer'",
+        ),
+        (
+            defined([node("r", output=Handoffs({}))]),
+            "router 'r' has nobody to choose: add one with with_handoff(...)",
+        ),
+        (
+            defined([node("a", on_error=OnError("fallback"))]),
+            "node 'a' is to have a fallback, and names none",
+        ),
+        (
+            defined([node("a", on_error=OnError("isolate", "f")), node("f")]),
+            "node 'a' names the fallback 'f', and its on_error is 'isolate': make it 'fallback'",
+        ),
+        (
+            defined([node("a", on_error=OnError("fallback", "a"))]),
+            "node 'a' is its own fallback: name another one, or give it a retry",
+        ),
+        (
+            defined([node("a", on_error=FALLBACK)]),
+            "node 'a': there is no node 'f' to stand in for it",
+        ),
+        (
+            defined([node("a", on_error=FALLBACK), node("f"), node("b")], "f>b"),
+            (
+                "node 'f' stands in for others, so it has no edges of its own: what follows is decided by those of the "
+                "node that has failed; leave out 'f' -> 'b', or use two nodes"
+            ),
+        ),
+        (
+            defined([node("a", on_error=FALLBACK), node("f", reads="request")]),
+            "node 'f' stands in for others, and is given their task: leave out its template, input_key and reads",
+        ),
+        (
+            defined(
+                [
+                    node("a", on_error=FALLBACK),
+                    node("f", on_error=OnError("fallback", "g")),
+                    node("g", on_error=FALLBACK),
+                ]
+            ),
+            "fallbacks stand in for each other in a circle: 'f' -> 'g' -> 'f'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(definition: Definition, problem: str) -> None:
+    assert problem in problems(definition)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    nodes = [node("r", output=ROUTER), node("b"), node("b")]
+    found = problems(defined(nodes, "r>b", "r>nobody", iterations=loops(-1)))
+    assert found == [
+        "2 nodes have the id 'b': give each its own",
+        "edge 'r' -> 'nobody': there is no node 'nobody'",
+        "router 'r' may choose 'lost', which is no node: add it, or leave the handoff out",
+        "router 'r': its default 'c' is none of its handoffs: 'b', 'lost'",
+        "a loop has at least one pass: its limit is 1 or more, not -1",
+    ]
+
+
+def test_a_router_needs_an_edge_to_whom_it_may_choose() -> None:
+    found = problems(defined([node("r", output=Handoffs({"b": ""})), node("b")]))
+    assert found == ["router 'r' may choose 'b', and no edge leads there: add from_('r').to('b')"]
+
+
+def test_a_condition_may_ask_for_keys_of_who_stands_in_and_for_an_error() -> None:
+    nodes = [node("a", on_error=FALLBACK), node("f", output=TextOutput("excuse"), on_error="isolate"), node("b")]
+    asked = [when("a>b", key=key) for key in ("answer", "excuse", "error")]
+    assert [problems(defined(nodes, edge, otherwise(f"a>{END}"))) for edge in asked] == [[], [], []]
+
+
+def test_keys_that_are_not_known_before_are_not_asked_for() -> None:
+    assert problems(defined([node("a", output=OPEN), node("b")], when("a>b", key="anything"))) == []
+
+
+def test_a_condition_may_look_inside_of_a_value() -> None:
+    output = StructuredOutput({"type": "object", "properties": {"score": {"type": "number"}}})
+    nodes = [node("a", output=output), node("b")]
+    assert problems(defined(nodes, when("a>b", 3, key="result.score"))) == []

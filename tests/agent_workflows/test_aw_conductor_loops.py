@@ -1,0 +1,169 @@
+"""Loops: passes, their limit, and when they are left because nothing changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.agent_workflows.conducting import Says, Troupe, defined, loops, node, otherwise, when
+
+from perdure import InMemoryCheckpointStorage
+from perdure.agent_workflows.definition import END, START
+from perdure.agent_workflows.errors import IterationLimitError
+
+if TYPE_CHECKING:
+    from perdure.agent_workflows.definition import Definition, Iterations
+    from perdure.agent_workflows.messages import NodeTask
+
+
+def _writing(iterations: Iterations | None = None, **options: Any) -> Definition:
+    """A draft is reviewed until the review says yes; then it is published."""
+    nodes = [
+        node("draft", template="{{input}} {{review.answer?}}", **options),
+        node("review", input_key="draft.answer"),
+        node("publish", input_key="draft.answer"),
+    ]
+    edges = [f"{START}>draft", "draft>review", when("review>publish"), otherwise("review>draft")]
+    return defined(nodes, *edges, iterations=iterations or loops())
+
+
+def _strict(task: NodeTask) -> str:
+    return "yes" if task.visit == 2 else f"no {task.visit}"
+
+
+async def test_a_loop_goes_round_until_its_condition_holds() -> None:
+    troupe = Troupe(_writing(), {"review": _strict, "draft": lambda task: f"d{task.visit}"})
+    played = await troupe.run("poem")
+    assert played.texts("draft") == ["poem ", "poem no 0", "poem no 1"]
+    assert played.texts("publish") == ["d2"]
+    assert played.result.final_answer == "publish(d2)"
+    started = [(each.node_id, each.iteration) for each in played.told("agent_started")]
+    assert started == [
+        ("draft", 0),
+        ("review", 0),
+        ("draft", 1),
+        ("review", 1),
+        ("draft", 2),
+        ("review", 2),
+        ("publish", 2),
+    ]
+    assert played.result.skipped == {}
+
+
+async def test_layers_are_told_in_each_pass() -> None:
+    troupe = Troupe(_writing(), {"review": _strict, "draft": lambda task: f"d{task.visit}"})
+    played = await troupe.run()
+    began = [(each.layer, each.iteration) for each in played.told("layer_started")]
+    assert began == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]
+    assert [(each.layer, each.iteration) for each in played.told("layer_completed")] == began
+
+
+async def test_a_loop_at_its_limit_fails_and_goes_on_when_it_is_resumed_with_a_larger_one() -> None:
+    storage = InMemoryCheckpointStorage()
+    says: dict[str, Says] = {"review": _strict, "draft": lambda task: f"d{task.visit}"}
+    first = Troupe(_writing(loops(2)), says, storage=storage)
+    with pytest.raises(IterationLimitError, match="would go on after 2 passes, and its limit is 2: resume"):
+        await first.workflow().run("poem", run_id="r1")
+    second = Troupe(_writing(loops(3)), says, storage=storage)
+    (result,) = (await second.workflow().run(run_id="r1")).get_outputs()
+    assert result.final_answer == "publish(d2)"
+    assert [task.visit for task in second.actors["draft"].tasks] == [2]
+
+
+async def test_a_loop_can_be_left_at_its_limit() -> None:
+    nodes = [node("draft", reads="request"), node("review"), node("publish", input_key="draft.answer")]
+    edges = [f"{START}>draft", "draft>review", when("review>draft", "no"), otherwise("review>publish")]
+    definition = defined(nodes, *edges, iterations=loops(2, then="leave", converges=False))
+    troupe = Troupe(definition, {"review": lambda _: "no", "draft": lambda task: f"d{task.visit}"})
+    played = await troupe.run()
+    assert played.result.final_answer == "publish(d1)"
+    (diagnostic,) = played.told("diagnostic")
+    assert diagnostic.message == "the loop 'review' -> 'draft' is left: it has had 2 passes"
+    assert not played.told("agent_skipped")
+
+
+async def test_a_loop_that_changes_nothing_is_left() -> None:
+    nodes = [node("draft", reads="request"), node("review")]
+    edges = [f"{START}>draft", "draft>review", when("review>draft", "no"), otherwise(f"review>{END}")]
+    troupe = Troupe(defined(nodes, *edges), {"review": lambda _: "no"})
+    played = await troupe.run()
+    assert played.result.final_answer == "no"
+    assert len(troupe.actors["draft"].tasks) == 2
+    (diagnostic,) = played.told("diagnostic")
+    assert diagnostic.message == "the loop 'review' -> 'draft' is left: pass 2 has changed nothing"
+
+
+async def test_keys_that_are_ignored_do_not_count_as_a_change() -> None:
+    edges = ["a>a"]
+    says: dict[str, Says] = {"a": lambda task: {"answer": "same", "at": task.visit}}
+    counted = Troupe(defined([node("a", reads="request")], *edges, iterations=loops(4, then="leave")), says)
+    ignored = loops(4, then="leave", ignored_keys=frozenset({"at"}))
+    uncounted = Troupe(defined([node("a", reads="request")], *edges, iterations=ignored), says)
+    await counted.run()
+    await uncounted.run()
+    assert (len(counted.actors["a"].tasks), len(uncounted.actors["a"].tasks)) == (4, 2)
+
+
+async def test_a_node_whose_task_has_not_changed_does_not_act_again() -> None:
+    nodes = [
+        node("plan", reads="request"),
+        node("draft", template="{{plan.answer}} {{review.answer?}}"),
+        node("review", input_key="draft.answer"),
+    ]
+    edges = [f"{START}>plan", "plan>draft", "draft>review", when("review>plan", "no"), otherwise(f"review>{END}")]
+    says: dict[str, Says] = {
+        "review": lambda task: "no" if task.visit == 0 else "yes",
+        "draft": lambda task: f"d{task.visit}",
+    }
+    troupe = Troupe(defined(nodes, *edges, iterations=loops(change_aware=True)), says)
+    played = await troupe.run()
+    assert [len(troupe.actors[each].tasks) for each in ("plan", "draft", "review")] == [1, 2, 2]
+    (skipped,) = played.told("agent_skipped")
+    assert (skipped.node_id, skipped.iteration, skipped.reason) == (
+        "plan",
+        1,
+        "its task is the same as in the pass before",
+    )
+    assert played.result.outputs["plan.answer"] == "plan(go)"
+    assert played.result.skipped == {}
+
+
+async def test_a_loop_in_which_nobody_has_anything_new_to_do_is_left() -> None:
+    nodes = [node("a", reads="request"), node("b")]
+    edges = [f"{START}>a", "a>b", when("b>a", "no"), otherwise(f"b>{END}")]
+    troupe = Troupe(defined(nodes, *edges, iterations=loops(change_aware=True)), {"b": lambda _: "no"})
+    played = await troupe.run()
+    assert [len(troupe.actors[each].tasks) for each in ("a", "b")] == [1, 1]
+    assert played.result.success
+
+
+async def test_what_a_node_said_in_an_earlier_pass_is_not_read_once_it_is_skipped() -> None:
+    nodes = [
+        node("a", reads="request"),
+        node("extra", reads="request"),
+        node("b", template="{{extra.answer?}}|{{a.answer}}"),
+    ]
+    edges = [
+        f"{START}>a",
+        when("a>extra", "first"),
+        "a>b",
+        "extra>b",
+        when("b>a", "extra(go)|first"),
+        otherwise(f"b>{END}"),
+    ]
+    says: dict[str, Says] = {"a": lambda task: "first" if task.visit == 0 else "second", "b": lambda task: task.text}
+    result = (await Troupe(defined(nodes, *edges), says).run()).result
+    assert result.final_answer == "|second"
+    assert "extra.answer" not in result.outputs
+    assert list(result.skipped) == ["extra"]
+
+
+async def test_a_node_that_reads_what_came_before_is_told_who_called_it_back() -> None:
+    nodes = [node("a"), node("b", reads="upstream"), node("c")]
+    edges = ["a>b", "b>c", when("c>b", "again"), otherwise(f"c>{END}")]
+    says: dict[str, Says] = {"c": lambda task: "again" if task.visit == 0 else "done"}
+    played = await Troupe(defined(nodes, *edges), says).run()
+    first, second = played.texts("b")
+    assert first == "a(go)"
+    assert "again" in second
+    assert "a(go)" in second

@@ -1,0 +1,68 @@
+"""A definition as a graph."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tests.agent_workflows.conducting import defined, node
+
+from perdure.agent_workflows.definition import END, START, OnError
+from perdure.agent_workflows.plan import plan_of
+
+
+def test_who_nothing_leads_to_is_first_and_who_leads_nowhere_is_last() -> None:
+    plan = plan_of(defined("a b c", "a>b"))
+    ways = [(edge.source, edge.target) for edge in plan.edges]
+    assert ways == [("a", "b"), (START, "a"), (START, "c"), ("b", END), ("c", END)]
+    assert plan.ends == ("b", "c")
+
+
+def test_layers_come_after_all_that_they_depend_on() -> None:
+    plan = plan_of(defined("d c b a", "a>b", "a>c", "b>d", "c>d", "a>d"))
+    assert plan.layers == (("a",), ("c", "b"), ("d",))
+    assert plan.in_order(["d", "b", "c"]) == ("c", "b", "d")
+    assert plan.layer_of("d") == 2
+
+
+def test_an_edge_to_where_one_came_from_goes_back() -> None:
+    plan = plan_of(defined("a b c", f"{START}>a", "a>b", "b>a", "b>c"))
+    assert plan.backs == {("b", "a")}
+    assert [edge.source for edge in plan.incoming("a")] == [START, "b"]
+    assert [edge.source for edge in plan.forward_to("a")] == [START]
+    assert [edge.target for edge in plan.forward_from("b")] == ["c"]
+
+
+def test_a_node_that_leads_to_itself_begins_at_start_and_can_end() -> None:
+    plan = plan_of(defined("a", "a>a"))
+    assert plan.backs == {("a", "a")}
+    assert [edge.source for edge in plan.incoming("a")] == ["a", START]
+    assert plan.ends == ("a",)
+
+
+def test_an_edge_across_two_branches_does_not_go_back() -> None:
+    plan = plan_of(defined("a b c", "a>b", "a>c", "c>b"))
+    assert plan.backs == frozenset()
+    assert plan.layers == (("a",), ("c",), ("b",))
+
+
+def test_what_comes_before_and_after_leaves_out_edges_that_go_back() -> None:
+    plan = plan_of(defined("a b c", f"{START}>a", "a>b", "b>a", "b>c"))
+    assert plan.before("b") == {"a"}
+    assert plan.after("a") == {"b", "c"}
+    assert plan.leading_to("a") == {"a", "b"}
+
+
+def test_fallbacks_have_no_edges_and_no_layer() -> None:
+    first = [node(each, on_error=OnError("fallback", "f")) for each in ("a", "b")]
+    plan = plan_of(defined([*first, node("f")], "a>b"))
+    assert plan.fallbacks == {"f": ("a", "b")}
+    assert plan.layers == (("a",), ("b",))
+    assert not plan.incoming("f")
+    assert not plan.outgoing("f")
+    assert plan.layer_of("f") == 0
+
+
+def test_a_long_chain_is_no_problem() -> None:
+    ids = [f"n{number}" for number in range(3000)]
+    plan = plan_of(defined([node(each) for each in ids], *(f"{one}>{next_}" for one, next_ in pairwise(ids))))
+    assert len(plan.layers) == 3000

@@ -1,0 +1,129 @@
+"""Who acts next."""
+
+from __future__ import annotations
+
+from tests.agent_workflows.conducting import defined, otherwise, when
+
+from perdure.agent_workflows.definition import END, START
+from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.scheduling import begin, ended, follow, halt, leave
+
+
+def test_first_nodes_act_first_and_side_by_side() -> None:
+    move = begin(plan_of(defined("a b c", "a>c", "b>c")))
+    assert move.acts == ("a", "b")
+    assert [(edge.source, edge.target) for edge in move.taken] == [(START, "a"), (START, "b")]
+    assert not move.is_quiet
+
+
+def test_a_node_waits_for_all_before_it() -> None:
+    plan = plan_of(defined("a b c", "a>c", "b>c"))
+    after_one = ended(plan, begin(plan).progress, "b", "completed")
+    assert after_one.acts == ()
+    assert ended(plan, after_one.progress, "a", "completed").acts == ("c",)
+
+
+def test_a_node_acts_if_one_of_its_edges_is_taken() -> None:
+    plan = plan_of(defined("a b c", when("a>c"), "b>c"))
+    after_one = ended(plan, begin(plan).progress, "a", "completed", holding=())
+    assert ended(plan, after_one.progress, "b", "completed").acts == ("c",)
+
+
+def test_who_no_edge_leads_to_is_skipped_and_so_is_who_comes_after() -> None:
+    plan = plan_of(defined("a b c d", when("a>b"), when("a>d", "no"), "b>c"))
+    move = ended(plan, begin(plan).progress, "a", "completed", holding={"d"})
+    assert move.acts == ("d",)
+    assert move.skips == ("b", "c")
+    assert move.progress.skipped == {
+        "b": "'a' -> 'b' was not taken: it needs answer == 'yes'",
+        "c": "'b' was skipped",
+    }
+
+
+def test_a_default_edge_is_taken_if_no_condition_holds() -> None:
+    plan = plan_of(defined("a b c d", when("a>b"), otherwise("a>c"), "a>d"))
+    first = begin(plan).progress
+    assert ended(plan, first, "a", "completed", holding=()).acts == ("c", "d")
+    held = ended(plan, first, "a", "completed", holding={"b"})
+    assert held.acts == ("b", "d")
+    assert held.progress.skipped == {"c": "'a' -> 'c' was not needed: another condition of 'a' holds"}
+
+
+def test_what_depends_on_a_failed_node_is_skipped_whatever_else_leads_to_it() -> None:
+    plan = plan_of(defined("a b c d", "a>c", "b>c", "c>d"))
+    after_failure = ended(plan, begin(plan).progress, "a", "failed")
+    move = ended(plan, after_failure.progress, "b", "completed")
+    assert move.acts == ()
+    assert move.progress.skipped == {"c": "'a' has failed", "d": "'c' was skipped: 'a' has failed"}
+    assert move.is_quiet
+
+
+def test_an_isolated_failure_holds_up_nobody() -> None:
+    plan = plan_of(defined("a b", "a>b"))
+    assert ended(plan, begin(plan).progress, "a", "isolated").acts == ("b",)
+
+
+def test_an_edge_that_goes_back_waits_until_nobody_acts() -> None:
+    plan = plan_of(defined("a b x y", f"{START}>a", "a>b", "a>x", "x>y", when("b>a"), otherwise(f"b>{END}")))
+    after_a = ended(plan, begin(plan).progress, "a", "completed").progress
+    after_b = ended(plan, after_a, "b", "completed", holding={"a"})
+    assert not after_b.is_quiet
+    after_x = ended(plan, after_b.progress, "x", "completed")
+    assert after_x.acts == ("y",)
+    over = ended(plan, after_x.progress, "y", "completed")
+    assert over.is_quiet
+    assert over.progress.held == (("b", "a"),)
+    again = follow(plan, over.progress)
+    assert again.acts == ("a",)
+    assert again.progress.iteration == 1
+    assert again.progress.nodes == {"a": "acting"}
+
+
+def test_what_is_outside_of_a_loop_keeps_its_decision() -> None:
+    plan = plan_of(defined("out a b", "out>b", f"{START}>a", "a>b", when("b>a"), otherwise(f"b>{END}")))
+    one = ended(plan, begin(plan).progress, "out", "completed").progress
+    two = ended(plan, one, "a", "completed").progress
+    again = follow(plan, ended(plan, two, "b", "completed", holding={"a"}).progress)
+    assert again.progress.nodes["out"] == "completed"
+    assert ended(plan, again.progress, "a", "completed").acts == ("b",)
+
+
+def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() -> None:
+    plan = plan_of(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
+    after_a = ended(plan, begin(plan).progress, "a", "completed").progress
+    round_ = ended(plan, after_a, "b", "completed", holding={"a"})
+    assert round_.skips == ()
+    assert round_.is_quiet
+    assert leave(plan, round_.progress).acts == ("c",)
+    assert leave(plan, round_.progress).progress.held == ()
+    assert follow(plan, round_.progress).acts == ("a",)
+
+
+def test_a_loop_that_is_left_without_another_way_ends() -> None:
+    plan = plan_of(defined("a b", f"{START}>a", "a>b", when("b>a"), when(f"b>{END}", "no")))
+    after_a = ended(plan, begin(plan).progress, "a", "completed").progress
+    move = leave(plan, ended(plan, after_a, "b", "completed", holding={"a"}).progress)
+    assert move.acts == ()
+    assert move.is_quiet
+    assert move.progress.decision("b", END) == "not_taken"
+
+
+def test_who_is_called_back_waits_for_who_is_called_back_before_it() -> None:
+    plan = plan_of(defined("a b c", "a>b", "b>c", f"{START}>a", when("c>a"), when("c>b"), otherwise(f"c>{END}")))
+    progress = begin(plan).progress
+    for node_id in ("a", "b"):
+        progress = ended(plan, progress, node_id, "completed").progress
+    again = follow(plan, ended(plan, progress, "c", "completed", holding={"a", "b"}).progress)
+    assert again.acts == ("a",)
+    assert ended(plan, again.progress, "a", "completed").acts == ("b",)
+
+
+def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:
+    plan = plan_of(defined("a b c d", "a>c", "b>d"))
+    move = halt(plan, begin(plan).progress, ["a"], "'a' was denied")
+    assert move.acts == ()
+    assert move.progress.skipped == {"c": "'a' was denied", "d": "'a' was denied"}
+    assert not move.is_quiet
+    last = ended(plan, move.progress, "b", "completed")
+    assert last.is_quiet
+    assert last.taken == ()
