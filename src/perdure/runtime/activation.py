@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
-import re
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from perdure.checkpoint.steps import counts_in, counts_record, moment_in, moment_record, value_digest
 from perdure.checkpoint.values import Kept
-from perdure.errors import BudgetExceededError
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
 from perdure.graph.current import enter
@@ -23,10 +19,11 @@ from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of, now, seconds_until
 from perdure.runtime.asking import Asking, require_approved
 from perdure.runtime.branches import branch_path, branch_place
-from perdure.runtime.journal import STEP
+from perdure.runtime.left_out import steps_left_out, warning_of
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
 from perdure.runtime.questions import Question, Questions
+from perdure.runtime.spending import Spending, require_amounts
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps
 from perdure.runtime.surroundings import Surroundings
@@ -44,15 +41,12 @@ if TYPE_CHECKING:
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Moment, Snapshot
     from perdure.runtime.flight import Inside
-    from perdure.runtime.purse import Purse
     from perdure.runtime.reading import Reading
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
-_COUNTED_BY_ENGINE = frozenset({"supersteps", "activations"})
-"""What is limited where it begins: nothing inside of a handler spends it."""
 
 
 class ActivationRecorder:
@@ -71,6 +65,7 @@ class ActivationRecorder:
     _used_asking: Asking | None = None
     _used_steps: Steps | None = None
     _used_questions: Questions | None = None
+    _used_spending: Spending | None = None
 
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
         self.activation = activation
@@ -82,7 +77,6 @@ class ActivationRecorder:
         self._outputs: list[tuple[OutputKind, Any]] = []
         self._yielded: list[Any] = []
         self._shown: list[Any] = []
-        self._spent: dict[str, float] = {}
         self.message: Any = self._message()
 
     @property
@@ -113,6 +107,12 @@ class ActivationRecorder:
         if self._used_questions is None:
             self._used_questions = Questions(self)
         return self._used_questions
+
+    @property
+    def _spending(self) -> Spending:
+        if self._used_spending is None:
+            self._used_spending = Spending(self)
+        return self._used_spending
 
     @property
     def enclosing(self) -> Inside | None:
@@ -325,17 +325,11 @@ class ActivationRecorder:
         return branch_path(self)
 
     def _warn_of_steps_left_out(self) -> None:
-        """Tell which recorded steps the handler did not come to: what they did may have been done once more instead."""
-        begun = frozenset[str]() if self._used_steps is None else self._used_steps.begun
+        begun = () if self._used_steps is None else self._used_steps.begun
         again = self.activation.delivery.home is not None
-        places = self.around.journal.steps_before(self.home, is_entered_again=again)
-        inner = (place.removeprefix(f"{self.home}{STEP}") for place in places if place not in begun)
-        names = sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
+        names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
         if names:
-            self.warn(
-                f"executor {self.executor.id!r} has returned without coming to what was recorded for it: "
-                f"{', '.join(names)}; let what it does depend on its message, state, steps and answers alone"
-            )
+            self.warn(warning_of(self.executor.id, names))
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
@@ -363,42 +357,21 @@ class ActivationRecorder:
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Count what was spent. Raises ValueError, and counts nothing then."""
         self.require_running()
-        for name, amount in amounts.items():
-            if not math.isfinite(amount) or amount < 0:
-                raise ValueError(f"what is spent is finite and not negative, not {name}={amount!r}")
+        require_amounts(amounts)
         self.count(amounts)
 
     def count(self, spent: Mapping[str, float]) -> None:
         """Count what was spent: in a step, with its record."""
-        inside = self._enclosing
-        counted = self._spent if inside is None else inside.spent
-        for name, amount in spent.items():
-            counted[name] = counted.get(name, 0) + amount
-        if inside is None and self.around.snapshot.limits.budget:
-            self._purse.spend(self._spent)
-
-    @property
-    def _purse(self) -> Purse:
-        return self.around.purse.of(self.home)
+        self._spending.count(spent)
 
     def require_budget(self) -> None:
         """Raise BudgetExceededError if the run has spent all that it may of something, what runs beside it included."""
-        left = self.around.snapshot.left
-        for name in left.keys() - _COUNTED_BY_ENGINE:
-            spent = self._spent_of(name) + self._purse.beside(name)
-            if spent >= left[name]:
-                # Whoever drives the run says it in numbers of the whole.
-                raise BudgetExceededError(self.around.root_id, name=name, spent=spent, limit=left[name])
+        self._spending.require_budget()
 
     @property
     def left(self) -> Mapping[str, float]:
         """What may still be spent of what is limited, without what this attempt has spent."""
-        return {name: left - self._spent_of(name) for name, left in self.around.snapshot.left.items()}
-
-    def _spent_of(self, name: str) -> float:
-        """What this attempt has spent, the steps around what is running here included."""
-        inside = self._enclosing
-        return self._spent.get(name, 0) + (0 if inside is None else inside.spent_of(name))
+        return self._spending.left
 
     def private_scope(self) -> str:
         """The scope that belongs to this executor alone."""
@@ -471,7 +444,7 @@ class ActivationRecorder:
             outputs=outputs,
             child=self.child,
             told=(*earlier, *self.book.told(outputs, requests)),
-            spent=self._spent,
+            spent={} if self._used_spending is None else self._used_spending.spent,
         )
         return Done(effects, unrouted, staging.updates() if staging is not None else {})
 
