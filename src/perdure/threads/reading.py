@@ -97,7 +97,9 @@ class Reading:
         found: list[Batch] = []
         with naming(place.name):
             while until is None or after < until:
-                batches = await self._store.events(place.name.run_id, after=after - place.base, limit=_BATCHES_AT_ONCE)
+                # Each batch holds an event at least.
+                wanted = _BATCHES_AT_ONCE if until is None else min(_BATCHES_AT_ONCE, until - after)
+                batches = await self._store.events(place.name.run_id, after=after - place.base, limit=wanted)
                 if not batches:
                     break
                 parts = await self._store.parts({ref for batch in batches for ref in batch.refs})
