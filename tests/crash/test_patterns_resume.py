@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.postgres_server import needs_postgres
+from tests.postgres_server import binaries
 
 from perdure.testing.resume import run_suite
 
@@ -32,12 +32,14 @@ RETAINED = [  # an agent workflow with a router, a loop, a fallback and an appro
 ]
 OTHERS = [
     *[(program, "file" if kind == "sqlite" else "sqlite") for program, kind in ONE_EACH],
+    *([("agency", "postgres")] if binaries() else []),
     *[("bureau", kind) for kind in ("sqlite-full", "sqlite-last-3", "file-latest", "file-last-3")],
 ]
 CASES = [*ONE_EACH, *RETAINED, *(OTHERS if "PERDURE_SOAK" in os.environ else ())]
 
 
-def require_undisturbed(program: str, kind: str) -> None:
+@pytest.mark.parametrize(("program", "kind"), CASES)
+def test_a_program_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(program: str, kind: str) -> None:
     # That of several answers one counts is a matter of requests, not of who asks: one program will do.
     races = "1" if program == "agency" else "0"
     few = ("--points", "1", "--kills", "3", "--rounds", "1", "--races", races)
@@ -45,13 +47,3 @@ def require_undisturbed(program: str, kind: str) -> None:
     assert report.is_clean, report.table()
     assert report.kills[f"random/{kind}"] >= 3
     assert report.checks[f"effect once/{kind}"] >= 3
-
-
-@pytest.mark.parametrize(("program", "kind"), CASES)
-def test_a_program_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(program: str, kind: str) -> None:
-    require_undisturbed(program, kind)
-
-
-@needs_postgres
-def test_agents_on_postgres_are_those_that_nobody_disturbed() -> None:
-    require_undisturbed("agency", "postgres")

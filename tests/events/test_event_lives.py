@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -20,8 +22,15 @@ def life(kind: str, directory: Path, victim: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-@pytest.mark.parametrize("victim", ["counter", "baker-0", "baker-2", "packer", "label"])
+VICTIMS = ["counter", "baker-0", "baker-2", "packer", "label"]
+KINDS = ["file", "sqlite"]
+CASES = list(zip(VICTIMS, [*KINDS, *KINDS, "file"], strict=True))
+"""Each victim on one store, and with `PERDURE_SOAK` in the environment on both."""
+
+
+@pytest.mark.parametrize(
+    ("victim", "kind"), itertools.product(VICTIMS, KINDS) if "PERDURE_SOAK" in os.environ else CASES
+)
 async def test_the_log_of_a_run_that_was_killed_and_resumed_is_that_of_an_undisturbed_one(
     kind: str, victim: str, tmp_path: Path
 ) -> None:

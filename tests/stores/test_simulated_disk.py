@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 IS_SOAK = "PERDURE_SOAK" in os.environ
 pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
 
-CHANCES = 40 if IS_SOAK else 2
+CHANCES = 40 if IS_SOAK else 1
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
 
 
