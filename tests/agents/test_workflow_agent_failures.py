@@ -9,7 +9,15 @@ import pytest
 from tests.agents.desks import Asker, Question, answer, calls, desk, echo, saved, talking
 from tests.workflow.nodes import Gate, ending, node
 
-from perdure import InMemoryCheckpointStorage, RunUnfinishedError, WorkflowContext, WorkflowException, response_handler
+from perdure import (
+    InMemoryCheckpointStorage,
+    LatestOnly,
+    Retention,
+    RunUnfinishedError,
+    WorkflowContext,
+    WorkflowException,
+    response_handler,
+)
 from perdure.agent_errors import AgentException
 from perdure.agents.messages import Message
 from perdure.agents.sessions import AgentSession
@@ -252,3 +260,30 @@ async def test_a_failure_in_a_stream_leaves_the_agent_usable() -> None:
         await agent.run("a", session=session, stream=True).get_final_response()
     assert (await agent.run("a", session=session, stream=True).get_final_response()).text == "a"
     assert line.begun == ["a"]
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_a_turn_is_found_again_by_an_older_session_though_its_first_checkpoints_are_forgotten(turns: int) -> None:
+    storage = InMemoryCheckpointStorage(retention=Retention(checkpoints=LatestOnly()))
+    line = Line(1 + turns)
+    agent = line.build(storage)
+    session = agent.create_session()
+    for _ in range(turns):
+        await agent.run("a", session=session)
+    older = saved(session)
+    await refused(agent, "b", session)
+    # Another process has the session as it was before, and the storage.
+    assert (await line.build(storage).run("b", session=older)).text == " ".join(["a"] * turns + ["b"])
+    assert line.begun == ["a"] * turns + ["b"]
+
+
+async def test_a_turn_whose_beginning_is_forgotten_can_not_be_left_for_another() -> None:
+    storage = InMemoryCheckpointStorage(retention=Retention(checkpoints=LatestOnly()))
+    line = Line(2)
+    agent = line.build(storage)
+    session = agent.create_session()
+    await agent.run("a", session=session)
+    await refused(agent, "b", session)
+    with pytest.raises(AgentException, match="it can't be left, for the storage has forgotten where it began"):
+        await agent.run("c", session=session)
+    assert (await agent.run("b", session=session)).text == "a b"

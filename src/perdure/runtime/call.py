@@ -23,6 +23,8 @@ class Call:
     """What a caller asked for."""
 
     message: Any = ABSENT
+    message_id: str | None = None
+    """What names the message, so that whoever gives it again can see that the run has had it."""
     responses: Mapping[str, Any] | None = None
     checkpoint_id: str | None = None
     run_id: str | None = None

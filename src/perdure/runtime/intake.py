@@ -46,6 +46,8 @@ class Intake:
     """The answers in short, by request."""
     changes_limits: bool = False
     revokes_cancel: bool = False
+    message_id: str | None = None
+    """What names the message that begins a turn, if something does."""
 
     @property
     def kind(self) -> str | None:
@@ -117,6 +119,7 @@ def checked(
         limits,
         {request_id: shown(answer) for request_id, answer in responses.items()},
         changes_limits=limits != before,
+        message_id=call.message_id,
         revokes_cancel=tenure.snapshot.cancelled is not None and not (call.only_cancels or call.is_unasked),
     )
 
@@ -157,7 +160,7 @@ def taken_in(intake: Intake, graph: Graph, tenure: Tenure, message: Any, *, at: 
     snapshot = replace(go_on(tenure.snapshot) if goes_on else tenure.snapshot, limits=intake.limits)
     if intake.is_turn:
         value = tenure.values.fix(handled(graph, message), "the message of the run")
-        snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value)
+        snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value, message_id=intake.message_id)
     elif intake.answers:
         snapshot = answer(snapshot, intake.answers, at=at, by=by, what=intake.shown)
     kept, withheld = run_kwargs.storable(intake.kwargs, tenure.values)

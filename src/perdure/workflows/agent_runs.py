@@ -13,8 +13,10 @@ from perdure.agent_errors import AgentException
 from perdure.agents.content import Content
 from perdure.checkpoint.commands import shown
 from perdure.checkpoint.record import request_event
+from perdure.errors import CheckpointNotFoundError, EncodeError
 from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.call import Call
+from perdure.runtime.session import input_digest
 from perdure.workflows.agent_requests import answered_ids, answers_in
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class Conversation:
             return self._going_on(tenure) if is_meant else self._turn(given)
         if _is_about(said, snapshot):
             return self._answering(said, tenure)
-        if snapshot.turn == self.bookmark.turn + 1 and await self._was_said(said):
+        if snapshot.turn == self.bookmark.turn + 1 and self._was_said(said):
             return self._going_on(tenure)
         if snapshot.requests:
             # Raises: there is something in it that is no answer.
@@ -176,14 +178,15 @@ class Conversation:
         before = tenure.snapshot if self.storage is None else Snapshot()
         self.memory.keep(tenure.run_id, Standing(tenure.snapshot.turn + 1, given.said, before))
         self._told = given.counts
-        return self._call(message=given.since(self.bookmark.heard))
+        said = self._named(given.said, turn=tenure.snapshot.turn + 1)
+        return self._call(message=given.since(self.bookmark.heard), message_id=said)
 
     def _first_turn(self, given: Given) -> Call:
         run_id = self.bookmark.run_id
         assert run_id is not None, "a run that begins has its id"
         self.memory.keep(run_id, Standing(1, given.said, Snapshot()))
         self._told = given.counts
-        return self._call(message=given.whole(), run_id=run_id)
+        return self._call(message=given.whole(), message_id=self._named(given.said, turn=1), run_id=run_id)
 
     def _going_on(self, tenure: Tenure) -> Call:
         return self._call(run_id=tenure.run_id, only_goes_on=True)
@@ -224,17 +227,17 @@ class Conversation:
             return found
         derived = self._first_id()
         found = await self._at(derived)
-        if found is not None and await self._is_ours(found, said):
+        if found is not None and self._is_ours(found, said):
             # Whoever kept the session died before it knew of the run, or before it was saved.
             self.bookmark.run_id = derived
             return found
         self._begin_at(derived if found is None else self.workflow.blueprint.clock.new_id())
         return None
 
-    async def _is_ours(self, found: Tenure, said: Sequence[Message]) -> bool:
+    def _is_ours(self, found: Tenure, said: Sequence[Message]) -> bool:
         """Whether a run that the session does not know goes on with this, and is no other conversation of its id."""
         is_first = found.snapshot.turn == 1
-        return is_first and (not said or _is_about(said, found.snapshot) or await self._was_said(said))
+        return is_first and (not said or _is_about(said, found.snapshot) or self._was_said(said))
 
     async def _own(self) -> Tenure | None:
         """The run of the workflow instance, which others may have used meanwhile."""
@@ -289,19 +292,24 @@ class Conversation:
             "run %r of this session is not in %s; a new run gets the conversation so far", mark.run_id, where
         )
 
-    async def _was_said(self, said: Sequence[Message]) -> bool:
+    def _was_said(self, said: Sequence[Message]) -> bool:
         """Whether the turn behind the bookmark was begun with just this."""
         tenure = self.workflow.tenure
         assert tenure is not None, "there is a run with a turn"
         known = self.memory.of(tenure.run_id)
         if known is not None and known.turn == tenure.snapshot.turn:
             return list(known.said) == list(said)
+        name = self._named(said, turn=tenure.snapshot.turn)
+        return name is not None and name in tenure.snapshot.received
+
+    def _named(self, said: Sequence[Message], *, turn: int) -> str | None:
+        """What names the message of a turn, in every process; None where no storage keeps it, or can."""
         if self.storage is None:
-            return False
-        stored = await self.workflow.blueprint.bound(self.storage).checkpoints(tenure.run_id)
-        entries = [each for each in stored if each.previous_checkpoint_id == self.bookmark.checkpoint_id]
-        begun = [message.data for sent in entries[-1].messages.values() for message in sent] if entries else []
-        return len(begun) == 1 and isinstance(begun[0], list) and begun[0][-len(said) :] == list(said)
+            return None
+        try:
+            return f"turn {turn}: {input_digest(self.workflow.blueprint.bound(self.storage), list(said))}"
+        except EncodeError:
+            return None
 
     def _require_leave(self, tenure: Tenure) -> None:
         """Raise AgentException if the turn can't be left: what was answered in it would be asked again."""
@@ -319,7 +327,7 @@ class Conversation:
                 return  # nobody knows where to: the workflow says so
             tenure.snapshot = known.before
         elif good is not None:
-            await self._events(self._call(checkpoint_id=good, only_enters=True, only_goes_on=True))
+            await self._go_back(good, tenure)
         else:
             self.workflow.tenure = None
             self._begin_at(self.workflow.blueprint.clock.new_id())
@@ -330,6 +338,16 @@ class Conversation:
             tenure.run_id,
             now,
         )
+
+    async def _go_back(self, checkpoint_id: str, tenure: Tenure) -> None:
+        try:
+            await self._events(self._call(checkpoint_id=checkpoint_id, only_enters=True, only_goes_on=True))
+        except CheckpointNotFoundError as error:
+            raise AgentException(
+                f"the last turn of run {tenure.run_id!r} did not end, and this is another message; it can't be left, "
+                "for the storage has forgotten where it began: give the same message again, or none, to let it go on; "
+                "or let the storage keep more than the latest checkpoint"
+            ) from error
 
     async def _events(self, call: Call) -> list[WorkflowEvent[Any]]:
         return [event async for event in self.workflow.stream(call)]
