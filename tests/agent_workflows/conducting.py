@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
@@ -63,15 +64,18 @@ def loops(limit: int = 25, **options: Any) -> Iterations:
 class Actor(Executor):
     """Stands where an agent would, and notes which tasks it was given."""
 
-    def __init__(self, node: Node, says: Says) -> None:
+    def __init__(self, node: Node, says: Says, conversations: Conversations | None = None) -> None:
         super().__init__(node.id, on_error=None if node.on_error.mode == "stop" else "conductor")
         self._node = node
         self._says = says
+        self._conversations = conversations
         self.tasks: list[NodeTask] = []
 
     @handler
     async def act(self, task: NodeTask, ctx: WorkflowContext[NodeResult]) -> None:
-        """Answer a task."""
+        """Answer a task. It is noted with what was said before it."""
+        if task.past is not None and self._conversations is not None:
+            task = replace(task, history=await self._conversations.said(task.past))
         self.tasks.append(task)
         said = self._says(task)
         if isinstance(said, str):
@@ -89,11 +93,12 @@ class Troupe:
         self.definition = definition
         self.plan: Plan = plan_of(definition)
         self.storage: CheckpointStorage | None = options.pop("storage", None)
+        self.execution_id: str | None = options.pop("execution_id", None)
         self.clock: Clock | None = options.get("clock")
         self.conversations: Conversations | None = options.get("conversations")
         spoken = says or {}
         self.actors = {
-            each.id: Actor(each, spoken.get(each.id, lambda task: f"{task.node_id}({task.text})"))
+            each.id: Actor(each, spoken.get(each.id, lambda task: f"{task.node_id}({task.text})"), self.conversations)
             for each in definition.nodes
         }
         self.conductor = Conductor(self.plan, name=definition.name or "Test", **options)
@@ -107,13 +112,14 @@ class Troupe:
             output_from=[self.conductor],
             checkpoint_storage=self.storage,
         )
+        builder.add_edge(self.conductor, self.conductor)
         for actor in self.actors.values():
             builder.add_edge(self.conductor, actor).add_edge(actor, self.conductor)
         return builder.build()
 
     async def run(self, request: Any = "go") -> Played:
         """Run it to its end."""
-        return Played(await self.workflow().run(request), self)
+        return Played(await self.workflow().run(request, run_id=self.execution_id), self)
 
 
 class Played:

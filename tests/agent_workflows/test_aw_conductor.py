@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from tests.agent_workflows.conducting import Troupe, defined, node, otherwise, when
 
-from perdure import AgentExecutorResponse, AgentResponse, Message
+from perdure import AgentExecutorResponse, AgentResponse, InMemoryCheckpointStorage, Message
+from perdure.agent_workflows.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.definition import END, START, Edge, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, MissingInputError
 from perdure.agent_workflows.messages import NodeResult
+from perdure.agent_workflows.result import AgentWorkflowResult
 
 if TYPE_CHECKING:
     from perdure.agent_workflows.definition import Definition, EdgeContext
+    from perdure.agent_workflows.messages import NodeTask
 
 
 def _pipeline() -> Definition:
@@ -155,11 +158,36 @@ async def test_it_can_give_a_text_or_a_response() -> None:
     assert (response.text, response.messages[0].author_name) == ("review(draft(x))", "Test")
 
 
-@pytest.mark.parametrize("gives", ["text", "response"])
-async def test_what_is_no_success_is_no_text(gives: str) -> None:
-    troupe = Troupe(defined("a", when(f"a>{END}")), gives=gives)
-    with pytest.raises(AgentWorkflowError, match="workflow 'Test' is no success: no end was reached"):
-        await troupe.run()
+async def test_what_is_no_success_says_why_and_the_next_request_begins_anew() -> None:
+    definition = defined("a", when(f"a>{END}", "a(two)"))
+    said = "no end was reached: no edge to END was taken"
+    workflow = Troupe(definition, gives="text").workflow()
+    assert (await workflow.run("one")).get_outputs() == [said]
+    assert (await workflow.run("two")).get_outputs() == ["a(two)"]
+    (response,) = (await Troupe(definition, gives="response", execution_id="e1").run("one")).outputs
+    assert response.text == said
+    carried = AgentWorkflowResult(**response.additional_properties[RESULT_PROPERTY])
+    assert (carried.success, carried.error, carried.execution_id) == (False, said, "e1")
+    assert carried.outputs == {"a.answer": "a(one)"}
+
+
+async def test_who_begins_an_execution_is_asked_for_the_version_once() -> None:
+    storage = InMemoryCheckpointStorage()
+    calls: list[str] = []
+
+    async def version() -> int:
+        calls.append("asked")
+        return 7
+
+    def boom(_: NodeTask) -> str:
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        await Troupe(_pipeline(), {"review": boom}, storage=storage, on_begin=version).workflow().run("x", run_id="r")
+    await Troupe(_pipeline(), storage=storage, on_begin=version).workflow().run(run_id="r")
+    assert calls == ["asked"]
+    (started,) = [event.data async for event in storage.events("r") if event.type == "workflow_started"]
+    assert (started.execution_id, started.version) == ("r", 7)
 
 
 async def test_a_value_that_nobody_has_written_stops_the_run_and_says_why() -> None:

@@ -31,12 +31,13 @@ def agent_node(node_id: str, client: ScriptedChatClient, *, tools: list[Any] | N
 
 def graph(definition: Definition, storage: CheckpointStorage, conversations: Conversations | None = None) -> Workflow:
     """The workflow of a definition, with executors of its own."""
-    conductor = Conductor(plan_of(definition), name="Agents", execution_id="r", conversations=conversations)
+    conductor = Conductor(plan_of(definition), name="Agents", conversations=conversations)
     builder = WorkflowBuilder(
         100, "Agents", start_executor=conductor, output_from=[conductor], checkpoint_storage=storage
     )
+    builder.add_edge(conductor, conductor)
     for each in definition.nodes:
-        made = AgentNode(each, cast("Agent[Any]", each.agent))
+        made = AgentNode(each, cast("Agent[Any]", each.agent), conversations=conversations)
         builder.add_edge(conductor, made).add_edge(made, conductor)
     return builder.build()
 
@@ -102,7 +103,7 @@ async def test_agents_in_a_loop_know_their_conversation() -> None:
     edges = [f"{START}>draft", "draft>review", when("review>draft", "no"), otherwise("review>END")]
     conversations = Conversations(store, Conversation("per_agent"), workflow_name="Agents")
     workflow = graph(defined(nodes, *edges), InMemoryCheckpointStorage(), conversations)
-    (result,) = (await workflow.run("go")).get_outputs()
+    (result,) = (await workflow.run("go", run_id="r")).get_outputs()
     assert result.final_answer == "yes"
     said = [message.text for message in await store.messages("workflow-Agents-r", "agent-draft")]
     assert said == ["write ", "one", "write no", "two"]

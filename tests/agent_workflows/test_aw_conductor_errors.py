@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from tests.agent_workflows.conducting import Says, Troupe, defined, node, otherwise, when
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agent_workflows.definition import END, OnError, TextOutput
-from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows.definition import END, START, OnError, StructuredOutput, TextOutput
+from perdure.agent_workflows.errors import AgentWorkflowError, MissingInputError
 from perdure.agent_workflows.messages import NodeResult
 
 if TYPE_CHECKING:
@@ -137,6 +138,64 @@ async def test_what_can_not_be_read_is_a_failure_of_the_node() -> None:
     assert "'b'" in result.failed["c"]
 
 
+async def test_what_can_not_be_read_stops_the_run_when_all_before_it_is_kept_and_can_be_mended() -> None:
+    storage = InMemoryCheckpointStorage()
+
+    def reading(template: str) -> Troupe:
+        nodes = [node("a"), node("b"), node("c", template=template), node("d")]
+        return Troupe(defined(nodes, when("a>b"), "a>c", "a>d", "b>c"), storage=storage)
+
+    for given in ("go", None):
+        with pytest.raises(MissingInputError, match=r"node 'c' reads 'b\.answer'"):
+            await reading("{{b.answer}}").workflow().run(given, run_id="r1")
+    told = [event.data async for event in storage.events("r1") if event.type == "agent_completed"]
+    assert [(each.node_id, each.success) for each in told] == [("a", True), ("c", False)]
+    mended = reading("{{b.answer?}}!")
+    (result,) = (await mended.workflow().run(run_id="r1")).get_outputs()
+    assert result.outputs == {"a.answer": "a(go)", "c.answer": "c(!)", "d.answer": "d(a(go))"}
+    assert [each for each, actor in mended.actors.items() if actor.tasks] == ["c"]
+
+
+async def test_after_a_denial_nobody_is_asked_to_mend_what_can_not_be_read() -> None:
+    nodes = [node("a"), node("b"), node("x"), node("c", template="{{b.answer}}")]
+    troupe = Troupe(defined(nodes, when("a>b"), "a>c", "b>c", "x>END"), {"x": denied})
+    played = await troupe.run()
+    assert played.result.error == "'x' was denied: too dear"
+    assert len(troupe.actors["c"].tasks) == 0
+    assert "reads 'b.answer'" in played.result.failed["c"]
+    assert played.told("workflow_completed")[0].successful_nodes == ("a",)
+
+
+async def test_a_fallback_is_not_given_the_task_of_the_pass_before() -> None:
+    nodes = [
+        node("src", reads="request"),
+        node("a", template="{{src.extra}}", on_error=falls_back()),
+        node("f"),
+    ]
+    edges = [f"{START}>src", "src>a", when("a>src", "a(first)"), otherwise(f"a>{END}")]
+    says: dict[str, Says] = {"src": lambda task: {"extra": "first"} if task.visit == 0 else {"answer": "x"}}
+    nodes[0] = replace(nodes[0], output=StructuredOutput({"type": "object"}))
+    troupe = Troupe(defined(nodes, *edges), says)
+    await troupe.run()
+    (task,) = troupe.actors["f"].tasks
+    assert task.text == ""
+    assert "reads 'src.extra'" in (task.error or "")
+
+
+async def test_a_key_that_is_called_error_is_no_failure() -> None:
+    nodes = [node("a", output=TextOutput("error")), node("b"), node("c", template="{{a.error}}")]
+    result = (await Troupe(defined(nodes, "a>b", "a>c")).run()).result
+    assert result.outputs == {"a.error": "a(go)", "b.answer": "b(a(go))", "c.answer": "c(a(go))"}
+
+
+async def test_what_a_shared_fallback_was_denied_is_not_forgotten_when_it_stands_in_for_another() -> None:
+    nodes = [node("a", on_error=falls_back()), node("b", on_error=falls_back()), node("f", on_error="isolate")]
+    says: dict[str, Says] = {"a": boom, "b": boom, "f": lambda task: denied(task) if task.visit == 0 else "f"}
+    result = (await Troupe(defined(nodes), says).run()).result
+    assert result.failed == {"a": "ValueError: boom", "b": "ValueError: boom", "f": "too dear"}
+    assert result.outputs == {"a.error": "too dear", "b.answer": "f"}
+
+
 async def test_a_denial_ends_the_execution_orderly() -> None:
     nodes = [node("a"), node("b"), node("c"), node("d", reads="upstream")]
     troupe = Troupe(defined(nodes, "a>b", "a>c", "b>d", "c>d"), {"b": denied})
@@ -148,6 +207,8 @@ async def test_a_denial_ends_the_execution_orderly() -> None:
     assert result.skipped == {"d": "'b' was denied: too dear"}
     assert result.outputs == {"a.answer": "a(go)", "c.answer": "c(a(go))"}
     assert played.told("workflow_completed")[0].failed_nodes == ("b",)
+    (warning,) = played.told("diagnostic")
+    assert warning.message.endswith("and the execution ends once 'c' has: answer what is asked")
 
 
 async def test_after_a_denial_no_fallback_begins() -> None:

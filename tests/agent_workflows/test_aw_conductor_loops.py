@@ -104,6 +104,78 @@ async def test_keys_that_are_ignored_do_not_count_as_a_change() -> None:
     assert (len(counted.actors["a"].tasks), len(uncounted.actors["a"].tasks)) == (4, 2)
 
 
+async def test_keys_that_are_ignored_are_ignored_inside_of_the_whole_value_too() -> None:
+    says: dict[str, Says] = {
+        "a": lambda task: {"good": False, "at": task.visit, "result": {"good": 0, "at": task.visit}}
+    }
+    ignored = loops(4, then="leave", ignored_keys=frozenset({"at"}))
+    troupe = Troupe(defined([node("a", reads="request")], "a>a", iterations=ignored), says)
+    await troupe.run()
+    assert len(troupe.actors["a"].tasks) == 2
+
+
+async def test_an_outer_loop_goes_on_though_a_pass_of_the_inner_one_has_changed_nothing() -> None:
+    nodes = [node("plan", reads="request"), node("write", input_key="plan.answer"), node("check"), node("judge")]
+    edges = [
+        f"{START}>plan",
+        "plan>write",
+        "write>check",
+        when("check>write", "more"),
+        otherwise("check>judge"),
+        when("judge>plan", "bad"),
+        otherwise(f"judge>{END}"),
+    ]
+    says: dict[str, Says] = {
+        "plan": lambda task: f"plan {task.visit}",
+        "check": lambda _: "more",
+        "judge": lambda task: "bad" if task.visit < 3 else "good",
+    }
+    troupe = Troupe(defined(nodes, *edges), says)
+    played = await troupe.run()
+    assert played.result.final_answer == "good"
+    assert [len(troupe.actors[each].tasks) for each in ("plan", "write", "judge")] == [4, 8, 4]
+
+
+async def test_a_loop_does_not_wait_for_who_has_nothing_to_do_with_it() -> None:
+    nodes = [node("x"), node("y"), node("z"), node("draft", reads="request"), node("review")]
+    loop = [f"{START}>draft", "draft>review", when("review>draft", "no"), otherwise(f"review>{END}")]
+    says: dict[str, Says] = {
+        "draft": lambda task: f"d{task.visit}",
+        "review": lambda task: "no" if task.visit == 0 else "ok",
+    }
+    played = await Troupe(defined(nodes, "x>y", "y>z", *loop), says).run()
+    told = [(each.node_id, each.iteration) for each in played.told("agent_started")]
+    assert told == [("x", 0), ("draft", 0), ("y", 0), ("review", 0), ("z", 0), ("draft", 1), ("review", 1)]
+    assert sorted((played.result.final_answer or "").split("\n\n")) == ["ok", "z(y(x(go)))"]
+
+
+async def test_loops_that_have_nothing_to_do_with_each_other_have_the_limit_each_for_itself() -> None:
+    nodes = [node("a", reads="request"), node("b", reads="request")]
+    edges = [f"{START}>a", f"{START}>b", *(when(f"{each}>{each}", "no") for each in "ab")]
+    ends = [otherwise(f"{each}>{END}") for each in "ab"]
+    says: dict[str, Says] = {each: lambda task: f"{task.visit}" if task.visit == 2 else "no" for each in "ab"}
+    iterations = loops(3, converges=False)
+    result = (await Troupe(defined(nodes, *edges, *ends, iterations=iterations), says).run()).result
+    assert result.final_answer == "2\n\n2"
+
+
+async def test_what_was_heard_before_a_limit_is_kept_before_the_run_fails() -> None:
+    storage = InMemoryCheckpointStorage()
+    says: dict[str, Says] = {"review": _strict, "draft": lambda task: f"d{task.visit}"}
+    with pytest.raises(IterationLimitError):
+        await Troupe(_writing(loops(2)), says, storage=storage).workflow().run("poem", run_id="r1")
+    assert await _completed(storage) == ["draft", "review", "draft", "review"]
+    with pytest.raises(IterationLimitError):
+        await Troupe(_writing(loops(2)), says, storage=storage).workflow().run(run_id="r1")
+    await Troupe(_writing(loops(3)), says, storage=storage).workflow().run(run_id="r1")
+    assert await _completed(storage) == ["draft", "review", "draft", "review", "draft", "review", "publish"]
+
+
+async def _completed(storage: InMemoryCheckpointStorage) -> list[str]:
+    """The nodes that have ended, as the store tells it."""
+    return [event.data.node_id async for event in storage.events("r1") if event.type == "agent_completed"]
+
+
 async def test_a_node_whose_task_has_not_changed_does_not_act_again() -> None:
     nodes = [
         node("plan", reads="request"),

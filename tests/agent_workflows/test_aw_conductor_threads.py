@@ -8,7 +8,7 @@ import pytest
 from tests.agent_workflows.conducting import Says, Troupe, defined, node, otherwise, when
 
 from perdure import InMemoryCheckpointStorage, Message
-from perdure.agent_workflows.conversations import Conversations
+from perdure.agent_workflows.conversations import Asked, Conversations, Course
 from perdure.agent_workflows.definition import START, Conversation, OnError
 from perdure.agent_workflows.messages import NodeResult
 from perdure.threads import InMemorySessionStore
@@ -16,7 +16,7 @@ from perdure.threads import InMemorySessionStore
 if TYPE_CHECKING:
     from perdure.agent_workflows.definition import ConversationKind, Definition
     from perdure.agent_workflows.messages import NodeTask
-    from perdure.threads import Thread
+    from perdure.threads import SessionStore, Thread
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def speaks(task: NodeTask) -> NodeResult:
 
 def troupe(
     definition: Definition,
-    store: InMemorySessionStore,
+    store: SessionStore,
     kind: ConversationKind,
     says: dict[str, Says] | None = None,
     **options: Any,
@@ -44,7 +44,7 @@ def troupe(
     return Troupe(definition, spoken, conversations=conversations, **{"execution_id": "e1", **options})
 
 
-async def words(store: InMemorySessionStore, thread_id: str, session_id: str = SESSION) -> list[str]:
+async def words(store: SessionStore, thread_id: str, session_id: str = SESSION) -> list[str]:
     """What was said in a thread."""
     return [f"{each.role}: {each.text}" for each in await store.messages(session_id, thread_id)]
 
@@ -127,7 +127,7 @@ async def test_who_stands_in_is_told_the_request_once_too() -> None:
     definition = defined([node("a", on_error=OnError("fallback", "f")), node("f")])
     team = troupe(definition, store, "fork_per_agent", {"a": broken})
     workflow = team.workflow()
-    await workflow.run("go")
+    await workflow.run("go", run_id="e1")
     assert await words(store, "agent-f") == ["user: go", "assistant: f0"]
     await workflow.run("again")
     assert await words(store, "agent-f") == ["user: go", "assistant: f0", "user: again", "assistant: f1"]
@@ -143,10 +143,12 @@ async def test_a_handler_that_is_entered_again_adds_nothing_twice() -> None:
 
     with pytest.raises(ValueError, match="boom"):
         await (
-            troupe(definition, store, "fork_per_agent", {"b": broken}, storage=storage).workflow().run("go", run_id="r")
+            troupe(definition, store, "fork_per_agent", {"b": broken}, storage=storage)
+            .workflow()
+            .run("go", run_id="e1")
         )
     again = troupe(definition, store, "fork_per_agent", storage=storage)
-    await again.workflow().run(run_id="r")
+    await again.workflow().run(run_id="e1")
     assert await words(store, "agent-a") == ["user: go", "assistant: a0"]
     assert await words(store, "agent-b") == ["user: go", "user: a0", "assistant: b0"]
 
@@ -176,21 +178,25 @@ class CutOff(InMemorySessionStore):
         return result
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("kind", ["shared", "fork_per_agent"])
 async def test_whichever_call_to_the_store_is_cut_off_a_resume_adds_what_is_missing_and_nothing_twice(
-    kind: ConversationKind,
+    kind: ConversationKind, *, is_first: bool
 ) -> None:
     definition = defined("a b c", "a>b", "a>c")
+    policy = {"session_id": SESSION}
 
     async def talk(calls_left: int | None) -> tuple[bool, dict[str, list[str]]]:
         store, storage = CutOff(), InMemoryCheckpointStorage()
+        if not is_first:
+            await troupe(definition, store, kind, policy=policy, execution_id="e0").run("before")
         store.calls_left = calls_left
         is_cut_off = False
         try:
-            await troupe(definition, store, kind, storage=storage).workflow().run("go", run_id="r")
+            await troupe(definition, store, kind, policy=policy, storage=storage).workflow().run("go", run_id="e1")
         except ConnectionResetError:
             is_cut_off, store.calls_left = True, None
-            await troupe(definition, store, kind, storage=storage).workflow().run(run_id="r")
+            await troupe(definition, store, kind, policy=policy, storage=storage).workflow().run(run_id="e1")
         threads = await store.threads(SESSION)
         return is_cut_off, {each.thread_id: await words(store, each.thread_id) for each in threads}
 
@@ -209,8 +215,9 @@ async def test_an_addition_that_was_made_and_not_recorded_is_found_by_its_key() 
     store = InMemorySessionStore()
     conversations = Conversations(store, Conversation("fork_per_agent"), workflow_name="Test")
     said = [Message("user", ["go"])]
-    roots = [await conversations.begin("e1", "go", key="k", since=0) for _ in range(2)]
-    joined = [await conversations.joined("e1", "a", root=roots[0]) for _ in range(2)]
-    added = [await conversations.add("e1", "a", said, key="a/0", since=1) for _ in range(2)]
+    course = Course("e1")
+    roots = [await conversations.begin(course, "go", key="k") for _ in range(2)]
+    joined = [await conversations.joined(course, "a", asked=Asked(roots[0], "go", "j")) for _ in range(2)]
+    added = [await conversations.add(course, "a", said, key="a/0", since=1) for _ in range(2)]
     assert (roots, joined, added) == ([1, 1], [1, 1], [2, 2])
     assert await words(store, "agent-a") == ["user: go", "user: go"]

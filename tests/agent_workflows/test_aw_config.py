@@ -223,7 +223,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_path() -> None:
             "list": [],
             "none": {},
         },
-        "edges": [{"from": ["a"]}, {"from": [], "to": "b"}, {"from": ["a"], "to": ["b"], "when": None}, "a -> b"],
+        "edges": [{"from": ["a"]}, {"from": [], "to": 5}, {"from": ["a"], "to": ["b"], "when": None}, "a -> b"],
         "settings": {"timeout": 1e300, "iterations": {"limit": True}, "conversation": {"kind": "loud"}, "x": 1},
     }
     paths = [problem.split(":")[0] for problem in problems_of(wrong)]
@@ -235,7 +235,7 @@ def test_all_that_is_wrong_is_told_at_once_with_its_path() -> None:
             *("agents.draft.retry.on[0]", "agents.draft.retry.on[1]", "agents.draft.retry.on[2]"),
             *("agents.draft.timeout", "agents.draft.output.schema", "agents.draft.on_error.mode"),
             *("agents.draft.approval.when.value", "agents.draft.approval.timeout", "agents.draft.reads"),
-            *("edges[0].to", "edges[1].from", "edges[1].to", "edges[2].when", "edges[3]"),
+            *("edges[0].to", "edges[1].from", "edges[1].to", "edges[2].when", "edges[3]", "edges", "edges"),
             *("settings.timeout", "settings.iterations.limit", "settings.conversation.kind", "settings.x"),
         ]
     )

@@ -24,7 +24,7 @@ from perdure import (
     WorkflowCheckpoint,
 )
 from perdure.agent_workflows.config import to_config
-from perdure.agent_workflows.definitions import DefinitionStore
+from perdure.agent_workflows.definition_store import DefinitionStore
 from perdure.agent_workflows.errors import AgentWorkflowError
 
 if TYPE_CHECKING:

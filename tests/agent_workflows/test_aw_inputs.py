@@ -8,6 +8,7 @@ import pytest
 from tests.agent_workflows.nodes import DESKS, TICKET, clerk
 
 from perdure import Message
+from perdure.agent_workflows.checking import problems
 from perdure.agent_workflows.definition import (
     START,
     Definition,
@@ -18,7 +19,8 @@ from perdure.agent_workflows.definition import (
     TextOutput,
 )
 from perdure.agent_workflows.errors import MissingInputError
-from perdure.agent_workflows.inputs import Known, input_problems, task_text
+from perdure.agent_workflows.inputs import Known, task_text
+from perdure.agent_workflows.inputs_sources import input_problems
 from perdure.agent_workflows.plan import plan_of
 
 if TYPE_CHECKING:
@@ -88,7 +90,11 @@ def test_a_node_says_what_it_reads_in_one_way() -> None:
 def test_a_fallback_is_given_the_task_of_another_and_reads_nothing_itself() -> None:
     failing = node("a", on_error=OnError("fallback", "f"))
     assert input_problems(plan([failing, node("f")])) == []
-    assert "is a fallback" in one_problem(plan([failing, node("f", reads="request")]))
+    # What is wrong with this is told by who looks at fallbacks, and once.
+    told = plan([failing, node("f", reads="request", template="{{nothing}}")])
+    assert input_problems(told) == []
+    [problem] = problems(told.definition)
+    assert "leave out its template, input_key and reads" in problem
 
 
 def test_what_a_fallback_puts_out_is_read_of_the_node_that_it_stands_in_for() -> None:
@@ -195,7 +201,10 @@ def test_a_node_may_read_what_it_has_put_out_itself_the_last_time_by_its_name() 
     [
         ({"skipped": {"a": "no edge was taken"}}, "'a' was skipped: no edge was taken"),
         ({}, "'a' has not acted yet"),
-        ({"outputs": {"a": {"error": "no line"}}, "texts": {"a": ""}}, "'a' has failed: no line"),
+        (
+            {"outputs": {"a": {"error": "no line"}}, "texts": {"a": ""}, "failed": {"a": "no line"}},
+            "'a' has failed: no line",
+        ),
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"input_key": "answer"}, {"template": "{{a.answer}}"}])

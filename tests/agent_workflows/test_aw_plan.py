@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.agent_workflows.conducting import defined, node
+from tests.agent_workflows.conducting import defined, node, otherwise, when
 
 from perdure.agent_workflows.definition import END, START, OnError
 from perdure.agent_workflows.plan import plan_of
@@ -66,3 +66,11 @@ def test_a_long_chain_is_no_problem() -> None:
     ids = [f"n{number}" for number in range(3000)]
     plan = plan_of(defined([node(each) for each in ids], *(f"{one}>{next_}" for one, next_ in pairwise(ids))))
     assert len(plan.layers) == 3000
+
+
+def test_loops_with_something_in_common_behind_them_are_one_and_others_are_independent() -> None:
+    edges = [f"{START}>a", "a>b", "b>c", when("c>b"), when("c>a", "no"), otherwise(f"c>{END}")]
+    plan = plan_of(defined("a b c x y z", *edges, "x>y", "y>y", "y>z"))
+    assert plan.loops == ({"a", "b", "c"}, {"y", "z"})
+    assert plan.bearing_on == ({"a", "b", "c"}, {"x", "y", "z"})
+    assert [plan.loop_of(each) for each in ("a", "c", "x", "z")] == [0, 0, None, 1]

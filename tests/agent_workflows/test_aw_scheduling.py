@@ -6,6 +6,7 @@ from tests.agent_workflows.conducting import defined, otherwise, when
 
 from perdure.agent_workflows.definition import END, START
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.progress import Progress
 from perdure.agent_workflows.scheduling import begin, ended, follow, halt, leave
 
 
@@ -73,9 +74,9 @@ def test_an_edge_that_goes_back_waits_until_nobody_acts() -> None:
     over = ended(plan, after_x.progress, "y", "completed")
     assert over.is_quiet
     assert over.progress.held == (("b", "a"),)
-    again = follow(plan, over.progress)
+    again = follow(plan, over.progress, 0)
     assert again.acts == ("a",)
-    assert again.progress.iteration == 1
+    assert again.progress.iteration(0) == 1
     assert again.progress.nodes == {"a": "acting"}
 
 
@@ -83,7 +84,7 @@ def test_what_is_outside_of_a_loop_keeps_its_decision() -> None:
     plan = plan_of(defined("out a b", "out>b", f"{START}>a", "a>b", when("b>a"), otherwise(f"b>{END}")))
     one = ended(plan, begin(plan).progress, "out", "completed").progress
     two = ended(plan, one, "a", "completed").progress
-    again = follow(plan, ended(plan, two, "b", "completed", holding={"a"}).progress)
+    again = follow(plan, ended(plan, two, "b", "completed", holding={"a"}).progress, 0)
     assert again.progress.nodes["out"] == "completed"
     assert ended(plan, again.progress, "a", "completed").acts == ("b",)
 
@@ -94,15 +95,15 @@ def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() 
     round_ = ended(plan, after_a, "b", "completed", holding={"a"})
     assert round_.skips == ()
     assert round_.is_quiet
-    assert leave(plan, round_.progress).acts == ("c",)
-    assert leave(plan, round_.progress).progress.held == ()
-    assert follow(plan, round_.progress).acts == ("a",)
+    assert leave(plan, round_.progress, 0).acts == ("c",)
+    assert leave(plan, round_.progress, 0).progress.held == ()
+    assert follow(plan, round_.progress, 0).acts == ("a",)
 
 
 def test_a_loop_that_is_left_without_another_way_ends() -> None:
     plan = plan_of(defined("a b", f"{START}>a", "a>b", when("b>a"), when(f"b>{END}", "no")))
     after_a = ended(plan, begin(plan).progress, "a", "completed").progress
-    move = leave(plan, ended(plan, after_a, "b", "completed", holding={"a"}).progress)
+    move = leave(plan, ended(plan, after_a, "b", "completed", holding={"a"}).progress, 0)
     assert move.acts == ()
     assert move.is_quiet
     assert move.progress.decision("b", END) == "not_taken"
@@ -113,7 +114,7 @@ def test_who_is_called_back_waits_for_who_is_called_back_before_it() -> None:
     progress = begin(plan).progress
     for node_id in ("a", "b"):
         progress = ended(plan, progress, node_id, "completed").progress
-    again = follow(plan, ended(plan, progress, "c", "completed", holding={"a", "b"}).progress)
+    again = follow(plan, ended(plan, progress, "c", "completed", holding={"a", "b"}).progress, 0)
     assert again.acts == ("a",)
     assert ended(plan, again.progress, "a", "completed").acts == ("b",)
 
@@ -127,3 +128,11 @@ def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:
     last = ended(plan, move.progress, "b", "completed")
     assert last.is_quiet
     assert last.taken == ()
+
+
+def test_how_far_it_is_is_kept_as_a_text() -> None:
+    plan = plan_of(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
+    after_a = ended(plan, begin(plan).progress, "a", "completed").progress
+    held = ended(plan, after_a, "b", "completed", holding={"a"}).progress
+    for progress in (held, follow(plan, held, 0).progress, halt(plan, after_a, ["b"], "no").progress):
+        assert Progress.of_text(progress.to_text()) == progress

@@ -95,10 +95,10 @@ def is_beyond_a_schema(place: Place) -> bool:
 
 def parts(config: Any) -> dict[str, Any]:
     """A definition for each node and edge of one, and one of the rest: small ones are quick to look at."""
-    none: dict[str, Any] = {}
+    one: dict[str, Any] = {"a": {"agent": {}}}
     nodes = {id_: {"agents": {id_: node}} for id_, node in config["agents"].items()}
-    edges = {f"edge {place}": {"agents": none, "edges": [edge]} for place, edge in enumerate(config["edges"])}
-    return {"rest": {**config, "agents": none, "edges": []}, **nodes, **edges}
+    edges = {f"edge {place}": {"agents": one, "edges": [edge]} for place, edge in enumerate(config["edges"])}
+    return {"rest": {**config, "agents": one, "edges": []}, **nodes, **edges}
 
 
 PARTS = parts(to_config(plain()).config)

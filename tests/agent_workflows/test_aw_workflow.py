@@ -123,7 +123,8 @@ async def test_a_node_that_stops_the_execution_is_told_to_have_failed() -> None:
     with pytest.raises(ChatClientException, match="no model today"):
         await workflow.run("lamps")
     [event] = failed
-    assert (event.node_id, event.success, event.error) == ("draft", False, "no model today")
+    assert (event.node_id, event.success, event.error) == ("draft", False, "ChatClientException: no model today")
+    assert (event.progress, event.iteration, event.fallback_for) == (0.5, 0, None)
     assert types.index("agent_completed") < types.index("failed")
 
 

@@ -19,7 +19,7 @@ from perdure import (
     WorkflowContext,
     handler,
 )
-from perdure.agent_workflows import AgentWorkflow, AgentWorkflowError, NodeApprovalRequest
+from perdure.agent_workflows import AgentWorkflow, NodeApprovalRequest
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ async def test_a_workflow_is_an_agent_whose_answers_are_the_final_ones() -> None
     workflow = review(writers()).with_description("Reviews.").build()
     agent = workflow.as_agent()
     assert (agent.name, agent.description) == ("Review", "Reviews.")
-    assert workflow.as_agent("colleague", description="Helps.").name == "colleague"
+    colleague = workflow.as_agent("colleague", description="Helps.")
+    assert colleague.name == "colleague"
+    assert [message.author_name for message in (await colleague.run("lamps")).messages] == ["colleague"]
     session = agent.create_session()
     assert (await agent.run("lamps", session=session)).text == "A draft of lamps, reviewed"
     assert (await agent.run("tables", session=session)).text == "A draft of tables, reviewed"
@@ -55,12 +57,13 @@ def answer_to(response: AgentResponse[Any], answer: NodeApprovalResponse) -> Con
     return Content.from_function_result(call.call_id or "", result=answer)
 
 
-async def test_as_an_agent_it_raises_where_it_would_be_no_success() -> None:
+async def test_as_an_agent_it_says_why_it_is_no_success_and_works_on() -> None:
     agent = asking(writers()).build().as_agent()
     session = agent.create_session()
     denial = answer_to(await agent.run("lamps", session=session), NodeApprovalRequest.deny("no lamps"))
-    with pytest.raises(AgentWorkflowError, match="no lamps"):
-        await agent.run(denial, session=session)
+    assert (await agent.run(denial, session=session)).text == "'draft' was denied: no lamps"
+    approval = answer_to(await agent.run("tables", session=session), NodeApprovalRequest.approve())
+    assert (await agent.run(approval, session=session)).text == "A draft of tables, reviewed"
 
 
 async def test_as_an_agent_it_asks_and_goes_on_with_the_answer(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ async def test_as_a_tool_it_is_called_several_times_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_approved", "told"), [(True, "A draft of lamps, reviewed"), (False, "Error: the tool failed")]
+    ("is_approved", "told"), [(True, "A draft of lamps, reviewed"), (False, "'draft' was denied: it was denied")]
 )
 async def test_what_it_asks_as_a_tool_is_asked_by_the_agent(is_approved: bool, told: str) -> None:  # noqa: FBT001
     tool = asking(writers()).build().as_tool(approval_mode="never_require")
@@ -132,7 +135,7 @@ async def test_what_it_asks_as_a_tool_is_answered_in_another_process(tmp_path: P
     async with SqliteCheckpointStorage(tmp_path / "outer.db") as storage:
         await life(first, storage).run("go", run_id="one")
         [request] = await storage.requests("one")
-        await storage.respond("one", {request.request_id: True}, by="alice")
+        await storage.respond("one", {request.request_id: {"approved": True}}, by="alice")
         [answer] = (await life(second, storage).run(run_id="one")).get_outputs()
     assert answer.text == "A draft of lamps, reviewed"
     assert (first.asked, second.asked) == (["drafter"], ["reviewer"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 APPENDER = Path(__file__).with_name("appender.py")
+IS_SOAK = "PERDURE_SOAK" in os.environ
+SOME_LASTING = LASTING if IS_SOAK else LASTING[-1:]
+SOME_ON_DISK = ON_DISK if IS_SOAK else ON_DISK[-1:]
+"""One store for what takes many processes, and with `PERDURE_SOAK` in the environment all of them."""
 
 
 class Appender:
@@ -81,7 +86,7 @@ def start(tmp_path: Path) -> Generator[Start]:
         yield started
 
 
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", SOME_LASTING)
 async def test_of_processes_that_append_at_once_one_wins_each_number_or_all_get_in(
     kind: str, start: Start, tmp_path: Path
 ) -> None:
@@ -120,7 +125,7 @@ async def test_a_step_that_is_done_again_after_a_kill_appends_nothing_twice(
         assert await texts(sessions) == ["before", "a", "b", "meanwhile"]
 
 
-@pytest.mark.parametrize("kind", ON_DISK)
+@pytest.mark.parametrize("kind", SOME_ON_DISK)
 async def test_nothing_is_lost_or_there_twice_however_often_appenders_are_killed(
     kind: str, start: Start, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.approvals import NodeApprovalRequest as NodeApprovalRequest
     from perdure.agent_workflows.approvals import NodeApprovalResponse as NodeApprovalResponse
     from perdure.agent_workflows.builder import AgentWorkflowBuilder as AgentWorkflowBuilder
+    from perdure.agent_workflows.builder_nodes import NodeOptions as NodeOptions
     from perdure.agent_workflows.builder_policies import ConversationPolicies as ConversationPolicies
     from perdure.agent_workflows.builder_policies import fallback as fallback
     from perdure.agent_workflows.conditions import And as And
@@ -33,22 +34,28 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.conditions import NotExists as NotExists
     from perdure.agent_workflows.conditions import Or as Or
     from perdure.agent_workflows.conditions import StartsWith as StartsWith
+    from perdure.agent_workflows.conditions import condition_of as condition_of
     from perdure.agent_workflows.config import Exported as Exported
+    from perdure.agent_workflows.config_given import GivenOptions as GivenOptions
     from perdure.agent_workflows.definition import END as END
     from perdure.agent_workflows.definition import START as START
     from perdure.agent_workflows.definition import Approval as Approval
     from perdure.agent_workflows.definition import Conversation as Conversation
+    from perdure.agent_workflows.definition import ConversationKind as ConversationKind
     from perdure.agent_workflows.definition import Definition as Definition
     from perdure.agent_workflows.definition import Edge as Edge
     from perdure.agent_workflows.definition import EdgeContext as EdgeContext
+    from perdure.agent_workflows.definition import ErrorMode as ErrorMode
     from perdure.agent_workflows.definition import Handoffs as Handoffs
     from perdure.agent_workflows.definition import Iterations as Iterations
     from perdure.agent_workflows.definition import Node as Node
     from perdure.agent_workflows.definition import OnError as OnError
+    from perdure.agent_workflows.definition import Output as Output
+    from perdure.agent_workflows.definition import Predicate as Predicate
     from perdure.agent_workflows.definition import StructuredOutput as StructuredOutput
     from perdure.agent_workflows.definition import TextOutput as TextOutput
     from perdure.agent_workflows.definition import UnionOutput as UnionOutput
-    from perdure.agent_workflows.definitions import DefinitionStore as DefinitionStore
+    from perdure.agent_workflows.definition_store import DefinitionStore as DefinitionStore
     from perdure.agent_workflows.errors import AgentWorkflowBuildError as AgentWorkflowBuildError
     from perdure.agent_workflows.errors import AgentWorkflowError as AgentWorkflowError
     from perdure.agent_workflows.errors import ExecutionNotFoundError as ExecutionNotFoundError
@@ -65,7 +72,10 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.events import WorkflowLayerStartedEvent as WorkflowLayerStartedEvent
     from perdure.agent_workflows.events import WorkflowStartedEvent as WorkflowStartedEvent
     from perdure.agent_workflows.result import AgentWorkflowResult as AgentWorkflowResult
+    from perdure.agent_workflows.result import ExecutionState as ExecutionState
+    from perdure.agent_workflows.stores import Keep as Keep
     from perdure.agent_workflows.workflow import AgentWorkflow as AgentWorkflow
+    from perdure.agent_workflows.workflow_running import RunOptions as RunOptions
 
 _NAMES = {
     "agents": ("AgentConfig",),
@@ -74,6 +84,7 @@ _NAMES = {
         "NodeApprovalResponse",
     ),
     "builder": ("AgentWorkflowBuilder",),
+    "builder_nodes": ("NodeOptions",),
     "builder_policies": (
         "ConversationPolicies",
         "fallback",
@@ -99,25 +110,31 @@ _NAMES = {
         "NotExists",
         "Or",
         "StartsWith",
+        "condition_of",
     ),
     "config": ("Exported",),
+    "config_given": ("GivenOptions",),
     "definition": (
         "END",
         "START",
         "Approval",
         "Conversation",
+        "ConversationKind",
         "Definition",
         "Edge",
         "EdgeContext",
+        "ErrorMode",
         "Handoffs",
         "Iterations",
         "Node",
         "OnError",
+        "Output",
+        "Predicate",
         "StructuredOutput",
         "TextOutput",
         "UnionOutput",
     ),
-    "definitions": ("DefinitionStore",),
+    "definition_store": ("DefinitionStore",),
     "errors": (
         "AgentWorkflowBuildError",
         "AgentWorkflowError",
@@ -137,8 +154,13 @@ _NAMES = {
         "WorkflowLayerStartedEvent",
         "WorkflowStartedEvent",
     ),
-    "result": ("AgentWorkflowResult",),
+    "result": (
+        "AgentWorkflowResult",
+        "ExecutionState",
+    ),
+    "stores": ("Keep",),
     "workflow": ("AgentWorkflow",),
+    "workflow_running": ("RunOptions",),
 }
 
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
@@ -162,6 +184,7 @@ __all__ = [
     "ContainsAll",
     "ContainsAny",
     "Conversation",
+    "ConversationKind",
     "ConversationPolicies",
     "Definition",
     "DefinitionStore",
@@ -170,25 +193,33 @@ __all__ = [
     "Empty",
     "EndsWith",
     "Equals",
+    "ErrorMode",
     "ExecutionNotFoundError",
+    "ExecutionState",
     "Exists",
     "Exported",
+    "GivenOptions",
     "GreaterThan",
     "Handoffs",
     "IterationLimitError",
     "Iterations",
+    "Keep",
     "LessThan",
     "Matches",
     "MissingInputError",
     "Node",
     "NodeApprovalRequest",
     "NodeApprovalResponse",
+    "NodeOptions",
     "Not",
     "NotEmpty",
     "NotEquals",
     "NotExists",
     "OnError",
     "Or",
+    "Output",
+    "Predicate",
+    "RunOptions",
     "StartsWith",
     "StructuredOutput",
     "TextOutput",
@@ -202,6 +233,7 @@ __all__ = [
     "WorkflowLayerCompletedEvent",
     "WorkflowLayerStartedEvent",
     "WorkflowStartedEvent",
+    "condition_of",
     "fallback",
 ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent
+from perdure.agent_workflows.copying import plain_copy
 from perdure.agent_workflows.errors import AgentWorkflowBuildError
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """An agent that is made with the chat client of the workflow, or that of whoever uses the workflow as a tool.
+    """An agent that is made when the workflow is built, with the chat client of the builder.
 
     `tools` are names of tools that the builder was given. `options` are those of the chat client, as `temperature`.
+    They are written down with the definition: a key or a password among them has to be a `Secret`, which is left out.
     """
 
     name: str | None = None
@@ -27,6 +29,9 @@ class AgentConfig:
     model: str | None = None
     tools: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", plain_copy(self.options))
 
 
 def made_agent(

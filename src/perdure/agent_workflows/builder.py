@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.agent_workflows.builder_checking import made_agents, node_problems, store_problems, structure_problems
-from perdure.agent_workflows.builder_edges import EdgesBuilder
+from perdure.agent_workflows.builder_checking import (
+    graph_problems,
+    made_agents,
+    node_problems,
+    store_problems,
+    structure_problems,
+)
+from perdure.agent_workflows.builder_edges import EdgesBuilder, with_router_edges
 from perdure.agent_workflows.builder_nodes import NodesBuilder
-from perdure.agent_workflows.builder_routing import with_router_edges
 from perdure.agent_workflows.builder_settings import SettingsBuilder
+from perdure.agent_workflows.checking_kinds import sound
 from perdure.agent_workflows.definition import Definition
 from perdure.agent_workflows.errors import AgentWorkflowBuildError
 from perdure.agent_workflows.workflow import AgentWorkflow
@@ -31,8 +38,7 @@ class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        super().__init__()
-        self._clock = clock
+        super().__init__(clock=clock)
 
     def include(self, definition: Definition) -> AgentWorkflowBuilder:
         """Say all that a definition says, in place of what was said of the same before."""
@@ -45,7 +51,7 @@ class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
 
     def build(self) -> AgentWorkflow:
         """Check all of it and make a workflow. Raises AgentWorkflowBuildError, which says all that is wrong."""
-        definition = self._definition()
+        definition, wrong = self._definition()
         agents, problems = made_agents(definition.nodes, self._client, self._tools)
         parts = Parts(
             definition=definition,
@@ -55,18 +61,25 @@ class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
             session_store=self._session_store,
             clock=self._clock,
         )
-        found = [*self._problems, *structure_problems(definition, self._types), *problems]
+        found = [*self._problems, *self._dangling(), *wrong]
+        found += [*structure_problems(definition, self._types), *problems]
         found += [*node_problems(definition.nodes, agents, found), *store_problems(parts)]
+        found = found or graph_problems(parts)
         if found:
             raise AgentWorkflowBuildError(found)
         return AgentWorkflow(parts)
 
-    def _definition(self) -> Definition:
-        edges = with_router_edges(self._nodes, self._edges)
+    def _definition(self) -> tuple[Definition, list[str]]:
+        """All that was said, and what of it is of the wrong kind."""
+        said, wrong = sound(self._said())
+        edges = with_router_edges(said.nodes, said.edges)
+        return replace(said, name=said.name or _drawn_name(said.nodes, edges), edges=tuple(edges)), wrong
+
+    def _said(self) -> Definition:
         return Definition(
-            name=self._name or _drawn_name(self._nodes, edges),
+            name=self._name,
             nodes=tuple(self._nodes),
-            edges=tuple(edges),
+            edges=tuple(self._edges),
             description=self._description,
             version=self._version,
             iterations=self._iterations,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perdure import InMemoryCheckpointStorage, SupportsAgentRun
+from perdure import InMemoryCheckpointStorage, SupportsAgentRun, WorkflowException
 from perdure.agent_workflows import checking
 from perdure.agent_workflows.agents import AgentConfig, made_agent
 from perdure.agent_workflows.definition import END, START, UnionOutput
 from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError
-from perdure.agent_workflows.inputs import input_problems
+from perdure.agent_workflows.inputs_sources import input_problems
 from perdure.agent_workflows.node import AgentNode
+from perdure.agent_workflows.outputs import title_of
 from perdure.agent_workflows.plan import plan_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,15 @@ def node_problems(nodes: Sequence[Node], agents: Mapping[str, SupportsAgentRun],
             yield f"node {node.id!r}: {error}"
 
 
+def graph_problems(parts: Parts) -> list[str]:
+    """Why no execution could begin, though all that was said is sound."""
+    try:
+        parts.graph("result")
+    except (WorkflowException, TypeError, ValueError) as error:
+        return [f"no execution can begin: {error}"]
+    return []
+
+
 def _agent(node: Node, client: SupportsChatGetResponse | None, tools: Mapping[str, Any]) -> SupportsAgentRun:
     agent: object = node.agent
     if isinstance(agent, AgentConfig):
@@ -75,16 +85,12 @@ def _type_problems(definition: Definition, types: Iterable[tuple[str, str]]) -> 
         if source not in nodes:
             continue
         output = nodes[source].output
-        known = [_type_name(each) for each in output.types] if isinstance(output, UnionOutput) else []
+        known = [title_of(each) or "" for each in output.types] if isinstance(output, UnionOutput) else []
         if not known:
             yield f"node {source!r} has no types to route by: give it union_output=[...]"
         elif name not in known:
             has = ", ".join(known)
             yield f"node {source!r} never puts out a {name!r}, so no edge can be routed by it; it has {has}"
-
-
-def _type_name(type_: type[Any] | Mapping[str, Any]) -> str:
-    return type_.__name__ if isinstance(type_, type) else str(type_.get("title", ""))
 
 
 def store_problems(parts: Parts) -> Iterator[str]:

@@ -1,12 +1,12 @@
-"""The part of the builder that joins nodes, and says when an edge is taken."""
+"""The part of the builder that joins nodes, and says when an edge is taken. Routers bring edges with them."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from perdure.agent_workflows.builder_noting import Noting
+from perdure.agent_workflows.checking_words import told
 from perdure.agent_workflows.conditions import (
     AtLeast,
     AtMost,
@@ -26,22 +26,26 @@ from perdure.agent_workflows.conditions import (
     NotExists,
     StartsWith,
 )
-from perdure.agent_workflows.definition import MATCHED_TYPE, Edge
+from perdure.agent_workflows.definition import HANDOFF_TARGET, MATCHED_TYPE, Edge, Handoffs
 from perdure.agent_workflows.errors import AgentWorkflowBuildError
+from perdure.agent_workflows.outputs import title_of
+from perdure.agent_workflows.predicates import all_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from perdure.agent_workflows.definition import EdgeContext, Predicate
+    from perdure.agent_workflows.definition import Node, Predicate
 
 
-class EdgesBuilder:
+class EdgesBuilder(Noting):
     """Adds edges. `when...` and `as_default` are about those that the last `to` has added."""
 
     def __init__(self) -> None:
         super().__init__()
         self._edges: list[Edge] = []
         self._sources: tuple[str, ...] = ()
+        self._is_led = True
+        """Whether edges begin at the sources."""
         self._latest = 0
         """How many edges the last `to` has added: the last of the list."""
         self._types: list[tuple[str, str]] = []
@@ -50,15 +54,17 @@ class EdgesBuilder:
     def from_(self, *nodes: str) -> Self:
         """Say where the next edges begin: at these nodes, or at `START`."""
         _require_some("from_", nodes)
-        self._sources, self._latest = nodes, 0
+        self._problems += self._dangling()
+        self._sources, self._latest, self._is_led = self._ids("from_", nodes), 0, False
         return self
 
     def to(self, *nodes: str, when: Condition | Predicate | None = None) -> Self:
         """Join each of the nodes of `from_` with each of these, or with `END`."""
         _require_some("to", nodes)
-        added = [Edge(source, target) for source in self._require_sources("to") for target in nodes]
+        targets = self._ids("to", nodes)
+        added = [Edge(source, target) for source in self._require_sources("to") for target in targets]
         self._edges += added
-        self._latest = len(added)
+        self._latest, self._is_led = len(added), True
         return self if when is None else self.when(when)
 
     def when(self, condition: Condition | Predicate) -> Self:
@@ -70,7 +76,7 @@ class EdgesBuilder:
             return self._change("when", lambda edge: with_condition(edge, condition))
         if not callable(condition):
             raise TypeError(f"when takes a condition or a function of an EdgeContext, not {condition!r}")
-        return self._change("when", lambda edge: _with_predicate(edge, condition))
+        return self._change("when", lambda edge: replace(edge, predicate=all_of(edge.predicate, condition)))
 
     def as_default(self) -> Self:
         """Take the edges just added if none of the conditional ones of their source was."""
@@ -134,11 +140,11 @@ class EdgesBuilder:
 
     def when_contains_any(self, key: str, values: Sequence[Any]) -> Self:
         """One of these is in the text or list under the key."""
-        return self.when(ContainsAny(key, tuple(values)))
+        return self.when(ContainsAny(key, values))
 
     def when_contains_all(self, key: str, values: Sequence[Any]) -> Self:
         """All of these are in the text or list under the key."""
-        return self.when(ContainsAll(key, tuple(values)))
+        return self.when(ContainsAll(key, values))
 
     def route_by_type(self) -> Self:
         """Go on by what type the node of `from_` has put out: `when_type` and `default` say where. One node only."""
@@ -152,13 +158,28 @@ class EdgesBuilder:
 
     def when_type(self, type_: type[Any] | Mapping[str, Any] | str, *targets: str) -> Self:
         """Go on to these nodes if the output is of this type: a class of the `union_output`, or a schema's title."""
-        name = _type_name(type_)
+        name = type_ if isinstance(type_, str) else title_of(type_) or ""
         self._types += [(source, name) for source in self._require_sources("when_type")]
         return self.to(*targets).when(Equals(MATCHED_TYPE, name))
 
     def default(self, *targets: str) -> Self:
         """Go on to these nodes if none of the conditional edges was taken."""
         return self.to(*targets).as_default()
+
+    def _ids(self, method: str, nodes: Sequence[object]) -> tuple[str, ...]:
+        found: list[object] = []
+        for each in nodes:
+            if not isinstance(each, str):
+                self._note(f"{method} takes the ids of nodes, as {method}('a', 'b'), not {told(each)}")
+            found += cast("list[object]", each) if isinstance(each, list | tuple) else [each]
+        return tuple(map(str, found))
+
+    def _dangling(self) -> list[str]:
+        """That nothing follows the last `from_`."""
+        if self._is_led:
+            return []
+        named = ", ".join(map(repr, self._sources))
+        return [f"from_({named}) leads nowhere: call to('node') after it, or leave it out"]
 
     def _require_sources(self, method: str) -> tuple[str, ...]:
         if not self._sources:
@@ -177,48 +198,32 @@ class EdgesBuilder:
 
 def with_condition(edge: Edge, condition: Condition) -> Edge:
     """The edge with a further condition: both have to hold."""
-    if edge.predicate is not None:
-        return replace(edge, predicate=_both(edge.predicate, _asked(condition)))
     return replace(edge, condition=condition if edge.condition is None else edge.condition & condition)
-
-
-def _with_predicate(edge: Edge, predicate: Predicate) -> Edge:
-    # An edge has one of them: what is asked of a function in part is asked of a function.
-    before = _asked(edge.condition) if edge.condition is not None else edge.predicate
-    return replace(edge, condition=None, predicate=predicate if before is None else _both(before, predicate))
-
-
-def _asked(condition: Condition) -> Predicate:
-    def holds(context: EdgeContext) -> bool:
-        return condition.holds(context.outputs)
-
-    holds.__name__ = condition.describe()
-    return holds
-
-
-def _both(first: Predicate, second: Predicate) -> Predicate:
-    async def holds(context: EdgeContext) -> bool:
-        return await _answer(first, context) and await _answer(second, context)
-
-    holds.__name__ = f"{_name(first)} and {_name(second)}"
-    return holds
-
-
-def _name(predicate: Predicate) -> str:
-    return getattr(predicate, "__name__", type(predicate).__name__)
-
-
-async def _answer(predicate: Predicate, context: EdgeContext) -> bool:
-    answer = predicate(context)
-    return bool(await answer) if inspect.isawaitable(answer) else bool(answer)
-
-
-def _type_name(type_: type[Any] | Mapping[str, Any] | str) -> str:
-    if isinstance(type_, Mapping):
-        return str(type_.get("title", ""))
-    return type_ if isinstance(type_, str) else type_.__name__
 
 
 def _require_some(method: str, nodes: Sequence[str]) -> None:
     if not nodes:
         raise AgentWorkflowBuildError(f"{method} needs the id of a node at least")
+
+
+def with_router_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[Edge]:
+    """The declared edges, those to chosen nodes with their condition, and behind them those that nobody declared."""
+    choices = {node.id: node.output for node in nodes if isinstance(node.output, Handoffs)}
+    declared = [_chosen(edge, choices) for edge in edges]
+    return [*declared, *_undeclared(choices, declared)]
+
+
+def _chosen(edge: Edge, choices: Mapping[str, Handoffs]) -> Edge:
+    router = choices.get(edge.source)
+    if router is None or edge.target not in router.targets or edge.is_default:
+        return edge
+    is_said = edge.condition is not None and HANDOFF_TARGET in edge.condition.fields()
+    return edge if is_said else with_condition(edge, Equals(HANDOFF_TARGET, edge.target))
+
+
+def _undeclared(choices: Mapping[str, Handoffs], declared: Sequence[Edge]) -> Iterator[Edge]:
+    joined = {(edge.source, edge.target) for edge in declared}
+    for router, output in choices.items():
+        for target in output.targets:
+            if (router, target) not in joined:
+                yield Edge(router, target, condition=Equals(HANDOFF_TARGET, target))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 from typing_extensions import Unpack
 
 from perdure import Retry
+from perdure.agent_workflows.builder_noting import Noting
+from perdure.agent_workflows.checking_words import told
 from perdure.agent_workflows.definition import (
     Approval,
     ErrorMode,
@@ -19,16 +22,18 @@ from perdure.agent_workflows.definition import (
     UnionOutput,
 )
 from perdure.agent_workflows.errors import AgentWorkflowBuildError
+from perdure.agent_workflows.node_agent import given_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from perdure import SupportsAgentRun
     from perdure.agent_workflows.agents import AgentConfig
     from perdure.agent_workflows.definition import Output
+    from perdure.agent_workflows.workflow import AgentWorkflow
 
-    AgentLike: TypeAlias = SupportsAgentRun | AgentConfig
+    AgentLike: TypeAlias = SupportsAgentRun | AgentConfig | AgentWorkflow
     Shape: TypeAlias = type[Any] | Mapping[str, Any]
     OnErrorLike: TypeAlias = Literal["stop", "skip_dependents", "isolate"] | OnError
 
@@ -46,13 +51,12 @@ class NodeOptions(TypedDict, total=False):
     approval: bool | str | Approval | None
 
 
-class NodesBuilder:
+class NodesBuilder(Noting):
     """Adds nodes. What is wrong with one is noted, and told when the workflow is built."""
 
     def __init__(self) -> None:
         super().__init__()
         self._nodes: list[Node] = []
-        self._problems: list[str] = []
 
     def add_agent(
         self,
@@ -95,7 +99,8 @@ class NodesBuilder:
         The edges to these nodes are made by themselves. `with_handoff` and `with_default_handoff` right after this say
         the same. The default is who is chosen if the model chooses nobody.
         """
-        return self._add(node_id, agent, Handoffs(dict(handoffs or {}), default_handoff), options)
+        targets = dict(handoffs) if isinstance(handoffs, Mapping) else handoffs or {}
+        return self._add(node_id, agent, Handoffs(targets, default_handoff), options)
 
     def with_handoff(self, target: str, description: str) -> Self:
         """Let the router that was just added choose this node."""
@@ -123,7 +128,7 @@ class NodesBuilder:
         _require_known(options)
         node = Node(
             id=node_id,
-            agent=agent,
+            agent=given_agent(agent),
             output=output,
             input_key=options.get("input_key"),
             template=options.get("template"),
@@ -132,10 +137,8 @@ class NodesBuilder:
             retry=self._retry(node_id, options.get("retry")),
             timeout=options.get("timeout"),
             on_error=self._on_error(node_id, options.get("on_error", "stop")),
-            approval=self._approval(node_id, options.get("approval")),
+            approval=_approval(options.get("approval")),
         )
-        if node.reads not in {None, "request", "upstream"}:
-            self._refuse(node_id, f"reads is 'request' or 'upstream', not {node.reads!r}")
         self._nodes.append(node)
         return self
 
@@ -152,7 +155,8 @@ class NodesBuilder:
         if shape is not None:
             return StructuredOutput(shape, "tool" if mode == "tool" else "native")
         if union is not None:
-            return UnionOutput(tuple(union))
+            # What is no list is told as such, with all else that is of the wrong kind.
+            return UnionOutput(tuple(union) if isinstance(union, list | tuple) else cast("Any", union))
         return TextOutput() if key is None else TextOutput(key)
 
     def _retry(self, node_id: str, retry: Retry | int | None) -> Retry | None:
@@ -166,23 +170,23 @@ class NodesBuilder:
     def _on_error(self, node_id: str, given: OnErrorLike) -> OnError:
         if isinstance(given, OnError):
             return given
-        if given not in {"stop", "skip_dependents", "isolate"}:
+        if given not in ("stop", "skip_dependents", "isolate"):
             modes = ", ".join(repr(mode) for mode in get_args(ErrorMode) if mode != "fallback")
-            self._refuse(node_id, f"on_error is {modes} or fallback('node'), not {given!r}")
+            self._refuse(node_id, f"on_error is {modes} or fallback('node'), not {told(given)}")
             return OnError()
         return OnError(given)
 
-    def _approval(self, node_id: str, given: bool | str | Approval | None) -> Approval | None:  # noqa: FBT001 - it is what a user wrote
-        if given is None or given is False:
-            return None
-        if given is True or isinstance(given, str):
-            return Approval(None if given is True else given)
-        if not isinstance(given, Approval):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
-            return self._refuse(node_id, f"approval is True, what to ask or an Approval, not {given!r}")
-        return given
-
     def _refuse(self, node_id: str, problem: str) -> None:
-        self._problems.append(f"node {node_id!r}: {problem}")
+        self._note(f"node {node_id!r}: {problem}")
+
+
+def _approval(given: bool | str | Approval | None) -> Approval | None:  # noqa: FBT001 - it is what a user wrote
+    if given is None or given is False:
+        return None
+    if given is True or isinstance(given, str):
+        return Approval(None if given is True else given)
+    # What is none is told as such, with all else that is of the wrong kind.
+    return given
 
 
 def _named(**given: object) -> list[tuple[str, object]]:

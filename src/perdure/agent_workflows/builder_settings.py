@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from perdure import LatestOnly
+from perdure.agent_workflows.builder_noting import Noting
+from perdure.agent_workflows.checking_words import told
 from perdure.agent_workflows.definition import Conversation, Iterations
 from perdure.agent_workflows.stores import given_store, in_memory_store, json_store, sqlite_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
-    from perdure import CheckpointStorage, SupportsChatGetResponse
+    from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
     from perdure.agent_workflows.stores import Keep
     from perdure.threads import SessionStore
 
+_SESSION_STORE: Final = ("append", "messages", "thread", "fork")
+"""Methods that every session store has."""
 
-class SettingsBuilder:
+
+class SettingsBuilder(Noting):
     """Keeps what is said of the workflow as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__()
+        self._clock = clock
         self._name: str | None = None
         self._description: str | None = None
         self._version: str | None = None
@@ -52,12 +58,14 @@ class SettingsBuilder:
 
     def with_checkpointing(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - reads as in the seed's builder
         """Keep executions in the workflow store, so that they can be resumed. Without this only definitions are."""
-        self._is_checkpointed = enabled
+        if not isinstance(cast("object", enabled), bool):
+            self._note(f"with_checkpointing takes True or False, not {told(enabled)}")
+        self._is_checkpointed = bool(enabled)
         return self
 
     def with_in_memory_workflow_store(self, retention: Keep = LatestOnly()) -> Self:  # noqa: B008 - a frozen value
         """Keep definitions and checkpoints in this process: for tests, and for runs that need not outlast it."""
-        return self.with_workflow_store(in_memory_store(retention))
+        return self.with_workflow_store(in_memory_store(retention, self._clock))
 
     def with_json_workflow_store(
         self,
@@ -65,7 +73,7 @@ class SettingsBuilder:
         retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
     ) -> Self:
         """Keep definitions and checkpoints in a directory of readable files."""
-        return self.with_workflow_store(json_store(root_directory, retention))
+        return self.with_workflow_store(json_store(root_directory, retention, self._clock))
 
     def with_sqlite_workflow_store(
         self,
@@ -73,18 +81,30 @@ class SettingsBuilder:
         retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
     ) -> Self:
         """Keep definitions and checkpoints in one SQLite file."""
-        return self.with_workflow_store(sqlite_store(path, retention))
+        return self.with_workflow_store(sqlite_store(path, retention, self._clock))
 
-    def with_workflow_store(self, storage: CheckpointStorage | str) -> Self:
-        """Keep definitions and checkpoints in this storage, or in that of a URL; what it keeps is its own affair.
+    def with_workflow_store(self, storage: CheckpointStorage | str, retention: Keep | None = None) -> Self:
+        """Keep definitions and checkpoints in this storage, or in that of a URL.
 
-        An object of your own with the six methods of a storage keeps checkpoints, and no definitions.
+        In that of a URL the latest checkpoint of each execution is kept, unless `retention` says otherwise. A storage
+        object keeps what it was made to keep. Both have a clock of their own. A storage that you wrote, with the six
+        methods, keeps checkpoints, and no definitions.
         """
-        self._storage = given_store(storage)
+        try:
+            self._storage = given_store(storage, retention)
+        except TypeError as error:
+            self._note(f"with_workflow_store: {error}")
+            self._storage = cast("Any", storage)
         return self
 
     def with_session_store(self, store: SessionStore) -> Self:
         """Keep conversations here, if there is a conversation policy. It is no part of the workflow store."""
+        if not all(callable(getattr(store, name, None)) for name in _SESSION_STORE):
+            # A URL may hold a password.
+            given = "a text" if isinstance(store, str) else told(store)
+            self._note(
+                f"with_session_store takes a session store, as SqliteSessionStore(path) of perdure.threads, not {given}"
+            )
         self._session_store = store
         return self
 
@@ -92,19 +112,19 @@ class SettingsBuilder:
         """Keep conversations in this process."""
         from perdure.threads import InMemorySessionStore  # noqa: PLC0415 - loaded where there are conversations
 
-        return self.with_session_store(InMemorySessionStore())
+        return self.with_session_store(InMemorySessionStore(clock=self._clock))
 
     def with_json_session_store(self, root_directory: str | os.PathLike[str]) -> Self:
         """Keep conversations in a directory of readable files."""
         from perdure.threads import FileSessionStore  # noqa: PLC0415 - loaded where there are conversations
 
-        return self.with_session_store(FileSessionStore(root_directory))
+        return self.with_session_store(FileSessionStore(root_directory, clock=self._clock))
 
     def with_sqlite_session_store(self, path: str | os.PathLike[str]) -> Self:
         """Keep conversations in one SQLite file."""
         from perdure.threads import SqliteSessionStore  # noqa: PLC0415 - loaded where there are conversations
 
-        return self.with_session_store(SqliteSessionStore(path))
+        return self.with_session_store(SqliteSessionStore(path, clock=self._clock))
 
     def with_conversation(self, policy: Conversation) -> Self:
         """Say which threads the nodes speak in: one of `ConversationPolicies`."""
@@ -118,6 +138,9 @@ class SettingsBuilder:
 
     def with_tools(self, tools: Mapping[str, Any]) -> Self:
         """Give the tools that `AgentConfig`s name."""
+        if not isinstance(cast("object", tools), Mapping):
+            self._note(f"with_tools takes a dict, by name the tools, not {told(tools)}")
+            return self
         self._tools = {**self._tools, **tools}
         return self
 
@@ -135,7 +158,10 @@ class SettingsBuilder:
         With `converges` a loop is left when a pass has changed no output, `ignored_keys` aside. With `change_aware` a
         node whose task is the same as in the pass before does not act again.
         """
-        self._iterations = Iterations(limit, then, converges, frozenset(ignored_keys), change_aware)
+        # A text is a row of letters to Python, and would be taken for as many keys.
+        is_several = isinstance(cast("object", ignored_keys), Iterable) and not isinstance(ignored_keys, str)
+        keys = frozenset(ignored_keys) if is_several else cast("Any", ignored_keys)
+        self._iterations = Iterations(limit, then, converges, keys, change_aware)
         return self
 
     def with_timeout(self, timeout: timedelta) -> Self:

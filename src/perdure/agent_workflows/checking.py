@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from perdure.agent_workflows.checking_edges import edge_problems
-from perdure.agent_workflows.checking_fallbacks import fallback_problems
+from perdure.agent_workflows.checking_edges import edge_problems, fallback_problems
+from perdure.agent_workflows.checking_kinds import sound
+from perdure.agent_workflows.checking_words import listed
 from perdure.agent_workflows.conditions import Condition
-from perdure.agent_workflows.definition import END, INPUT, START, Handoffs
+from perdure.agent_workflows.definition import END, INPUT, START, Handoffs, TextOutput
 from perdure.agent_workflows.outputs import output_keys
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import plan_of, reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from perdure.agent_workflows.definition import Definition, Node
 
@@ -24,16 +25,18 @@ CONDUCTOR: Final = "conductor"
 _RESERVED: Final = frozenset({START, END, INPUT, CONDUCTOR})
 _UNREADABLE: Final = re.compile(r"[.{}?]|^\s|\s$")
 """What would make `{{node.key?}}` mean something else."""
+_KEY_RULE: Final = "a key has no '.', '?' or braces, and no space at its ends"
 
 
 def problems(definition: Definition) -> list[str]:
     """All that is wrong with the structure of a definition; an empty list if nothing is."""
+    definition, wrong = sound(definition)
     if not definition.nodes:
-        return ["there is no node: add one with add_agent(...)"]
+        return [*wrong, "there is no node: add one with add_agent(...)"]
     graph = [*_id_problems(definition), *edge_problems(definition), *fallback_problems(definition)]
     others = [problem for node in definition.nodes for problem in _node_problems(definition, node)]
     # Whether something can be reached is a question about edges that make sense.
-    return [*(graph or _reach_problems(definition)), *others, *_setting_problems(definition)]
+    return [*wrong, *(graph or _reach_problems(definition)), *others, *_setting_problems(definition)]
 
 
 def _id_problems(definition: Definition) -> Iterator[str]:
@@ -65,20 +68,23 @@ def _node_problems(definition: Definition, node: Node) -> Iterator[str]:
         yield from _approval_problems(node, approval.when)
     if isinstance(node.output, Handoffs):
         yield from _router_problems(definition, node, node.output)
+    for key in sorted(output_keys(node) or ()):
+        if _UNREADABLE.search(key) if isinstance(node.output, TextOutput) else "." in key:
+            yield f"node {node.id!r}: its output {key!r} could not be read as '{{{{node.key}}}}'; {_KEY_RULE}"
 
 
 def _is_no_time(given: timedelta | float | None) -> bool:
     return given is not None and (given.total_seconds() if isinstance(given, timedelta) else given) <= 0
 
 
-def _approval_problems(node: Node, when: Condition | Callable[[Mapping[str, Any]], bool] | None) -> Iterator[str]:
+def _approval_problems(node: Node, when: object) -> Iterator[str]:
     keys = output_keys(node)
     if isinstance(when, Condition) and keys is not None:
         for field in sorted(when.fields()):
             if field.split(".")[0] not in keys:
                 yield (
                     f"node {node.id!r}: its approval depends on {field!r}, which it never puts out; it has "
-                    f"{_listed(keys)}"
+                    f"{listed(sorted(keys))}"
                 )
 
 
@@ -94,7 +100,7 @@ def _router_problems(definition: Definition, node: Node, handoffs: Handoffs) -> 
             add = f"from_({node.id!r}).to({target!r})"
             yield f"router {node.id!r} may choose {target!r}, and no edge leads there: add {add}"
     if handoffs.default is not None and handoffs.default not in handoffs.targets:
-        known = _listed(handoffs.targets)
+        known = listed(handoffs.targets)
         yield f"router {node.id!r}: its default {handoffs.default!r} is none of its handoffs: {known}"
 
 
@@ -102,31 +108,17 @@ def _reach_problems(definition: Definition) -> Iterator[str]:
     """The nodes that nothing leads to from START, and those that lead nowhere."""
     plan = plan_of(definition)
     ids = [node.id for node in definition.nodes if node.id not in plan.fallbacks]
-    reached = _reached(START, {id_: [edge.target for edge in plan.outgoing(id_)] for id_ in (START, *ids)})
-    lost = [id_ for id_ in ids if id_ not in reached]
+    begun = reached([START], lambda id_: (edge.target for edge in plan.outgoing(id_)))
+    lost = [id_ for id_ in ids if id_ not in begun]
     if lost:
         yield (
-            f"nothing leads to {_listed(lost)}: each follows another of them; say where it begins, as in "
+            f"nothing leads to {listed(lost)}: each follows another of them; say where it begins, as in "
             f"from_(START).to({lost[0]!r})"
         )
-    ending = _reached(END, {id_: [edge.source for edge in plan.incoming(id_)] for id_ in (END, *ids)})
+    ending = reached([END], lambda id_: (edge.source for edge in plan.incoming(id_)))
     endless = [id_ for id_ in ids if id_ not in ending]
     if endless:
         yield (
-            f"no end can be reached from {_listed(endless)}: say where the loop is left, as in "
+            f"no end can be reached from {listed(endless)}: say where the loop is left, as in "
             f"from_({endless[-1]!r}).to(END).as_default()"
         )
-
-
-def _reached(start: str, ways: Mapping[str, Iterable[str]]) -> set[str]:
-    found = {start}
-    frontier = [start]
-    while frontier:
-        fresh = [each for each in ways.get(frontier.pop(), ()) if each not in found]
-        found.update(fresh)
-        frontier.extend(fresh)
-    return found
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names) if isinstance(names, frozenset) else names))

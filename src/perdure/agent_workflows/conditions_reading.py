@@ -15,7 +15,7 @@ from perdure.agent_workflows.conditions_parts import (
     Matches,
     StartsWith,
 )
-from perdure.agent_workflows.config_reading import Entry, Problems, entry_of
+from perdure.agent_workflows.config_entries import Entry, Problems, entry_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +49,8 @@ def read_condition(data: Any, path: str, problems: Problems, depth: int = 0) -> 
     entry = entry_of(data, path, problems)
     if entry is None or not entry.need("type"):
         return None
+    if entry["type"] == "function":
+        return problems.note(path, "a function stands by itself, or in the `and` of an edge; it can't stand here")
     kind = entry.choice("type", CONDITION_TYPES)
     if kind is None:
         return None

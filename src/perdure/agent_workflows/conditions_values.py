@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 MISSING: Final = object()
 """Stands for a value that is not there; None is a value."""
 
+_PLACE: Final = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 
 
@@ -25,14 +26,28 @@ def require_key(key: object) -> None:
 def found(outputs: Mapping[str, Any], key: str) -> Any:
     """The value that a key leads to, or MISSING.
 
-    A key that is there as it is written wins. Otherwise the part before its first dot has to lead to a dict, and the
-    rest is looked up in there. Nothing leads into lists and texts.
+    A key that is there as it is written wins. Otherwise the part before its first dot has to lead to a dict or a list,
+    and the rest is looked up in there: in a list by number, from 0 on. Nothing leads into texts.
     """
-    if key in outputs:
-        return outputs[key]
+    return _found_in(outputs, key)
+
+
+def _found_in(value: Any, key: str) -> Any:
+    whole = inside(value, key)
     head, _, rest = key.partition(".")
-    inside: Any = outputs.get(head) if rest else None
-    return found(cast("Mapping[str, Any]", inside), rest) if isinstance(inside, Mapping) else MISSING
+    if whole is not MISSING or not rest:
+        return whole
+    return _found_in(inside(value, head), rest)
+
+
+def inside(value: Any, key: str) -> Any:
+    """What a dict has under a key, or a list at a place; MISSING if there is nothing."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get(key, MISSING)
+    if isinstance(value, list | tuple) and _PLACE.fullmatch(key):
+        elements = cast("list[Any]", value)
+        return elements[int(key)] if int(key) < len(elements) else MISSING
+    return MISSING
 
 
 def json_of(value: object, what: str) -> Any:

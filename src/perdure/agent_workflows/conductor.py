@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from perdure import (
     AgentExecutorResponse,
@@ -17,25 +17,34 @@ from perdure import (
 )
 from perdure.agent_workflows.checking import CONDUCTOR
 from perdure.agent_workflows.conductor_request import request_in, request_of
-from perdure.agent_workflows.conductor_work import Score, Work
-from perdure.agent_workflows.errors import AgentWorkflowError
-from perdure.agent_workflows.messages import NodeResult, NodeTask
+from perdure.agent_workflows.conductor_score import Score
+from perdure.agent_workflows.conductor_work import Work
+from perdure.agent_workflows.messages import GoOn, NodeResult, NodeTask
 from perdure.agent_workflows.result import AgentWorkflowResult
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from perdure import Clock
     from perdure.agent_workflows.conversations import Conversations
     from perdure.agent_workflows.plan import Plan
 
-Context: TypeAlias = WorkflowContext[NodeTask, AgentWorkflowResult | AgentResponse | str]
+Context: TypeAlias = WorkflowContext[NodeTask | GoOn, AgentWorkflowResult | AgentResponse | str]
+Gives: TypeAlias = Literal["result", "text", "response"]
+"""What a conductor yields at the end."""
+RESULT_PROPERTY: Final = "agent_workflow_result"
+"""Where an `AgentResponse` carries the result of the execution, as a dict: among its additional properties."""
 
 
 class Conductor(Executor):
     """Leads an execution: who acts is decided by the plan, and all that it keeps is state of the run.
 
     It takes a request: a text, a message, messages, a dict, or what another agent has said. At the end it `gives` the
-    result, the final answer as a text, or an `AgentResponse`; the last two raise AgentWorkflowError for an execution
-    that is no success. Without an `execution_id` the first request of a run gives it one, the same in every life.
+    result, the final answer as a text, or an `AgentResponse` that carries the result, too, under `RESULT_PROPERTY`. Of
+    an execution that is no success the last two say why: its error is the answer.
+
+    `on_begin` is called once when an execution begins, and returns the version of the definition that it begins with.
+    `author_name` is who an `AgentResponse` is of, if that is not the workflow.
     """
 
     def __init__(
@@ -44,15 +53,21 @@ class Conductor(Executor):
         *,
         name: str,
         conversations: Conversations | None = None,
-        gives: Literal["result", "text", "response"] = "result",
+        gives: Gives = "result",
         clock: Clock | None = None,
-        execution_id: str | None = None,
+        on_begin: Callable[[], Awaitable[int | None]] | None = None,
+        author_name: str | None = None,
     ) -> None:
         super().__init__(CONDUCTOR)
-        digest = sha256("\n".join(plan.ways).encode()).hexdigest()
-        self._score = Score(plan, conversations, clock or SystemClock(), name, digest)
-        self._gives = gives
-        self._execution_id = execution_id
+        self._score = Score(
+            plan=plan,
+            conversations=conversations,
+            clock=clock or SystemClock(),
+            name=name,
+            on_begin=on_begin,
+        )
+        self._gives: Gives = gives
+        self._author_name = author_name or name
 
     @handler
     async def begin_with_text(self, request: str, ctx: Context) -> None:
@@ -90,22 +105,25 @@ class Conductor(Executor):
         error = f"{failed.error.error_type}: {failed.error.message}"
         await self._end(await Work(self._score, ctx).hear_failure(failed.executor_id, error), ctx)
 
+    @handler
+    async def go_on(self, _: GoOn, ctx: Context) -> None:
+        """Do what may fail: all that came before it is kept by now."""
+        await self._end(await Work(self._score, ctx).go_on(), ctx)
+
     async def _begin(self, request: Any, ctx: Context) -> None:
-        execution_id = self._execution_id or ctx.run_id
-        await self._end(await Work(self._score, ctx).begin(request, execution_id), ctx)
+        await self._end(await Work(self._score, ctx).begin(request), ctx)
 
     async def _end(self, result: AgentWorkflowResult | None, ctx: Context) -> None:
-        """Give what the execution has come to, if it has ended. Raises AgentWorkflowError."""
+        """Give what the execution has come to, if it has ended."""
         if result is None:
             return
-        if self._gives == "result":
-            await ctx.yield_output(result)
-            return
-        if not result.success:
-            raise AgentWorkflowError(f"workflow {self._score.name!r} is no success: {result.error}")
-        answer = result.final_answer or ""
-        if self._gives == "text":
-            await ctx.yield_output(answer)
-        else:
-            said = Message("assistant", [answer], author_name=self._score.name)
-            await ctx.yield_output(AgentResponse(messages=[said]), in_pieces=True)
+        answer = (result.final_answer if result.success else result.error) or ""
+        match self._gives:
+            case "result":
+                await ctx.yield_output(result)
+            case "text":
+                await ctx.yield_output(answer)
+            case "response":
+                said = Message("assistant", [answer], author_name=self._author_name)
+                carried = {RESULT_PROPERTY: asdict(result)}
+                await ctx.yield_output(AgentResponse(messages=[said], additional_properties=carried), in_pieces=True)

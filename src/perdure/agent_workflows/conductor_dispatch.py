@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent_workflows.conductor_request import request_as_text
 from perdure.agent_workflows.conductor_state import Acting, Heard, Task
+from perdure.agent_workflows.errors import MissingInputError
 from perdure.agent_workflows.inputs import Known, task_text
 from perdure.agent_workflows.messages import NodeTask
 
 if TYPE_CHECKING:
-    from perdure import Clock, Message, WorkflowContext
+    from perdure import Clock, WorkflowContext
     from perdure.agent_workflows.conductor_state import Book
     from perdure.agent_workflows.conductor_telling import Telling
     from perdure.agent_workflows.conductor_threads import Threads
@@ -40,13 +40,22 @@ class Dispatch:
 
     async def first(self, node_id: str) -> bool:
         """Give a node its task; False if it has done that very task before and need not. Raises MissingInputError."""
-        text = task_text(self._plan, node_id, self._known(node_id))
-        history = await self._threads.history(node_id)
-        task = self._task(text, history)
+        try:
+            text = task_text(self._plan, node_id, self._known(node_id))
+        except MissingInputError:
+            # Who stands in for it must not be given the task of the pass before.
+            self._book.take_back(node_id)
+            raise
+        task = await self._task(text, node_id)
         if self._is_done(node_id, task):
             return False
-        await self._send(Acting(node_id, node_id), task, history)
+        await self._send(Acting(node_id, node_id), task)
         return True
+
+    async def again(self, acting: Acting) -> None:
+        """Give whoever acts for a node the same task once more."""
+        self._book.dismiss(acting.actor)
+        await self._send_again(acting)
 
     async def stand_in(self, failed: Acting, fallback: str, error: str) -> None:
         """Give the task of a node that has failed to its fallback; or let it wait, if that acts for another node."""
@@ -56,6 +65,14 @@ class Dispatch:
             await self._send_again(acting)
         else:
             self._book.note(waiting=(*self._book.record.waiting, acting))
+
+    async def end(self, acting: Acting) -> None:
+        """A node has ended: nobody asks for its task any more, but who compares it with that of the next pass."""
+        await self.release(acting.actor)
+        for each in dict.fromkeys((acting.node_id, acting.actor)):
+            task = self._book.task(each)
+            if task is not None and task.digest is None and self._book.acting(each) is None:
+                self._book.take_back(each)
 
     async def release(self, actor: str) -> None:
         """An actor has ended: it may act for the next node that waits for it."""
@@ -76,16 +93,16 @@ class Dispatch:
         given = self._book.task(acting.node_id)
         # Without a task the node has failed since there was nothing to read: the error is all that there is to tell.
         text = "" if given is None else given.text
-        history = await self._threads.history(acting.actor)
-        await self._send(acting, self._task(text, history), history)
+        await self._send(acting, await self._task(text, acting.actor))
 
-    async def _send(self, acting: Acting, task: Task, history: tuple[Message, ...]) -> None:
-        self._keep(acting.actor, task)
+    async def _send(self, acting: Acting, task: Task) -> None:
+        past = await self._threads.past(acting.actor, but=int(task.is_in_thread))
+        # It is kept whatever the policies say: they may be others when the node has ended.
+        self._book.give(acting.actor, task)
         acting = replace(acting, visit=self._book.visits(acting.actor), since=self._clock.now().isoformat())
         self._book.employ(acting)
         await self._telling.agent_started(acting, task.text)
-        known = history[:-1] if task.is_in_thread else history
-        given = NodeTask(acting.actor, acting.visit, task.text, known, acting.error)
+        given = NodeTask(acting.actor, acting.visit, task.text, error=acting.error, past=past)
         await self._ctx.send_message(given, target_id=acting.actor)
 
     def _known(self, node_id: str) -> Known:
@@ -94,25 +111,26 @@ class Dispatch:
         forward = (source for source in before if progress.decision(source, node_id) == "taken")
         back = (source for source, target in progress.followed if target == node_id)
         # Who has failed and yet has outputs is one that another stands in for.
-        failed = {each: f"it has failed: {why}" for each, why in record.failed.items() if not self._book.said(each)}
+        failed = {each: why for each, why in record.failed.items() if self._has_nothing_to_say(each)}
         return Known(
             request=self._book.request,
             outputs=Heard(self._book, lambda said: said.outputs),
             texts=Heard(self._book, lambda said: said.text),
             taken=tuple(dict.fromkeys((*forward, *back))),
-            skipped={**failed, **progress.skipped},
+            skipped=progress.skipped,
+            failed=failed,
         )
 
-    def _task(self, text: str, history: tuple[Message, ...]) -> Task:
+    def _has_nothing_to_say(self, node_id: str) -> bool:
+        return self._book.progress.nodes.get(node_id) == "isolated" or self._book.said(node_id) is None
+
+    async def _task(self, text: str, actor: str) -> Task:
         """A task as it is kept. Where a thread begins with the request, nobody is told that twice."""
+        is_request, is_compared = self._threads.is_request(text), self._plan.definition.iterations.change_aware
+        history = await self._threads.history(actor) if is_request or is_compared else ()
         last = history[-1] if history else None
-        is_in_thread = (
-            self._threads.has_request
-            and last is not None
-            and last.role == "user"
-            and last.text == text == request_as_text(self._book.request)
-        )
-        if not self._plan.definition.iterations.change_aware:
+        is_in_thread = is_request and last is not None and last.role == "user" and last.text == text
+        if not is_compared:
             return Task(text, is_in_thread)
         said = [message.to_dict() for message in history]
         return Task(text, is_in_thread, self._ctx.approval_digest([text, said]))
@@ -124,11 +142,5 @@ class Dispatch:
             and before is not None
             and before.digest == task.digest
             and self._book.said(node_id) is not None
-            and node_id not in self._book.record.failed
+            and node_id not in self._book.record.failures
         )
-
-    def _keep(self, actor: str, task: Task) -> None:
-        """Keep a task for whoever needs it later: a fallback, the conversation, the next pass."""
-        has_fallback = self._plan.node(actor).on_error.mode == "fallback"
-        if has_fallback or self._threads.are_kept or task.digest is not None:
-            self._book.give(actor, task)

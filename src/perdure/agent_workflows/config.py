@@ -7,22 +7,32 @@ anew. Nothing is imported by a name that stands in the JSON.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from perdure.agent_workflows.conditions import Condition
+from perdure.agent_workflows.config_entries import Problems, entry_of
 from perdure.agent_workflows.config_given import Given
-from perdure.agent_workflows.config_nodes import read_node, read_when
-from perdure.agent_workflows.config_reading import Problems, entry_of
+from perdure.agent_workflows.config_nodes import read_node
+from perdure.agent_workflows.config_when import read_edge_when
 from perdure.agent_workflows.config_writing import Writing
-from perdure.agent_workflows.definition import Conversation, ConversationKind, Definition, Edge, Iterations
+from perdure.agent_workflows.definition import (
+    END,
+    START,
+    Conversation,
+    ConversationKind,
+    Definition,
+    Edge,
+    Iterations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure import SupportsAgentRun
     from perdure.agent_workflows.agents import AgentConfig
-    from perdure.agent_workflows.config_reading import Entry
+    from perdure.agent_workflows.conditions import Condition
+    from perdure.agent_workflows.config_entries import Entry
     from perdure.agent_workflows.definition import Node
+    from perdure.agent_workflows.workflow import AgentWorkflow
 
 _NONE: dict[str, Any] = {}
 
@@ -47,7 +57,7 @@ def to_config(definition: Definition) -> Exported:
 def definition_of(
     config: Mapping[str, Any],
     *,
-    agents: Mapping[str, SupportsAgentRun | AgentConfig] = _NONE,
+    agents: Mapping[str, SupportsAgentRun | AgentConfig | AgentWorkflow] = _NONE,
     types: Mapping[str, type[Any]] = _NONE,
     predicates: Mapping[str, Callable[..., Any] | Condition] = _NONE,
 ) -> Definition:
@@ -63,6 +73,8 @@ def definition_of(
     entry = entry_of(config, "", problems)
     definition = None if entry is None else _definition(entry, given)
     given.note_unused()
+    if entry is not None and definition is not None and problems.found:
+        _note_unknown_nodes(entry, definition, problems)
     problems.require_none()
     assert definition is not None, "it is read, or a problem is noted"
     return definition
@@ -88,6 +100,8 @@ def _definition(entry: Entry, given: Given) -> Definition:
 
 def _nodes(entry: Entry, given: Given) -> tuple[Node, ...]:
     agents = entry.entry("agents") if entry.need("agents") else None
+    if agents is not None and not agents.values:
+        entry.wrong("agents", "one node at least")
     found: list[Node] = []
     for node_id in agents.values if agents is not None else ():
         assert agents is not None, "it has nodes"
@@ -109,12 +123,21 @@ def _edges(path: str, value: Any, given: Given) -> list[Edge]:
     for key in ("from", "to"):
         if entry[key] == []:
             entry.wrong(key, "at least one node")
-    when, is_default = read_when(entry, given), entry.flag("default") or False
+    condition, predicate = read_edge_when(entry, given)
+    is_default = entry.flag("default") or False
     if is_default and "when" in entry:
         given.problems.note(path, "it has `when` and is the default; a default edge is taken if no other one was")
-    condition, predicate = (when, None) if isinstance(when, Condition) else (None, when)
-    sources, targets = entry.names("from"), entry.names("to")
+    sources, targets = entry.name_or_names("from"), entry.name_or_names("to")
     return [Edge(source, target, condition, predicate, is_default) for source in sources for target in targets]
+
+
+def _note_unknown_nodes(entry: Entry, definition: Definition, problems: Problems) -> None:
+    """Note edges to nodes that there are not: it won't be built, where this would be said."""
+    agents: object = entry["agents"]
+    known = {START, END, *(cast("Mapping[str, Any]", agents) if isinstance(agents, dict) else ())}
+    unknown = {end: None for edge in definition.edges for end in (edge.source, edge.target) if end not in known}
+    for node_id in unknown:
+        problems.note("edges", f"there is no node {node_id!r}")
 
 
 def _iterations(entry: Entry | None) -> Iterations:

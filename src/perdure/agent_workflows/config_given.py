@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from perdure import SupportsAgentRun
 from perdure.agent_workflows.agents import AgentConfig
+from perdure.agent_workflows.node_agent import given_agent
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.config_reading import Entry, Problems
+    from collections.abc import Callable
+
+    from perdure import Clock, SupportsChatGetResponse
+    from perdure.agent_workflows.conditions import Condition
+    from perdure.agent_workflows.config_entries import Entry, Problems
+    from perdure.agent_workflows.workflow import AgentWorkflow
+
+
+class GivenOptions(TypedDict, total=False):
+    """What is given with a definition: what it can't hold, and what its agents are made with."""
+
+    agents: Mapping[str, SupportsAgentRun | AgentConfig | AgentWorkflow] | None
+    types: Mapping[str, type[Any]] | None
+    predicates: Mapping[str, Callable[..., Any] | Condition] | None
+    client: SupportsChatGetResponse | None
+    tools: Mapping[str, Any] | None
+    clock: Clock | None
+
+
+def require_known(method: str, given: GivenOptions) -> None:
+    """Raise TypeError for a name that there is not, with the one that is meant."""
+    known = list(GivenOptions.__annotations__)
+    for name in cast("Mapping[str, object]", given):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            instead = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise TypeError(f"{method}() is given {name!r}, which there is not; {instead}")
 
 
 @dataclass(slots=True)
@@ -25,7 +53,7 @@ class Given:
 
     def agent(self, node_id: str) -> SupportsAgentRun | AgentConfig | None:
         """The agent for a node, in place of what the JSON says of it."""
-        found = self._found("agents", self.agents, (node_id,))
+        found = given_agent(self._found("agents", self.agents, (node_id,)))
         if found is None or isinstance(found, AgentConfig | SupportsAgentRun):
             return found
         return self.problems.note(f"agents[{node_id!r}]", f"it is a {type(found).__name__}; give an agent")

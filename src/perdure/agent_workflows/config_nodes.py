@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from perdure import Retry
 from perdure.agent_workflows.agents import AgentConfig
-from perdure.agent_workflows.conditions_reading import read_condition
+from perdure.agent_workflows.config_entries import Entry, entry_of, is_name, json_at, shown
 from perdure.agent_workflows.config_given import is_function_mark
-from perdure.agent_workflows.config_reading import entry_of, is_name, json_at, shown
+from perdure.agent_workflows.config_when import read_when
 from perdure.agent_workflows.config_writing import ERRORS
 from perdure.agent_workflows.definition import (
     Approval,
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure import SupportsAgentRun
-    from perdure.agent_workflows.conditions import Condition
     from perdure.agent_workflows.config_given import Given
-    from perdure.agent_workflows.config_reading import Entry
     from perdure.agent_workflows.definition import Output
 
 _INFORMATION = ("name", "description", "instructions")
@@ -47,22 +45,11 @@ def read_node(node_id: str, entry: Entry, given: Given) -> Node:
         template=entry.text("template"),
         reads=entry.choice("reads", ("request", "upstream")),
         instructions=entry.text("instructions"),
-        retry=_retry(entry.entry("retry"), given),
+        retry=_retry(entry, given),
         timeout=entry.seconds("timeout"),
-        on_error=_on_error(entry.entry("on_error")),
-        approval=_approval(entry.entry("approval"), given),
+        on_error=_on_error(entry),
+        approval=_approval(entry, given),
     )
-
-
-def read_when(entry: Entry, given: Given) -> Condition | Any:
-    """What `when` says: a condition, or a function that was given anew."""
-    if "when" not in entry:
-        return None
-    value, path = entry["when"], entry.at("when")
-    if is_function_mark(value):
-        mark = entry_of(value, path, given.problems)
-        return None if mark is None else given.function(mark)
-    return read_condition(value, path, given.problems)
 
 
 def _agent(node_id: str, entry: Entry, given: Given) -> SupportsAgentRun | AgentConfig | None:
@@ -129,8 +116,8 @@ def _output(entry: Entry | None, given: Given) -> Output | None:
 def _structured(entry: Entry, given: Given) -> StructuredOutput | None:
     entry.only("type", "schema", "mode")
     mode = entry.choice("mode", ("native", "tool")) or "native"
-    schema = entry.json("schema") if entry.need("schema") else None
-    return None if schema is None else StructuredOutput(_class(entry.at("schema"), schema, given), mode)
+    wanted = _schema(entry.at("schema"), entry["schema"], given) if entry.need("schema") else None
+    return None if wanted is None else StructuredOutput(wanted, mode)
 
 
 def _union(entry: Entry, given: Given) -> UnionOutput | None:
@@ -140,17 +127,30 @@ def _union(entry: Entry, given: Given) -> UnionOutput | None:
     elements = entry.elements("types")
     if entry["types"] == []:
         entry.wrong("types", "at least one JSON schema")
-    types = [_schema(path, each, given) for path, each in elements]
+    types = [_schema(path, each, given, is_named=True) for path, each in elements]
     return UnionOutput(tuple(each for each in types if each is not None))
 
 
-def _schema(path: str, value: Any, given: Given) -> Any:
+def _schema(path: str, value: Any, given: Given, *, is_named: bool = False) -> Any:
+    """A JSON schema, or the class that was given for it. One of several is known by its title."""
     schema = json_at(value, path, given.problems)
-    return None if schema is None else _class(path, schema, given)
+    if schema is None:
+        return None
+    kind = given.type(path, schema.get("title"))
+    if kind is not None:
+        return kind
+    _note_faults(Entry(schema, path, given.problems), is_named=is_named)
+    return schema
 
 
-def _class(path: str, schema: dict[str, Any], given: Given) -> Any:
-    return given.type(path, schema.get("title")) or schema
+def _note_faults(schema: Entry, *, is_named: bool) -> None:
+    """Note what keeps a JSON schema from being that of an output. What else is wrong with it `build()` says."""
+    schema.text("title")
+    if is_named and schema["title"] in (None, ""):
+        schema.wrong("title", "a title, by which one of several outputs is known")
+    if "type" in schema and schema["type"] != "object":
+        schema.wrong("type", "'object', and put the value into a property")
+    schema.entry("properties")
 
 
 def _handoffs(entry: Entry) -> Handoffs | None:
@@ -159,26 +159,44 @@ def _handoffs(entry: Entry) -> Handoffs | None:
     default = entry.name("default")
     if targets is None:
         return None
+    if not targets.values:
+        entry.wrong("targets", "one node at least")
     for target in targets.values:
         targets.text(target)
     return Handoffs(dict(targets.values), default)
 
 
-def _on_error(entry: Entry | None) -> OnError:
+def _on_error(node: Entry) -> OnError:
+    if isinstance(node["on_error"], str):
+        return OnError(node.choice("on_error", [mode for mode in get_args(ErrorMode) if mode != "fallback"]) or "stop")
+    entry = node.entry("on_error")
     if entry is None:
         return OnError()
     entry.only("mode", "fallback")
-    return OnError(entry.choice("mode", get_args(ErrorMode)) or "stop", entry.name("fallback"))
+    mode, fallback = entry.choice("mode", get_args(ErrorMode)) or "stop", entry.name("fallback")
+    if mode == "fallback":
+        entry.need("fallback")
+    elif "fallback" in entry:
+        entry.problems.note(entry.at("fallback"), f"the mode is {mode!r}, which has none; make it 'fallback'")
+    return OnError(mode, fallback)
 
 
-def _approval(entry: Entry | None, given: Given) -> Approval | None:
+def _approval(node: Entry, given: Given) -> Approval | None:
+    written = node["approval"]
+    if isinstance(written, bool | str):
+        return Approval(None if written is True else written) if written is not False else None
+    entry = node.entry("approval")
     if entry is None:
         return None
     entry.only("message", "when", "timeout")
     return Approval(entry.text("message"), read_when(entry, given), entry.duration("timeout"))
 
 
-def _retry(entry: Entry | None, given: Given) -> Retry | None:
+def _retry(node: Entry, given: Given) -> Retry | None:
+    if isinstance(node["retry"], int | float):
+        attempts = node.whole("retry")
+        return None if attempts is None else Retry(attempts)
+    entry = node.entry("retry")
     if entry is None:
         return None
     entry.only("attempts", "backoff", "factor", "longest", "on")

@@ -21,9 +21,9 @@ from perdure import (
     ToolExecutionException,
 )
 from perdure.agent_workflows.agents import AgentConfig
-from perdure.agent_workflows.conditions import Condition, condition_of
+from perdure.agent_workflows.conditions import And, Condition, condition_of
 from perdure.agent_workflows.conditions_values import json_of
-from perdure.agent_workflows.config_reading import joined
+from perdure.agent_workflows.config_entries import joined
 from perdure.agent_workflows.definition import (
     Approval,
     Conversation,
@@ -35,6 +35,7 @@ from perdure.agent_workflows.definition import (
     UnionOutput,
 )
 from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError, MissingInputError
+from perdure.agent_workflows.predicates import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -140,7 +141,12 @@ class Writing:
         try:
             if isinstance(wanted, Mapping):
                 return json_of(wanted, path)
-            self._leave_out(path, f"the class {wanted.__name__!r}; its JSON schema is there")
+            name = wanted.__name__
+            self._leave_out(
+                path,
+                f"the class {name!r}; its JSON schema is there, which checks less: none of its validators; give it "
+                f"again as types={{{name!r}: {name}}}",
+            )
             # By the names of fields, which are keys of outputs. The name of the class is what `matched_type` is.
             return {**json_of(wanted.model_json_schema(by_alias=False), path), "title": wanted.__name__}
         except (TypeError, ValueError, AttributeError) as error:
@@ -178,12 +184,21 @@ class Writing:
         )
 
     def _edge(self, edge: Edge, path: str) -> Json:
-        asked = edge.predicate if edge.condition is None else edge.condition
         return _some(
             **{"from": [edge.source], "to": [edge.target]},
-            when=None if asked is None else self._when(asked, joined(path, "when")),
+            when=self._edge_when(edge, joined(path, "when")),
             default=edge.is_default or None,
         )
+
+    def _edge_when(self, edge: Edge, path: str) -> Json | None:
+        """What has to hold: a condition, a function, or an `and` of both."""
+        if edge.condition is not None and edge.predicate is None and _is_ours(edge.condition):
+            return edge.condition.to_dict()
+        asked = [*_conjuncts(edge.condition), *parts_of(edge.predicate)]
+        if len(asked) > 1:
+            inner = [self._when(each, f"{path}.conditions[{place}]") for place, each in enumerate(asked)]
+            return {"type": And.type, "conditions": inner}
+        return self._when(asked[0], path) if asked else None
 
     def _when(self, asked: object, path: str) -> Json:
         if isinstance(asked, Condition) and _is_ours(asked):
@@ -206,7 +221,15 @@ def _functions(definition: Definition) -> Iterator[object]:
             yield from (node.retry.backoff, node.retry.on)
         if node.approval is not None:
             yield node.approval.when
-    yield from (edge.predicate for edge in definition.edges)
+    yield from (part for edge in definition.edges for part in parts_of(edge.predicate))
+
+
+def _conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
+    """The conditions that all have to hold. Beside functions they are read back as one."""
+    if condition is None:
+        return ()
+    several = isinstance(condition, And) and len(condition.conditions) > 1 and _is_ours(condition)
+    return condition.conditions if isinstance(condition, And) and several else (condition,)
 
 
 def _own_names(functions: Iterable[object]) -> Mapping[int, str]:

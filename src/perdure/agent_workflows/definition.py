@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from perdure.agent_workflows.copying import plain_copy
+
 if TYPE_CHECKING:
     from datetime import timedelta
 
@@ -48,6 +50,9 @@ class StructuredOutput:
     type: type[Any] | Mapping[str, Any]
     mode: Literal["native", "tool"] = "native"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", plain_copy(self.type))
+
 
 @dataclass(frozen=True, slots=True)
 class UnionOutput:
@@ -55,6 +60,9 @@ class UnionOutput:
 
     types: tuple[type[Any] | Mapping[str, Any], ...]
     """A JSON schema is named by its `title`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", plain_copy(self.types))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,9 @@ class Handoffs:
     """By node: when to choose it, as the model is told."""
     default: str | None = None
     """Who is chosen if the model chooses nobody, though it was told to."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", plain_copy(self.targets))
 
 
 Output: TypeAlias = TextOutput | StructuredOutput | UnionOutput | Handoffs
@@ -89,12 +100,12 @@ class OnError:
 class Approval:
     """Asks a person when a node has spoken, before its output is used. Denied is failed, with the reason.
 
-    `when` is a condition, or a function of the outputs; without it every output is asked about. When the `timeout` has
-    passed it is denied.
+    `when` is a condition, or a function of the outputs, sync or async; without it every output is asked about. When the
+    `timeout` has passed it is denied.
     """
 
     message: str | None = None
-    when: Condition | Callable[[Mapping[str, Any]], bool] | None = None
+    when: Condition | Callable[[Mapping[str, Any]], bool | Awaitable[bool]] | None = None
     timeout: timedelta | None = None
 
 
@@ -135,9 +146,10 @@ Predicate: TypeAlias = Callable[[EdgeContext], bool | Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Joins two nodes. It is taken always, or when its condition or predicate holds, or if no other one was taken.
+    """Joins two nodes. It is taken always, or when its condition and its predicate hold, or if no other one was taken.
 
-    `is_default`: taken if none of the edges of its source that have a condition or predicate was.
+    With both of them, both have to hold. `is_default`: taken if none of the edges of its source that have a condition
+    or predicate was.
     """
 
     source: str

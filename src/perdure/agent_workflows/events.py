@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the codec follows the fields
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from perdure import register_type
+
+UNCHANGED: Final = "its task is the same as in the pass before"
+"""The reason of a node that need not act again: it stands with what it has put out."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowStartedEvent:
-    """An execution begins."""
+    """An execution begins. `version` is that of its definition in the workflow store, None if there is no store."""
 
     type: ClassVar[str] = "workflow_started"
     workflow_name: str
     execution_id: str
     node_count: int
     layer_count: int
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

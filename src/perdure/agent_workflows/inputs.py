@@ -1,35 +1,34 @@
-"""What nodes read: checked when a workflow is built, and rendered as the text of a task when a node is given it."""
+"""What a node reads, as the text of its task when it is given one."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure import Message
-from perdure.agent_workflows.definition import ERROR, INPUT, START
+from perdure.agent_workflows.checking_words import listed
+from perdure.agent_workflows.conditions_values import MISSING, inside
+from perdure.agent_workflows.definition import INPUT, START
 from perdure.agent_workflows.errors import MissingInputError
-from perdure.agent_workflows.inputs_places import InRequest, UnreadableError, place_of
-from perdure.agent_workflows.outputs import main_key
-from perdure.agent_workflows.templates import Reference, TemplateError, parts_of
+from perdure.agent_workflows.inputs_places import InRequest
+from perdure.agent_workflows.inputs_sources import Named, Pieces, TextOf, Upstream, source_of
+from perdure.agent_workflows.outputs import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from perdure.agent_workflows.definition import Node
     from perdure.agent_workflows.inputs_places import InOutputs, Place
     from perdure.agent_workflows.plan import Plan
-    from perdure.agent_workflows.templates import Part
-
-_WAYS: Final = ("template", "input_key", "reads")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known when a node is given its task: the request, and what became of the nodes before.
 
-    `taken` are the nodes before it whose edge to it was taken; `skipped` says, by node, why it did not act.
+    `taken` are the nodes before it whose edge to it was taken; `skipped` says, by node, why it did not act; `failed`
+    why it has nothing to say but that.
     """
 
     request: Any
@@ -37,127 +36,31 @@ class Known:
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     taken: tuple[str, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """Texts and the values of names, one after the other."""
-
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """What one node before has put out, as a text."""
-
-    writer: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Upstream:
-    """What all nodes before have put out whose edge was taken."""
-
-
-_Source: TypeAlias = _Parts | _Text | _Upstream
-_REQUEST: Final = _Parts((Reference(INPUT),))
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class _MissingError(Exception):
     """A value is not there. The text says why."""
 
 
-def input_problems(plan: Plan) -> list[str]:
-    """All that is wrong with what the nodes of a plan read."""
-    return [f"node {node.id!r} {problem}" for node in plan.definition.nodes for problem in _problems(plan, node)]
-
-
-def _problems(plan: Plan, node: Node) -> Iterator[str]:
-    ways = [way for way in _WAYS if getattr(node, way) is not None]
-    if len(ways) > 1:
-        yield f"says what it reads in several ways: {', '.join(ways)}; keep one"
-        return
-    if node.id in plan.fallbacks:
-        if ways:
-            yield f"is a fallback, which is given the task of the node that it stands in for; leave out its {ways[0]}"
-        return
-    try:
-        source = _source_of(plan, node)
-    except (TemplateError, UnreadableError) as error:
-        yield str(error)
-        return
-    if isinstance(source, _Parts):
-        for part in source.parts:
-            if isinstance(part, Reference):
-                yield from _problems_of(plan, node, part)
-
-
-def _problems_of(plan: Plan, node: Node, reference: Reference) -> Iterator[str]:
-    try:
-        place_of(plan, node.id, reference.name)
-    except UnreadableError as error:
-        yield f"reads {reference.name!r}, and {error}"
-
-
-def _source_of(plan: Plan, node: Node) -> _Source:
-    """What a node reads. Raises TemplateError, or UnreadableError if it does not say it and has to."""
-    try:
-        if node.template is not None:
-            return _Parts(parts_of(node.template))
-        if node.input_key is not None:
-            return _Parts((Reference.of(node.input_key),))
-    except TemplateError as error:
-        raise TemplateError(f"has a {'template' if node.input_key is None else 'input_key'} in which {error}") from None
-    if node.reads == "upstream":
-        return _Upstream()
-    return _REQUEST if node.reads == "request" else _implied(plan, node)
-
-
-def _implied(plan: Plan, node: Node) -> _Source:
-    """What a node reads that does not say it. Raises UnreadableError if that is not plain."""
-    before = list(dict.fromkeys(edge.source for edge in plan.incoming(node.id)))
-    loops = [edge.source for edge in plan.incoming(node.id) if plan.is_back(edge)]
-    if loops:
-        raise UnreadableError(
-            f"has to say what it reads, as {_listed(loops)} leads back to it: give it an input_key, a template such as "
-            f"'{{{{input}}}} {{{{{loops[0]}.key?}}}}', reads='request' or reads='upstream'"
-        )
-    if before in ([], [START]):
-        return _REQUEST
-    is_router = len(before) == 1 and _is_router(plan, before[0])
-    if len(before) == 1 and not is_router:
-        return _Text(before[0])
-    why = "it comes after a router, which may say nothing: " if is_router else "several lead to it: "
-    raise UnreadableError(
-        f"has to say what it reads, as {why}{_listed(before)}; give it an input_key, a template, reads='request' or "
-        "reads='upstream'"
-    )
-
-
-def _is_router(plan: Plan, node_id: str) -> bool:
-    return any(node.id == node_id and main_key(node) is None for node in plan.definition.nodes)
-
-
 def task_text(plan: Plan, node_id: str, known: Known) -> str:
     """The text of the task of a node. Raises MissingInputError if it reads what is not there."""
-    node = plan.definition.node(node_id)
-    match _source_of(plan, node):
-        case _Parts(parts):
-            return "".join(_rendered(plan, node, part, known) for part in parts)
-        case _Text(writer):
+    node = plan.node(node_id)
+    match source_of(plan, node_id):
+        case Pieces(pieces):
+            return "".join(each if isinstance(each, str) else _value(plan, node, each, known) for each in pieces)
+        case TextOf(writer):
             return _required(node, f"what {writer!r} has put out", lambda: _text_of(writer, known))
-        case _Upstream():
+        case Upstream():
             return _required(node, "what nodes before it have put out", lambda: _upstream(known))
 
 
-def _rendered(plan: Plan, node: Node, part: Part, known: Known) -> str:
-    if isinstance(part, str):
-        return part
-
+def _value(plan: Plan, node: Node, named: Named, known: Known) -> str:
     def value() -> str:
-        return rendered(_value_at(plan, node, place_of(plan, node.id, part.name), known))
+        return rendered(_value_at(plan, node, named.place, known))
 
-    if not part.is_optional:
-        return _required(node, repr(part.name), value)
+    if not named.reference.is_optional:
+        return _required(node, repr(named.reference.name), value)
     try:
         return value()
     except _MissingError:
@@ -193,33 +96,34 @@ def _writer_among(plan: Plan, node: Node, place: InOutputs, known: Known) -> str
     if len(found) == 1:
         return found[0]
     if found:
-        raise _MissingError(f"{_listed(found)} have written it; write 'node.{place.key}' with the node that is meant")
-    raise _MissingError(f"none of {_listed(place.writers)} has written it")
+        raise _MissingError(f"{listed(found)} have written it; write 'node.{place.key}' with the node that is meant")
+    raise _MissingError(f"none of {listed(place.writers)} has written it")
 
 
 def _inside(value: Any, path: tuple[str, ...], what: str) -> Any:
     for key in path:
-        if not isinstance(value, Mapping) or key not in value:
+        found = inside(value, key)
+        if found is MISSING:
             raise _MissingError(f"{what} has no {key!r}")
-        value, what = cast("Mapping[str, Any]", value)[key], f"{key!r} of {what}"
+        value, what = found, f"{key!r} of {what}"
     return value
 
 
 def _why_not(writer: str, known: Known) -> str:
     if writer in known.skipped:
         return f"{writer!r} was skipped: {known.skipped[writer]}"
+    if writer in known.failed:
+        return f"{writer!r} has failed: {known.failed[writer]}"
     outputs = known.outputs.get(writer)
     if outputs is None:
         return f"{writer!r} has not acted yet"
-    if ERROR in outputs:
-        return f"{writer!r} has failed: {outputs[ERROR]}"
-    return f"{writer!r} has put out only {_listed(outputs)}"
+    return f"{writer!r} has put out only {listed(outputs)}"
 
 
 def _text_of(writer: str, known: Known) -> str:
     if writer == START:
         return rendered(known.request)
-    if writer not in known.texts or writer in known.skipped or set(known.outputs.get(writer, ())) == {ERROR}:
+    if writer not in known.texts or writer in known.skipped or writer in known.failed:
         raise _MissingError(_why_not(writer, known))
     return known.texts[writer]
 
@@ -252,8 +156,4 @@ def rendered(value: object) -> str:
         case list() if any(isinstance(each, Message) for each in cast("list[object]", value)):
             return "\n".join(rendered(each) for each in cast("list[object]", value))
         case _:
-            return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
+            return json_text(value, is_strict=False)

@@ -1,6 +1,7 @@
 """Where a name leads: to the request, or to what one of the nodes before has put out. It is seen before anything runs.
 
-A name is `input`, a key, or `node.key`; what follows after a further dot is inside of the value.
+A name is `input`, a key, or `node.key`; what follows after a further dot is inside of the value: a key of a dict, or
+the number of an element of a list, from 0 on.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from perdure.agent_workflows.checking_words import listed
 from perdure.agent_workflows.definition import INPUT
-from perdure.agent_workflows.outputs import readable_keys
+from perdure.agent_workflows.outputs import keys_with_fallbacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agent_workflows.definition import Node
     from perdure.agent_workflows.plan import Plan
 
 
@@ -44,78 +45,77 @@ class InOutputs:
 Place: TypeAlias = InRequest | InOutputs
 
 
-def place_of(plan: Plan, node_id: str, name: str) -> Place:
-    """Where a name leads that a node reads. Raises UnreadableError."""
-    parts = name.split(".")
-    if parts[0] == INPUT:
-        return InRequest(tuple(parts[1:]))
-    writer = _node_named(plan, name)
-    if writer is not None:
-        return _in_node(plan, node_id, writer, name.removeprefix(f"{writer.id}."))
-    return _in_any(plan, node_id, name)
+class Places:
+    """Finds where names lead. What holds for all nodes of a plan is found out once, as it may have many."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._nodes = {node.id: node for node in plan.definition.nodes}
+        self._keys = {id_: keys_with_fallbacks(node, self._nodes) for id_, node in self._nodes.items()}
+        self._writers: dict[str, list[str]] = {}
+        """By key: who writes it, in the order of declaration."""
+        for id_, keys in self._keys.items():
+            for key in keys or ():
+                self._writers.setdefault(key, []).append(id_)
+        self._unknown = [id_ for id_, keys in self._keys.items() if keys is None]
+        """Of whom it is not known what they write."""
+        self._before: dict[str, frozenset[str]] = {}
 
-def _node_named(plan: Plan, name: str) -> Node | None:
-    """The node that a name begins with. Ids may hold dots: the longest one is meant."""
-    found = [node for node in plan.definition.nodes if name.startswith(f"{node.id}.")]
-    return max(found, key=lambda node: len(node.id), default=None)
+    def place_of(self, node_id: str, name: str) -> Place:
+        """Where a name leads that a node reads. Raises UnreadableError."""
+        parts = name.split(".")
+        if parts[0] == INPUT:
+            return InRequest(tuple(parts[1:]))
+        writer = self._node_named(parts)
+        if writer is not None:
+            return self._in_node(node_id, writer, name.removeprefix(f"{writer}."))
+        return self._in_any(node_id, name)
 
+    def _node_named(self, parts: Sequence[str]) -> str | None:
+        """The node that a name begins with. Ids may hold dots: the longest one is meant."""
+        begins = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
+        return next((id_ for id_ in begins if id_ in self._nodes), None)
 
-def _in_node(plan: Plan, node_id: str, writer: Node, name: str) -> Place:
-    if writer.id not in plan.leading_to(node_id):
-        raise UnreadableError(f"{writer.id!r} does not come before it; join them by an edge, or read something else")
-    keys = _keys_of(plan, writer)
-    found = _key_in(name, keys)
-    if found is None:
-        raise UnreadableError(f"{writer.id!r} does not write that; it writes {_listed(keys or ())}")
-    return InOutputs((writer.id,), *found)
+    def _in_node(self, node_id: str, writer: str, name: str) -> Place:
+        if writer not in self._leading_to(node_id):
+            raise UnreadableError(f"{writer!r} does not come before it; join them by an edge, or read something else")
+        keys = self._keys[writer]
+        found = _key_in(name, keys)
+        if found is None:
+            raise UnreadableError(f"{writer!r} does not write that; it writes {listed(sorted(keys or ()))}")
+        return InOutputs((writer,), *found)
 
+    def _in_any(self, node_id: str, name: str) -> Place:
+        before = self._leading_to(node_id) - {node_id}
+        key, *path = name.split(".")
+        # A key may hold dots. The nodes are in the order of declaration.
+        may = dict.fromkeys((*self._writers.get(name, ()), *self._writers.get(key, ())))
+        found = [writer for writer in may if writer in before]
+        if len(found) > 1:
+            found = self._nearest(node_id, found, name)
+        if found:
+            is_whole = name in (self._keys[found[0]] or ())
+            return InOutputs((found[0],), *((name, ()) if is_whole else (key, tuple(path))))
+        maybe = tuple(writer for writer in self._unknown if writer in before)
+        if not maybe:
+            raise UnreadableError(f"nobody before it writes that; there is {listed(self._names(before))}")
+        return InOutputs(maybe, key, tuple(path))
 
-def _in_any(plan: Plan, node_id: str, name: str) -> Place:
-    before = _writers(plan, node_id)
-    found = [(writer, place) for writer in before if (place := _known_key(plan, name, writer)) is not None]
-    if len(found) > 1:
-        direct = {edge.source for edge in plan.incoming(node_id)}
-        nearest = [(writer, place) for writer, place in found if writer.id in direct]
+    def _nearest(self, node_id: str, writers: Sequence[str], name: str) -> list[str]:
+        direct = {edge.source for edge in self._plan.incoming(node_id)}
+        nearest = [writer for writer in writers if writer in direct]
         if len(nearest) != 1:
-            ways = [f"{writer.id}.{name}" for writer, _ in found]
-            raise UnreadableError(f"several nodes before it write that; write which one is meant: {_listed(ways)}")
-        found = nearest
-    if found:
-        writer, (key, path) = found[0]
-        return InOutputs((writer.id,), key, path)
-    maybe = tuple(writer.id for writer in before if _keys_of(plan, writer) is None)
-    if not maybe:
-        raise UnreadableError(f"nobody before it writes that; there is {_listed(_names(plan, before))}")
-    key, *path = name.split(".")
-    return InOutputs(maybe, key, tuple(path))
+            ways = sorted(f"{writer}.{name}" for writer in writers)
+            raise UnreadableError(f"several nodes before it write that; write which one is meant: {listed(ways)}")
+        return nearest
 
+    def _leading_to(self, node_id: str) -> frozenset[str]:
+        if node_id not in self._before:
+            self._before[node_id] = self._plan.leading_to(node_id)
+        return self._before[node_id]
 
-def _writers(plan: Plan, node_id: str) -> list[Node]:
-    """The nodes whose keys a node may read without naming them: those that lead to it, in the order of declaration."""
-    before = plan.leading_to(node_id) - {node_id}
-    return [node for node in plan.definition.nodes if node.id in before]
-
-
-def _keys_of(plan: Plan, writer: Node) -> frozenset[str] | None:
-    """The keys that may be read of a node, those of who stands in for it included; None if they are not known."""
-    found: frozenset[str] = frozenset()
-    seen: set[str] = set()
-    nodes = {node.id: node for node in plan.definition.nodes}
-    who: Node | None = writer
-    while who is not None and who.id not in seen:
-        seen.add(who.id)
-        keys = readable_keys(who)
-        if keys is None:
-            return None
-        found |= keys
-        who = nodes.get(who.on_error.fallback or "") if who.on_error.mode == "fallback" else None
-    return found
-
-
-def _known_key(plan: Plan, name: str, writer: Node) -> tuple[str, tuple[str, ...]] | None:
-    keys = _keys_of(plan, writer)
-    return None if keys is None else _key_in(name, keys)
+    def _names(self, writers: Iterable[str]) -> list[str]:
+        return sorted([INPUT, *(f"{writer}.{key}" for writer in writers for key in self._keys.get(writer) or ())])
 
 
 def _key_in(name: str, keys: Iterable[str] | None) -> tuple[str, tuple[str, ...]] | None:
@@ -124,11 +124,3 @@ def _key_in(name: str, keys: Iterable[str] | None) -> tuple[str, tuple[str, ...]
         return name, ()
     key, *path = name.split(".")
     return None if keys is not None and key not in keys else (key, tuple(path))
-
-
-def _names(plan: Plan, writers: Sequence[Node]) -> list[str]:
-    return [INPUT, *(f"{writer.id}.{key}" for writer in writers for key in sorted(_keys_of(plan, writer) or ()))]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, sorted(names)))

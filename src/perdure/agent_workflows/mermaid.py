@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
 from perdure.agent_workflows.definition import END, START, Handoffs
+from perdure.agent_workflows.predicates import name_of, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -54,10 +54,18 @@ def mermaid(plan: Plan) -> str:
 def _names(ids: Iterable[str]) -> Mapping[str, str]:
     """By id a name that Mermaid can read, another one for each, and none of the words that it knows."""
     names = {START: "START", END: "END"}
-    for id_ in ids:
-        plain = f"n_{re.sub(r'[^0-9A-Za-z_]', '_', id_)}"
-        choices = chain([plain], (f"{plain}_{number}" for number in count(2)))
-        names.setdefault(id_, next(name for name in choices if name not in names.values()))
+    taken = set(names.values())
+    numbers: dict[str, int] = {}
+    for id_ in dict.fromkeys(ids):
+        if id_ in names:
+            continue
+        plain = name = f"n_{re.sub(r'[^0-9A-Za-z_]', '_', id_)}"
+        while name in taken:
+            # It goes on where it has ended for the same name: many ids that look alike are not looked through again.
+            numbers[plain] = numbers.get(plain, 1) + 1
+            name = f"{plain}_{numbers[plain]}"
+        names[id_] = name
+        taken.add(name)
     return names
 
 
@@ -77,12 +85,9 @@ def _edge(edge: Edge, names: Mapping[str, str], *, is_back: bool) -> str:
 
 
 def _label(edge: Edge) -> str | None:
-    if edge.condition is not None:
-        return edge.condition.describe()
-    if edge.predicate is not None:
-        name = getattr(edge.predicate, "__name__", "")
-        return name if name.isidentifier() else "predicate"
-    return "default" if edge.is_default else None
+    asked = [] if edge.condition is None else [edge.condition.describe()]
+    asked += [name_of(each) or "predicate" for each in parts_of(edge.predicate)]
+    return " and ".join(asked) or ("default" if edge.is_default else None)
 
 
 def _fallbacks(plan: Plan, names: Mapping[str, str]) -> Iterator[str]:

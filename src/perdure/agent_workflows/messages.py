@@ -10,8 +10,17 @@ from perdure import Message, register_type
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """What was said before in a conversation, by where it stands: a thread, up to an event. That never changes."""
+
+    session_id: str
+    thread_id: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeTask:
-    """What a node is to do: its task as a text, and what was said before in its conversation."""
+    """What a node is to do: its task as a text, and what was said before: in its conversation, then in `history`."""
 
     node_id: str
     visit: int
@@ -20,6 +29,7 @@ class NodeTask:
     history: tuple[Message, ...] = ()
     error: str | None = None
     """Of a fallback: why the node that it stands in for has failed."""
+    past: Past | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +49,12 @@ class NodeResult:
     is_timed_out: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The conductor's word to itself: to go on where the next thing may fail, once what came before is kept."""
+
+
+register_type(GoOn, name="perdure:AgentWorkflowGoOn")
+register_type(Past, name="perdure:AgentWorkflowPast")
 register_type(NodeTask, name="perdure:NodeTask")
 register_type(NodeResult, name="perdure:NodeResult")

@@ -20,6 +20,7 @@ from perdure import (
     resolve_agent_id,
 )
 from perdure.agent_workflows.choices import call_ids, choices_of
+from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.messages import NodeResult, NodeTask
 from perdure.agent_workflows.node_agent import agent_of
 from perdure.agent_workflows.node_approval import Decision, decided
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure import SupportsAgentRun
+    from perdure.agent_workflows.conversations import Conversations
     from perdure.agent_workflows.definition import Node
     from perdure.agent_workflows.node_reading import Spoken
 
@@ -39,6 +41,8 @@ _ANSWERS_MAX: Final = 3
 """How often a model may answer in one attempt, until what it says can be used."""
 _TASK: Final = "task"
 """What the node is doing."""
+_CALLS: Final = "calls_before"
+"""The calls that were made before the task: what is chosen is among those after it."""
 _ANSWERS: Final = "answers_in_vain"
 """How often the model has answered in this task what can't be used."""
 
@@ -67,7 +71,14 @@ class AgentNode(AgentExecutor):
     Raises TypeError or ValueError if the agent can't do what the node says.
     """
 
-    def __init__(self, node: Node, agent: SupportsAgentRun, *, conductor_id: str = "conductor") -> None:
+    def __init__(
+        self,
+        node: Node,
+        agent: SupportsAgentRun,
+        *,
+        conductor_id: str = "conductor",
+        conversations: Conversations | None = None,
+    ) -> None:
         require_output(node.output)
         choices = choices_of(node.output)
         super().__init__(
@@ -80,6 +91,7 @@ class AgentNode(AgentExecutor):
         )
         self._node = node
         self._conductor_id = conductor_id
+        self._conversations = conversations
         self._reading = Reading(node.output, choices, resolve_agent_id(agent))
 
     @property
@@ -94,8 +106,10 @@ class AgentNode(AgentExecutor):
         if not isinstance(self.session, AgentSession):
             # It is none of ours, and would go on with what was said in the task before.
             self._session = self.agent.create_session()
+        history = await self._history(task)
         ctx.scope().set(_TASK, task)
-        await super().run(AgentExecutorRequest(_told(task)), ctx)
+        ctx.scope().set(_CALLS, sorted(call_ids(history)))
+        await super().run(AgentExecutorRequest([*history, *_told(task)]), ctx)
 
     @override
     async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
@@ -103,18 +117,29 @@ class AgentNode(AgentExecutor):
         task: NodeTask | None = ctx.scope().get(_TASK)
         assert task is not None, f"node {self.id!r} answers, and has no task: only a conductor gives it some"
         try:
-            spoken = self._reading.read(answer, before=call_ids(task.history))
+            spoken = self._reading.read(answer, before=ctx.scope().get(_CALLS, ()))
         except NoValueError as fault:
             more = await self._corrected(fault, answer, ctx)
             if more:
                 return more
             spoken = self._after_all(fault, answer)
-        decision = await decided(self._node, self._reading.speaker, spoken.outputs, ctx)
-        await ctx.send_message(self._result(task, spoken, decision), self._conductor_id)
-        for key in (_TASK, _ANSWERS):
-            if ctx.scope().has(key):
-                ctx.scope().delete(key)
+        decision = await decided(self._node, self._reading, spoken, ctx)
+        await ctx.send_message(_result(task, decision), self._conductor_id)
+        # The next task begins a new session: what this one knows of its conversation need not be kept until then.
+        ctx.scope().clear()
         return ()
+
+    async def _history(self, task: NodeTask) -> tuple[Message, ...]:
+        """What was said before a task. Raises AgentWorkflowError if that can't be found."""
+        if task.past is None:
+            return task.history
+        if self._conversations is None:
+            raise AgentWorkflowError(
+                f"node {self.id!r} was given its task in thread {task.past.thread_id!r} of session "
+                f"{task.past.session_id!r}, and the workflow has no session store any more: build it with the one "
+                "that it had"
+            )
+        return (*await self._conversations.said(task.past), *task.history)
 
     async def _corrected(
         self, fault: NoValueError, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]
@@ -158,16 +183,17 @@ class AgentNode(AgentExecutor):
             ) from fault
         return spoken
 
-    def _result(self, task: NodeTask, spoken: Spoken, decision: Decision) -> NodeResult:
-        if decision.denied is not None:
-            # What may not be used is not told to others either.
-            return NodeResult(task.node_id, task.visit, denied=decision.denied, is_timed_out=decision.is_timed_out)
-        kept = self._reading.corrected(spoken, decision.changes)
-        return NodeResult(task.node_id, task.visit, dict(kept.outputs), kept.text, kept.said)
+
+def _result(task: NodeTask, decision: Decision) -> NodeResult:
+    kept = decision.kept
+    if kept is None:
+        # What may not be used is not told to others either.
+        return NodeResult(task.node_id, task.visit, denied=decision.denied, is_timed_out=decision.is_timed_out)
+    return NodeResult(task.node_id, task.visit, dict(kept.outputs), kept.text, kept.said)
 
 
 def _told(task: NodeTask) -> list[Message]:
-    told = [*task.history, Message("user", [task.text])]
+    told = [Message("user", [task.text])]
     if task.error is not None:
         told.append(Message("user", [f"Another agent was given this task before you and has failed: {task.error}"]))
     return told

@@ -1,4 +1,4 @@
-"""The agent of a node: a copy of the one that was given, which is told how the node answers."""
+"""The agent of a node: what was given as one, and a copy of that, which is told how the node answers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from perdure import SupportsAgentRun
     from perdure.agent_workflows.choices import Choice
     from perdure.agent_workflows.definition import Node
+
+
+def given_agent(given: Any) -> Any:
+    """What was given as the agent of a node: of an agent workflow, that workflow as an agent."""
+    from perdure.agent_workflows.workflow import AgentWorkflow  # noqa: PLC0415 - it is made of nodes
+
+    return given.as_agent() if isinstance(given, AgentWorkflow) else given
 
 
 def agent_of(node: Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure import Content, Message
 from perdure.agent_workflows.choices import made_choices
@@ -20,9 +19,10 @@ from perdure.agent_workflows.definition import (
     UnionOutput,
 )
 from perdure.agent_workflows.outputs import NoValueError, json_text, value_in
+from perdure.agent_workflows.outputs_corrections import corrected_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from perdure import AgentExecutorResponse
     from perdure.agent_workflows.choices import Choice, Chosen
@@ -78,7 +78,7 @@ class Reading:
     def defaulted(self, answer: AgentExecutorResponse) -> Spoken | None:
         """What the node puts out if the model does not choose, though it was told to; None if it can't do without."""
         if isinstance(self.output, Handoffs) and self.output.default is not None:
-            return self._handed(self.output.default, answer)
+            return self._handed(self.output.default, *_words(answer))
         return None
 
     def _one_choice(self, answer: AgentExecutorResponse, before: Collection[str]) -> Chosen:
@@ -98,7 +98,7 @@ class Reading:
     def _chosen(self, chosen: Chosen, answer: AgentExecutorResponse) -> Spoken:
         choice = chosen.choice
         if isinstance(self.output, Handoffs):
-            return self._handed(choice.means, answer)
+            return self._handed(choice.means, *_words(answer))
         try:
             value = value_in(json.dumps(chosen.value), choice.wanted)
         except NoValueError as fault:
@@ -109,9 +109,9 @@ class Reading:
         matched = {MATCHED_TYPE: choice.means} if isinstance(self.output, UnionOutput) else {}
         return self._valued({**value, RESULT: value, **matched}, value)
 
-    def _handed(self, target: str, answer: AgentExecutorResponse) -> Spoken:
-        text = answer.agent_response.text
-        return Spoken({HANDOFF_TARGET: target, ANSWER: text}, text, words_of(answer.agent_response.messages))
+    def _handed(self, target: str, text: str, said: tuple[Message, ...]) -> Spoken:
+        # In a conversation somebody answers: a router that says nothing says whom it has chosen.
+        return Spoken({HANDOFF_TARGET: target, ANSWER: text}, text, said or self._said(text or target))
 
     def _valued(self, outputs: Mapping[str, Any], value: object) -> Spoken:
         text = json_text(value)
@@ -121,14 +121,15 @@ class Reading:
         return (Message("assistant", [text], author_name=self.speaker),) if text else ()
 
     def corrected(self, spoken: Spoken, changes: Mapping[str, Any]) -> Spoken:
-        """What a person makes of it: other values under some keys. The whole of a value changes with its fields."""
+        """What a person makes of it: other values under some keys. Raises NoValueError with what is wrong with them."""
         if not changes:
             return spoken
-        outputs = {**spoken.outputs, **changes}
-        if isinstance(self.output, StructuredOutput | UnionOutput):
-            outputs = _with_whole(spoken.outputs, changes)
-        whole = outputs[self._whole_key()]
+        outputs = corrected_outputs(self.output, spoken.outputs, changes)
+        whole: object = outputs[self._whole_key()]
         text = whole if isinstance(whole, str) else json_text(whole)
+        if isinstance(self.output, Handoffs):
+            said = spoken.said if text and text == spoken.text else ()
+            return self._handed(outputs[HANDOFF_TARGET], text, said)
         return Spoken(outputs, text, spoken.said if text == spoken.text else self._said(text))
 
     def _whole_key(self) -> str:
@@ -141,16 +142,9 @@ class Reading:
                 return RESULT
 
 
-def _with_whole(outputs: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    before: Mapping[str, Any] = outputs[RESULT]
-    given: object = changes.get(RESULT, before)
-    if not isinstance(given, Mapping):
-        return {**outputs, **changes}
-    whole = dict(cast("Mapping[str, Any]", given))
-    fields = {key: each for key, each in changes.items() if key in before or key in whole}
-    value = {**whole, **fields}
-    kept = {key: each for key, each in outputs.items() if key not in before}
-    return {**kept, **changes, **value, RESULT: value}
+def _words(answer: AgentExecutorResponse) -> tuple[str, tuple[Message, ...]]:
+    """What was said, as a text and as messages."""
+    return answer.agent_response.text, words_of(answer.agent_response.messages)
 
 
 def words_of(messages: Iterable[Message]) -> tuple[Message, ...]:

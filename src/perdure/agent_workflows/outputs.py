@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
@@ -19,6 +18,7 @@ from perdure.agent_workflows.definition import (
     UnionOutput,
 )
 from perdure.agent_workflows.outputs_schema import misfits
+from perdure.agent_workflows.outputs_schema_faults import schema_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 Wanted: TypeAlias = type[Any] | Mapping[str, Any]
 """What a value is to be: a pydantic model, or a JSON schema."""
 
-_FENCED: Final = re.compile(r"\s*```[a-zA-Z]*\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_FENCE: Final = "```"
 _DEPTH_MAX: Final = 60
-_FAULTS_MAX: Final = 20
+FAULTS_MAX: Final = 20
 """How many faults a model is told at once."""
 
 
@@ -57,6 +57,21 @@ def readable_keys(node: Node) -> frozenset[str] | None:
     return keys | {ERROR} if keys is not None and node.on_error.mode == "isolate" else keys
 
 
+def keys_with_fallbacks(node: Node, nodes: Mapping[str, Node]) -> frozenset[str] | None:
+    """The keys that others may read of a node, those of whoever stands in for it included. None: not known."""
+    found: frozenset[str] = frozenset()
+    seen: set[str] = set()
+    who: Node | None = node
+    while who is not None and who.id not in seen:
+        seen.add(who.id)
+        keys = readable_keys(who)
+        if keys is None:
+            return None
+        found |= keys
+        who = nodes.get(who.on_error.fallback or "") if who.on_error.mode == "fallback" else None
+    return found
+
+
 def main_key(node: Node) -> str | None:
     """The key of what a node puts out as a whole. A router has none: it may say nothing but whom it chooses."""
     match node.output:
@@ -81,8 +96,11 @@ def _keys(types: Iterable[Wanted], *more: str) -> frozenset[str] | None:
 def field_names(wanted: Wanted) -> frozenset[str] | None:
     """The fields of a value; None if any may be there."""
     if isinstance(wanted, Mapping):
-        properties: Mapping[str, Any] | None = wanted.get("properties")
-        return frozenset(properties) if properties else None
+        properties: object = wanted.get("properties")
+        # Of what is no schema nothing is known; `require_output` says so.
+        return (
+            frozenset(cast("Mapping[str, Any]", properties)) if isinstance(properties, Mapping) and properties else None
+        )
     config: Mapping[str, Any] = getattr(wanted, "model_config", {})
     if config.get("extra") == "allow":
         return None
@@ -91,14 +109,21 @@ def field_names(wanted: Wanted) -> frozenset[str] | None:
     return frozenset({*(name for name, field in fields.items() if not field.exclude), *computed})
 
 
+def title_of(wanted: object) -> str | None:
+    """What a type is called: its class, or the title of the schema; None if it has no name."""
+    if isinstance(wanted, Mapping):
+        title: object = cast("Mapping[str, Any]", wanted).get("title")
+    else:
+        title = getattr(wanted, "__name__", None)
+    return title if isinstance(title, str) and title else None
+
+
 def type_name(wanted: Wanted) -> str:
-    """What a type is called: its class, or the title of the schema. Raises ValueError if it has none."""
-    if not isinstance(wanted, Mapping):
-        return wanted.__name__
-    title = wanted.get("title")
-    if isinstance(title, str) and title:
-        return title
-    raise ValueError("a JSON schema that is one of several outputs is known by its title; give it one")
+    """What a type is called. Raises ValueError if it has no name."""
+    name = title_of(wanted)
+    if name is None:
+        raise ValueError("a JSON schema that is one of several outputs is known by its title; give it one")
+    return name
 
 
 def require_output(output: Output) -> None:
@@ -130,6 +155,10 @@ def _require_type(wanted: object) -> None:
     if isinstance(wanted, Mapping):
         if cast("Mapping[str, Any]", wanted).get("type", "object") != "object":
             raise ValueError("the JSON schema of an output is that of an object; put the value into a property of one")
+        if faults := list(schema_faults(cast("object", wanted))):
+            raise ValueError(
+                f"its JSON schema is none: {'; '.join(faults[:FAULTS_MAX])}; correct it, or give a pydantic model"
+            )
         return
     if not isinstance(wanted, type) or not hasattr(wanted, "model_validate_json"):
         raise TypeError(f"a structured output is a pydantic model or a JSON schema, not {wanted!r}")
@@ -140,7 +169,7 @@ def _require_type(wanted: object) -> None:
 def _require_free(wanted: Wanted, *taken: str) -> None:
     clash = sorted((field_names(wanted) or frozenset()) & set(taken))
     if clash:
-        name = wanted.get("title", "the JSON schema") if isinstance(wanted, Mapping) else wanted.__name__
+        name = title_of(wanted) or "the JSON schema"
         raise ValueError(
             f"{name!r} has a field {clash[0]!r}, and that key stands for something else in an output; rename the field"
         )
@@ -148,8 +177,7 @@ def _require_free(wanted: Wanted, *taken: str) -> None:
 
 def value_in(text: str, wanted: Wanted) -> dict[str, Any]:
     """The value that a text in JSON holds, as plain data. Raises NoValueError with what is wrong with it."""
-    fenced = _FENCED.fullmatch(text)
-    text = fenced.group(1) if fenced else text
+    text = _unfenced(text)
     if not text.strip():
         raise NoValueError("it is empty")
     value = _fitting(text, wanted) if isinstance(wanted, Mapping) else _dumped(text, wanted)
@@ -160,6 +188,16 @@ def value_in(text: str, wanted: Wanted) -> dict[str, Any]:
     except ValueError as error:
         raise NoValueError("it holds a number that JSON does not have") from error
     return value
+
+
+def _unfenced(text: str) -> str:
+    """What stands between fences of Markdown, if the text is nothing but that."""
+    # No regular expression: a model may say anything, and one that tries in many ways would stop the process.
+    first, _, rest = text.strip().partition("\n")
+    body, _, last = rest.rpartition("\n")
+    language = first.removeprefix(_FENCE).strip()
+    is_fenced = first.startswith(_FENCE) and last.strip() == _FENCE and (not language or language.isalpha())
+    return body if is_fenced else text
 
 
 def _is_deeper(value: object, levels: int) -> bool:
@@ -183,7 +221,7 @@ def _fitting(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NoValueError("it is no JSON object")
     if not _is_deeper(cast("object", value), _DEPTH_MAX) and (faults := misfits(cast("object", value), schema)):
-        raise NoValueError("; ".join(faults[:_FAULTS_MAX]))
+        raise NoValueError("; ".join(faults[:FAULTS_MAX]))
     return cast("dict[str, Any]", value)
 
 
@@ -203,10 +241,13 @@ def _faults(error: ValueError) -> str:
     listed: Any = getattr(error, "errors", None)
     if listed is None:
         return str(error)
-    found = listed(include_url=False, include_context=False, include_input=False)[:_FAULTS_MAX]
+    found = listed(include_url=False, include_context=False, include_input=False)[:FAULTS_MAX]
     return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'the value'}: {fault['msg']}" for fault in found)
 
 
-def json_text(value: object) -> str:
-    """A value as JSON, as people and models read it. Raises ValueError for what JSON does not have."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def json_text(value: object, *, is_strict: bool = True) -> str:
+    """A value as JSON, as people and models read it.
+
+    Raises ValueError or TypeError for what JSON does not have; if that is not strict, it stands there as a text.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=not is_strict, default=None if is_strict else str)

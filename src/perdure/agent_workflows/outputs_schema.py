@@ -1,12 +1,16 @@
-"""Values of models held against a JSON schema: names, types, enums and what is inside; the rest of the language is not.
+"""Values of models held against a JSON schema: all of the language but `format`, and what other documents hold.
 
-What stands in a schema beside that (patterns, lengths, ranges) the model is told, and it is not looked at here.
+`outputs_schema_faults` says whether a schema is one: only those are looked at here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
+
+from perdure.agent_workflows.conditions_values import same
+from perdure.agent_workflows.outputs_limits import beyond_limits, required_beside
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -15,15 +19,20 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
+def _is_whole(value: object) -> bool:
+    return _is_number(value) and (isinstance(value, int) or cast("float", value).is_integer())
+
+
+TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and float(cast("float", value)).is_integer(),
+    "integer": _is_whole,
     "number": _is_number,
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, Mapping),
     "null": lambda value: value is None,
 }
+"""By type that a schema may name, whether a value is of it."""
 _DEPTH_MAX: Final = 100
 """A schema may refer to itself, and so go on for ever."""
 
@@ -43,6 +52,8 @@ class _Checked:
         if depth > _DEPTH_MAX:
             yield f"{place or 'the value'} is nested too deeply"
             return
+        if schema is False:
+            yield f"{place or 'the value'} does not belong there"
         if not isinstance(schema, Mapping):
             return
         found = cast("Schema", schema)
@@ -51,34 +62,50 @@ class _Checked:
         if reason := _unlike(value, found):
             yield f"{place or 'the value'} {reason}"
             return
+        yield from (f"{place or 'the value'} {reason}" for reason in beyond_limits(value, found))
         yield from self._combined(value, found, place, depth + 1)
         if isinstance(value, Mapping):
             yield from self._of_object(cast("Mapping[str, Any]", value), found, place, depth + 1)
         elif isinstance(value, list):
-            for number, each in enumerate(cast("list[object]", value)):
-                yield from self.faults(each, found.get("items"), f"{place}[{number}]", depth + 1)
+            yield from self._of_list(cast("list[object]", value), found, place, depth + 1)
+
+    def _fits(self, value: object, schema: object, place: str, depth: int) -> bool:
+        return next(self.faults(value, schema, place, depth), None) is None
+
+    def _of_list(self, value: list[object], schema: Schema, place: str, depth: int) -> Iterator[str]:
+        first: Sequence[Any] = schema.get("prefixItems") or ()
+        for number, each in enumerate(value):
+            wanted = first[number] if number < len(first) else schema.get("items")
+            yield from self.faults(each, wanted, f"{place}[{number}]", depth)
+        if "contains" in schema:
+            count = sum(self._fits(each, schema["contains"], place, depth) for each in value)
+            least, most = schema.get("minContains", 1), schema.get("maxContains", count)
+            if not least <= count <= most:
+                yield f"{place or 'the value'} has {count} of the elements that are to be in it"
 
     def _of_object(self, value: Mapping[str, Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
-        properties: Schema = schema.get("properties") or {}
-        for name in schema.get("required") or ():
+        for name in (*(schema.get("required") or ()), *required_beside(value, schema)):
             if name not in value:
                 yield f"{_inside(place, name)} is missing"
-        others = schema.get("additionalProperties", True)
         for name, each in value.items():
-            if name in properties:
-                yield from self.faults(each, properties[name], _inside(place, name), depth)
-            elif others is False:
-                yield f"{_inside(place, name)} does not belong there"
-            else:
-                yield from self.faults(each, others, _inside(place, name), depth)
+            yield from self.faults(name, schema.get("propertyNames"), _inside(place, name), depth)
+            for wanted in _wanted(name, schema):
+                yield from self.faults(each, wanted, _inside(place, name), depth)
 
     def _combined(self, value: object, schema: Schema, place: str, depth: int) -> Iterator[str]:
         for each in schema.get("allOf") or ():
             yield from self.faults(value, each, place, depth)
-        for kind in ("anyOf", "oneOf"):
-            ways: Sequence[Any] = schema.get(kind) or ()
-            if ways and all(next(self.faults(value, each, place, depth), None) is not None for each in ways):
-                yield f"{place or 'the value'} is none of what it may be"
+        any_of, one_of = (schema.get(kind) or () for kind in ("anyOf", "oneOf"))
+        if any_of and not any(self._fits(value, each, place, depth) for each in any_of):
+            yield f"{place or 'the value'} is none of what it may be"
+        fitting = sum(self._fits(value, each, place, depth) for each in one_of)
+        if one_of and fitting != 1:
+            yield f"{place or 'the value'} is {'several' if fitting else 'none'} of what it may be"
+        if "not" in schema and self._fits(value, schema["not"], place, depth):
+            yield f"{place or 'the value'} is what it may not be"
+        if "if" in schema:
+            branch = "then" if self._fits(value, schema["if"], place, depth) else "else"
+            yield from self.faults(value, schema.get(branch), place, depth)
 
     def _referred(self, name: object) -> object:
         """What a reference inside of the schema means; nothing, if it is none."""
@@ -91,23 +118,27 @@ class _Checked:
         return found
 
 
+def _wanted(name: str, schema: Schema) -> list[object]:
+    """What the value of a key is to be: what is said of it, of keys like it, or else of all others."""
+    properties: Schema = schema.get("properties") or {}
+    patterns: Schema = schema.get("patternProperties") or {}
+    found = [properties[name]] if name in properties else []
+    found += [wanted for pattern, wanted in patterns.items() if re.search(pattern, name)]
+    return found or [schema.get("additionalProperties")]
+
+
 def _unlike(value: object, schema: Schema) -> str | None:
     """Why a value itself is not what is asked for, whatever is inside of it."""
     types = schema.get("type")
     names: list[str] = [types] if isinstance(types, str) else list(types or ())
-    if names and not any(_TYPES.get(name, _anything)(value) for name in names):
+    if names and not any(TYPES.get(name, _anything)(value) for name in names):
         return f"is to be of type {' or '.join(names)}"
-    if "const" in schema and not _is_same(value, schema["const"]):
+    if "const" in schema and not same(value, schema["const"]):
         return f"is to be {schema['const']!r}"
     choices: Sequence[Any] | None = schema.get("enum")
-    if choices is not None and not any(_is_same(value, each) for each in choices):
+    if choices is not None and not any(same(value, each) for each in choices):
         return f"is to be one of {list(choices)!r}"
     return None
-
-
-def _is_same(value: object, other: object) -> bool:
-    """Whether they are equal in JSON, where True is not 1."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _anything(_: object) -> bool:

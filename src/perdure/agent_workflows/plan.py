@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.agent_workflows.definition import END, START, Edge
@@ -17,12 +18,15 @@ Way: TypeAlias = tuple[str, str]
 """An edge by its ends: there is one between two nodes at most."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A definition, and what follows from it. It is made by `plan_of`.
 
     `layers` are the nodes by how far they are from START, over edges that don't go back; `ends` the nodes with an edge
     to END; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
+
+    Edges that go back to nodes with something in common after them make one loop. Loops are numbered, and a node is in
+    one of them at most: if it acts again when something goes back there.
     """
 
     definition: Definition
@@ -36,11 +40,15 @@ class Plan:
     _outgoing: Mapping[str, tuple[Edge, ...]]
     _places: Mapping[str, tuple[int, int]]
 
-    @property
+    @cached_property
     def ways(self) -> tuple[str, ...]:
         """All edges in words, and which of them go back: what an execution rests on that is under way."""
         ways = sorted((edge.source, edge.target) for edge in self.edges)
         return tuple(f"{way[0]!r} -> {way[1]!r}{' (back)' if way in self.backs else ''}" for way in ways)
+
+    def has_node(self, node_id: str) -> bool:
+        """Whether there is such a node."""
+        return node_id in self._nodes
 
     def node(self, node_id: str) -> Node:
         """A node by its id. Raises KeyError."""
@@ -60,23 +68,57 @@ class Plan:
 
     def forward_to(self, node_id: str) -> tuple[Edge, ...]:
         """The edges to a node that don't go back."""
-        return tuple(edge for edge in self.incoming(node_id) if not self.is_back(edge))
+        return self._forward_to.get(node_id, ())
 
     def forward_from(self, node_id: str) -> tuple[Edge, ...]:
         """The edges from a node that don't go back."""
-        return tuple(edge for edge in self.outgoing(node_id) if not self.is_back(edge))
+        return self._forward_from.get(node_id, ())
+
+    @cached_property
+    def _forward_to(self) -> Mapping[str, tuple[Edge, ...]]:
+        return {id_: tuple(each for each in edges if not self.is_back(each)) for id_, edges in self._incoming.items()}
+
+    @cached_property
+    def _forward_from(self) -> Mapping[str, tuple[Edge, ...]]:
+        return {id_: tuple(each for each in edges if not self.is_back(each)) for id_, edges in self._outgoing.items()}
 
     def before(self, node_id: str) -> frozenset[str]:
         """The nodes that come before a node, over edges that don't go back."""
-        return _reached(node_id, lambda each: (edge.source for edge in self.forward_to(each))) - {START}
+        return reached([node_id], lambda each: (edge.source for edge in self.forward_to(each))) - {START}
 
     def leading_to(self, node_id: str) -> frozenset[str]:
         """The nodes that a node can follow, loops included: in a loop, also itself."""
-        return _reached(node_id, lambda each: (edge.source for edge in self.incoming(each))) - {START}
+        return reached([node_id], lambda each: (edge.source for edge in self.incoming(each))) - {START}
 
     def after(self, node_id: str) -> frozenset[str]:
         """The nodes that come after a node, over edges that don't go back."""
-        return _reached(node_id, lambda each: (edge.target for edge in self.forward_from(each))) - {END}
+        return reached([node_id], lambda each: (edge.target for edge in self.forward_from(each))) - {END}
+
+    @cached_property
+    def loops(self) -> tuple[frozenset[str], ...]:
+        """By the number of a loop: the nodes that are in it."""
+        found: list[frozenset[str]] = []
+        for target in self.in_order({target for _, target in self.backs}):
+            region = self.after(target) | {target}
+            joined = [each for each in found if each & region]
+            found = [*(each for each in found if not each & region), region.union(*joined)]
+        return tuple(found)
+
+    @cached_property
+    def _loop_numbers(self) -> Mapping[str, int]:
+        return {node_id: number for number, nodes in enumerate(self.loops) for node_id in nodes}
+
+    def loop_of(self, node_id: str) -> int | None:
+        """The number of the loop that a node is in, if it is in one."""
+        return self._loop_numbers.get(node_id)
+
+    @cached_property
+    def bearing_on(self) -> tuple[frozenset[str], ...]:
+        """By the number of a loop: the nodes that what happens there depends on. Of others it is independent."""
+        return tuple(
+            nodes | reached(nodes, lambda each: (edge.source for edge in self.forward_to(each))) - {START}
+            for nodes in self.loops
+        )
 
     def layer_of(self, node_id: str) -> int:
         """The number of the layer of a node; of a fallback, that of the first node that it stands in for."""
@@ -190,10 +232,10 @@ def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...
     return tuple(layers)
 
 
-def _reached(node_id: str, neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
-    """All that neighbours of neighbours lead to, without the node itself unless they lead back to it."""
+def reached(node_ids: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
+    """All that neighbours of neighbours lead to, without the nodes themselves unless they lead back to them."""
     found: set[str] = set()
-    frontier = [node_id]
+    frontier = list(node_ids)
     while frontier:
         fresh = [each for each in neighbours(frontier.pop()) if each not in found]
         found.update(fresh)

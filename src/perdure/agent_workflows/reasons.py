@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from perdure.agent_workflows.definition import START
+from perdure.agent_workflows.predicates import name_of, parts_of
 
 if TYPE_CHECKING:
     from perdure.agent_workflows.definition import Edge
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 OTHERWISE: Final = "no other condition holds"
 """The condition of a default edge, in words."""
+_NAMED_MAX: Final = 5
+"""How many edges a reason names."""
 
 
 def condition_in_words(edge: Edge) -> str | None:
@@ -20,9 +23,8 @@ def condition_in_words(edge: Edge) -> str | None:
     if edge.is_default:
         return OTHERWISE
     parts = [] if edge.condition is None else [edge.condition.describe()]
-    if edge.predicate is not None:
-        name = getattr(edge.predicate, "__name__", type(edge.predicate).__name__)
-        parts.append("a predicate holds" if name == "<lambda>" else f"{name}() holds")
+    names = map(name_of, parts_of(edge.predicate))
+    parts += ["a predicate holds" if name is None else f"{name}() holds" for name in names]
     return " and ".join(parts) or None
 
 
@@ -32,18 +34,31 @@ def way_in_words(edge: Edge) -> str:
 
 
 def why_skipped(plan: Plan, progress: Progress, node_id: str) -> str:
-    """Why a node does not act: what is the matter with each of its edges."""
+    """Why a node does not act: what is the matter with its edges. It names the first few of them."""
     edges = plan.forward_to(node_id)
     blocked = [edge for edge in edges if progress.decision(edge.source, edge.target) == "blocked"]
     if blocked:
-        return "; ".join(_why_blocked(progress, edge) for edge in blocked)
-    return "; ".join(_why_not_taken(progress, edge) for edge in edges) or "nothing leads to it"
+        reasons = [_why_blocked(plan, progress, edge) for edge in blocked[:_NAMED_MAX]]
+    else:
+        reasons = [_why_not_taken(progress, edge) for edge in edges[:_NAMED_MAX]]
+    more = len(blocked or edges) - len(reasons)
+    return "; ".join([*reasons, *([f"and the same with {more} more"] if more else [])]) or "nothing leads to it"
 
 
-def _why_blocked(progress: Progress, edge: Edge) -> str:
+def _why_blocked(plan: Plan, progress: Progress, edge: Edge) -> str:
     if progress.nodes.get(edge.source) == "failed":
         return f"{edge.source!r} has failed"
-    return f"{edge.source!r} was skipped: {progress.skipped.get(edge.source, 'a node before it has failed')}"
+    failed = _failed_before(plan, progress, edge.source)
+    return f"{edge.source!r} was skipped: {'a node before it' if failed is None else repr(failed)} has failed"
+
+
+def _failed_before(plan: Plan, progress: Progress, node_id: str) -> str | None:
+    """A node that has failed, for which one was skipped. It alone is named, and not what lies between the two."""
+    here: str | None = node_id
+    while here is not None and progress.nodes.get(here) != "failed":
+        sources = (edge.source for edge in plan.forward_to(here))
+        here = next((source for source in sources if progress.decision(source, here) == "blocked"), None)
+    return here
 
 
 def _why_not_taken(progress: Progress, edge: Edge) -> str:

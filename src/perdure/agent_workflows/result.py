@@ -18,7 +18,8 @@ class AgentWorkflowResult:
 
     `final_answer` is what the nodes before END have said, several of them one after the other; None if none did.
     `outputs` are those of all nodes, as `node.key`. It is no success if a person has denied what a node with
-    `on_error="stop"` has put out, or if no end was reached.
+    `on_error="stop"` has put out, or if no end was reached. Of an execution that waits, sleeps or was cancelled it says
+    what is known so far.
     """
 
     execution_id: str

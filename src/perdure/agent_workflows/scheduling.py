@@ -1,7 +1,7 @@
 """Who acts next: pure functions from a plan and how far an execution has come to the next move.
 
 A node is decided when each of its edges is that does not go back: it acts if one was taken, else it is skipped. Edges
-that go back wait until nobody acts any more; then a further pass begins, or the loop is left.
+that go back wait until nobody acts any more whom their loop depends on; then a further pass begins, or it is left.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from perdure.agent_workflows.progress import Progress
 from perdure.agent_workflows.reasons import why_skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from perdure.agent_workflows.definition import Edge
-    from perdure.agent_workflows.plan import Plan
+    from perdure.agent_workflows.plan import Plan, Way
     from perdure.agent_workflows.progress import Decision, Standing
 
 Outcome: TypeAlias = Literal["completed", "isolated", "failed"]
@@ -35,14 +35,14 @@ class Move:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody acts: the pass has ended."""
+        """Whether nobody acts."""
         return not self.progress.acting
 
 
-def begin(plan: Plan, holding: Collection[str] | None = None, *, iteration: int = 0) -> Move:
+def begin(plan: Plan, holding: Collection[str] | None = None) -> Move:
     """The first move. `holding` are the targets of edges from START whose conditions hold; by default, all."""
     targets = {edge.target for edge in plan.outgoing(START)} if holding is None else holding
-    board = _Board(plan, Progress(iteration=iteration))
+    board = _Board(plan, Progress())
     board.decide_edges(START, targets)
     board.settle(edge.target for edge in plan.outgoing(START))
     return board.move()
@@ -63,35 +63,55 @@ def ended(plan: Plan, progress: Progress, node_id: str, outcome: Outcome, holdin
     return board.move()
 
 
-def follow(plan: Plan, progress: Progress) -> Move:
-    """A further pass: the edges that go back and hold are followed. Who comes after them is undecided again."""
-    assert progress.held, "something leads back"
-    assert not progress.acting, "a pass begins when nobody acts"
-    targets = {target for _, target in progress.held}
+def quiet_loops(plan: Plan, progress: Progress) -> list[tuple[int, tuple[Way, ...]]]:
+    """The loops whose pass has ended: by number, with the edges that hold and would go back.
+
+    Nobody acts in them, or before them. Who acts elsewhere can change nothing about them, so nobody waits for that.
+    """
+    if not progress.held:
+        return []
+    acting = progress.acting
+    found: dict[int, list[Way]] = {}
+    for way in progress.held:
+        loop = plan.loop_of(way[1])
+        assert loop is not None, "what goes back makes a loop"
+        if not plan.bearing_on[loop] & acting:
+            found.setdefault(loop, []).append(way)
+    return [(loop, tuple(ways)) for loop, ways in sorted(found.items())]
+
+
+def follow(plan: Plan, progress: Progress, loop: int) -> Move:
+    """A further pass of a loop: its edges that go back and hold are followed. Who comes after is undecided again."""
+    ways = _held_in(plan, progress, loop)
+    assert ways, "something leads back"
+    assert not plan.bearing_on[loop] & progress.acting, "a pass begins when nobody acts who has a part in it"
+    targets = {target for _, target in ways}
     again = targets.union(*(plan.after(target) for target in targets))
+    others = tuple(way for way in progress.followed if plan.loop_of(way[1]) != loop)
     board = _Board(
         plan,
         replace(
             progress,
-            iteration=progress.iteration + 1,
+            passes={**progress.passes, str(loop): progress.iteration(loop) + 1},
             nodes={each: standing for each, standing in progress.nodes.items() if each not in again},
             edges={source: decisions for source, decisions in progress.edges.items() if source not in again},
             skipped={each: reason for each, reason in progress.skipped.items() if each not in again},
-            held=(),
-            followed=progress.held,
+            held=tuple(way for way in progress.held if way not in ways),
+            followed=(*others, *ways),
         ),
     )
-    board.taken.extend(edge for edge in plan.edges if (edge.source, edge.target) in progress.held)
+    board.taken.extend(edge for edge in plan.edges if (edge.source, edge.target) in ways)
     board.settle(targets)
     return board.move()
 
 
-def leave(plan: Plan, progress: Progress) -> Move:
-    """The move if edges that go back don't count any more: what is there for that case is taken."""
-    board = _Board(plan, replace(progress, held=()))
+def leave(plan: Plan, progress: Progress, loop: int) -> Move:
+    """The move if edges of a loop that go back don't count any more: what is there for that case is taken."""
+    ways = _held_in(plan, progress, loop)
+    board = _Board(plan, replace(progress, held=tuple(way for way in progress.held if way not in ways)))
     waiting = [
         edge
-        for source in dict.fromkeys(source for source, _ in progress.held)
+        for source in dict.fromkeys(source for source, _ in ways)
         for edge in plan.forward_from(source)
         if progress.decision(edge.source, edge.target) is None
     ]
@@ -99,6 +119,10 @@ def leave(plan: Plan, progress: Progress) -> Move:
         board.decide(edge, "taken")
     board.settle(edge.target for edge in waiting)
     return board.move()
+
+
+def _held_in(plan: Plan, progress: Progress, loop: int) -> tuple[Way, ...]:
+    return tuple(way for way in progress.held if plan.loop_of(way[1]) == loop)
 
 
 def halt(plan: Plan, progress: Progress, node_ids: Iterable[str], reason: str) -> Move:
@@ -123,7 +147,8 @@ class _Board:
         self._plan = plan
         self._before = progress
         self._nodes = dict(progress.nodes)
-        self._edges = {source: dict(decisions) for source, decisions in progress.edges.items()}
+        self._edges: dict[str, Mapping[str, str]] = dict(progress.edges)
+        self._decided: dict[str, dict[str, str]] = {}
         self._skipped = dict(progress.skipped)
         self._held = list(progress.held)
         self.taken: list[Edge] = []
@@ -140,9 +165,15 @@ class _Board:
             if decision == "taken":
                 self._held.append((edge.source, edge.target))
             return
-        self._edges.setdefault(edge.source, {})[edge.target] = decision
+        self._of_its_own(edge.source)[edge.target] = decision
         if decision == "taken":
             self.taken.append(edge)
+
+    def _of_its_own(self, source: str) -> dict[str, str]:
+        """The decisions about the edges of a node, as they are changed here."""
+        if source not in self._decided:
+            self._edges[source] = self._decided[source] = dict(self._edges.get(source, {}))
+        return self._decided[source]
 
     def decide_edges(self, source: str, holding: Collection[str]) -> None:
         """Decide the edges of a node that has ended.
@@ -190,12 +221,16 @@ class _Board:
         decisions = {self._decision(edge) for edge in self._plan.forward_to(node_id)}
         is_called = any(target == node_id for _, target in self._before.followed)
         if "blocked" in decisions:
-            self.skip(node_id, why_skipped(self._plan, self.progress(), node_id), "blocked")
+            self.skip(node_id, self._why_skipped(node_id), "blocked")
         elif "taken" in decisions or is_called:
             self.stand(node_id, "acting")
             self._acts.append(node_id)
         else:
-            self.skip(node_id, why_skipped(self._plan, self.progress(), node_id), "skipped")
+            self.skip(node_id, self._why_skipped(node_id), "skipped")
+
+    def _why_skipped(self, node_id: str) -> str:
+        # It is read at once, so nothing of the board is copied for it.
+        return why_skipped(self._plan, Progress(nodes=self._nodes, edges=self._edges), node_id)
 
     def _decision(self, edge: Edge) -> str | None:
         return self._edges.get(edge.source, {}).get(edge.target)
@@ -205,7 +240,7 @@ class _Board:
         return replace(
             self._before,
             nodes=dict(self._nodes),
-            edges={source: dict(decisions) for source, decisions in self._edges.items()},
+            edges=dict(self._edges),
             skipped=dict(self._skipped),
             held=tuple(self._held),
         )

@@ -83,7 +83,12 @@ def _conditions() -> list[_Schema]:
 
 
 def _definitions() -> _Schema:
-    schema: _Schema = {"type": "object", "description": "A JSON schema of an object."}
+    schema: _Schema = {
+        "type": "object",
+        "description": "A JSON schema of an object.",
+        "properties": {"type": {"const": "object"}, "properties": {"type": "object"}, "title": {"type": "string"}},
+    }
+    named: _Schema = {"required": ["title"], "properties": {"title": {"minLength": 1}}}
     return {
         "condition": {"oneOf": _conditions(), "description": "A question about the outputs of a node."},
         "function": _object(
@@ -93,6 +98,7 @@ def _definitions() -> _Schema:
             name=_name("By which it may be given."),
         ),
         "when": {"oneOf": [_ref("condition"), _ref("function")]},
+        "edge_when": {"oneOf": [_ref("condition"), _ref("function"), _mixed()]},
         "agent": {"oneOf": [_agent_config(), _prebuilt()]},
         "output": {
             "oneOf": [
@@ -108,13 +114,17 @@ def _definitions() -> _Schema:
                     "A value of one of several types, known by their titles.",
                     ("type", "types"),
                     type_={"const": "union"},
-                    types={"type": "array", "minItems": 1, "items": schema},
+                    types={"type": "array", "minItems": 1, "items": {"allOf": [schema, named]}},
                 ),
                 _object(
                     "The choice of a router.",
                     ("type", "targets"),
                     type_={"const": "handoffs"},
-                    targets={"type": "object", "additionalProperties": _text("When to choose this node.")},
+                    targets={
+                        "type": "object",
+                        "minProperties": 1,
+                        "additionalProperties": _text("When to choose this node."),
+                    },
                     default=_name("Who is chosen if the model chooses nobody."),
                 ),
             ]
@@ -124,6 +134,35 @@ def _definitions() -> _Schema:
         "edge": _edge(),
         "settings": _settings(),
     }
+
+
+def _mixed() -> _Schema:
+    """Functions beside conditions."""
+    parts: _Schema = {"anyOf": [_ref("condition"), _ref("function")]}
+    inner: _Schema = {"type": "array", "items": parts, "contains": _ref("function")}
+    return _object("All of these.", ("type", "conditions"), type_={"const": "and"}, conditions=inner)
+
+
+def _on_error() -> _Schema:
+    entry = _object(
+        "What a failure does.",
+        mode=_choice("What happens to the rest.", *get_args(ErrorMode)),
+        fallback=_name("The node that stands in, with the mode fallback."),
+    )
+    is_fallback: _Schema = {"required": ["mode"], "properties": {"mode": {"const": "fallback"}}}
+    needs: _Schema = {"required": ["fallback"]}
+    short = _choice("What happens to the rest.", *(mode for mode in get_args(ErrorMode) if mode != "fallback"))
+    return {"oneOf": [{**entry, "if": is_fallback, "then": needs, "else": {"not": needs}}, short]}
+
+
+def _approval() -> _Schema:
+    entry = _object(
+        "Asks a person before the output is used.",
+        message=_text("What is asked."),
+        when=_ref("when"),
+        timeout=_seconds("Seconds, after which it is denied."),
+    )
+    return {"oneOf": [entry, _flag("Whether a person is asked."), _text("What is asked.")]}
 
 
 def _agent_config() -> _Schema:
@@ -158,9 +197,10 @@ def _retry() -> _Schema:
         name=_name("Its name."),
     )
     number: _Schema = {"type": "number", "minimum": 0}
-    return _object(
+    attempts: _Schema = {"type": "integer", "minimum": 1, "description": "In all, the first included."}
+    entry = _object(
         "How often a failing node is tried.",
-        attempts={"type": "integer", "minimum": 1, "description": "In all, the first included."},
+        attempts=attempts,
         backoff={"oneOf": [number, _ref("function")], "description": "Seconds to wait after the first failure."},
         factor={**number, "description": "By which each further wait is longer."},
         longest={**number, "description": "The longest wait, in seconds."},
@@ -172,6 +212,7 @@ def _retry() -> _Schema:
             ],
         },
     )
+    return {"oneOf": [entry, attempts]}
 
 
 def _node() -> _Schema:
@@ -186,17 +227,8 @@ def _node() -> _Schema:
         instructions=_text("Added to those of the agent."),
         retry=_ref("retry"),
         timeout=_seconds("Seconds for each attempt."),
-        on_error=_object(
-            "What a failure does.",
-            mode=_choice("What happens to the rest.", *get_args(ErrorMode)),
-            fallback=_name("The node that stands in, with the mode fallback."),
-        ),
-        approval=_object(
-            "Asks a person before the output is used.",
-            message=_text("What is asked."),
-            when=_ref("when"),
-            timeout=_seconds("Seconds, after which it is denied."),
-        ),
+        on_error=_on_error(),
+        approval=_approval(),
     )
 
 
@@ -204,9 +236,9 @@ def _edge() -> _Schema:
     edge = _object(
         "Joins each of some nodes with each of others.",
         ("from", "to"),
-        from_=_names("Nodes, or START.", minItems=1),
-        to=_names("Nodes, or END.", minItems=1),
-        when=_ref("when"),
+        from_={"oneOf": [_names("Nodes, or START.", minItems=1), _name("A node, or START.")]},
+        to={"oneOf": [_names("Nodes, or END.", minItems=1), _name("A node, or END.")]},
+        when=_ref("edge_when"),
         default=_flag("Taken if no edge with a `when` was."),
     )
     return {**edge, "not": {"required": ["when", "default"], "properties": {"default": {"const": True}}}}
@@ -244,7 +276,12 @@ CONFIG_SCHEMA: Final[dict[str, Any]] = {
         name=_name("The name of the workflow."),
         description=_text("What it is for."),
         version=_text("The version of the workflow, in words of its author."),
-        agents={"type": "object", "propertyNames": {"minLength": 1}, "additionalProperties": _ref("node")},
+        agents={
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"minLength": 1},
+            "additionalProperties": _ref("node"),
+        },
         edges={"type": "array", "items": _ref("edge")},
         settings=_ref("settings"),
     ),

@@ -1,4 +1,7 @@
-"""Templates of tasks: text with `{{names}}` in it. What a name means is not known here."""
+"""Templates of tasks: text with `{{names}}` in it. What a name means is not known here.
+
+Four braces, `{{{{`, stand for two that begin no name. Closing braces by themselves are what they are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 _OPEN: Final = "{{"
-_REFERENCE: Final = re.compile(r"\{\{([^{}]*)\}\}")
+_LITERAL: Final = "{{{{"
+_MARK: Final = re.compile(r"\{\{\{\{|\{\{([^{}]*)\}\}")
+"""Braces that are meant, or a name in braces."""
 
 
 class TemplateError(ValueError):
@@ -39,8 +44,9 @@ def parts_of(template: str) -> tuple[Part, ...]:
     """A template as texts and references, in order. Raises TemplateError."""
     parts: list[Part] = []
     end = 0
-    for found in _REFERENCE.finditer(template):
-        parts += [_text(template[end : found.start()]), Reference.of(found.group(1))]
+    for found in _MARK.finditer(template):
+        is_literal = found.group() == _LITERAL
+        parts += [_text(template[end : found.start()]), _OPEN if is_literal else Reference.of(found.group(1))]
         end = found.end()
     parts.append(_text(template[end:]))
     return tuple(part for part in parts if part)
@@ -49,5 +55,8 @@ def parts_of(template: str) -> tuple[Part, ...]:
 def _text(text: str) -> str:
     place = text.find(_OPEN)
     if place >= 0:
-        raise TemplateError(f"{text[place : place + 20]!r} begins a name that has no end; write it as '{{{{name}}}}'")
+        raise TemplateError(
+            f"{text[place : place + 20]!r} begins a name that has no end; write it as '{{{{name}}}}', or two braces "
+            f"that begin none as {_LITERAL!r}"
+        )
     return text

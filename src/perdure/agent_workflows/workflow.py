@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from typing_extensions import Unpack
 
 from perdure.agent_workflows.config import Exported, definition_of, to_config
-from perdure.agent_workflows.definitions import DefinitionStore
-from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError
+from perdure.agent_workflows.config_given import require_known
+from perdure.agent_workflows.config_text import config_in
+from perdure.agent_workflows.definition_store import DefinitionStore
+from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.mermaid import mermaid
 from perdure.agent_workflows.schema import CONFIG_SCHEMA
 from perdure.agent_workflows.stores import given_store
 from perdure.agent_workflows.workflow_finding import executions_of, found_execution
 from perdure.agent_workflows.workflow_running import Runner
 from perdure.agent_workflows.workflow_shapes import agent_of, executor_of, tool_of
+from perdure.agent_workflows.workflow_words import ABOUT_RUNS, in_own_words
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from perdure import (
         CheckpointStorage,
@@ -39,8 +42,10 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.agents import AgentConfig
     from perdure.agent_workflows.builder import AgentWorkflowBuilder
     from perdure.agent_workflows.conditions import Condition
+    from perdure.agent_workflows.config_given import GivenOptions
     from perdure.agent_workflows.definition import Definition
     from perdure.agent_workflows.result import AgentWorkflowResult
+    from perdure.agent_workflows.stores import Keep
     from perdure.agent_workflows.workflow_graph import Parts
     from perdure.agent_workflows.workflow_running import RunOptions
     from perdure.threads import SessionStore
@@ -51,8 +56,10 @@ EventT = TypeVar("EventT")
 class AgentWorkflow:
     """Agents as nodes, joined by edges. `create()` begins one; `build()` of the builder makes it.
 
-    Each `run` is an execution of its own, and any number may go on at once. With checkpointing they are kept in the
-    workflow store, and `resume` goes on with one in any process that has built the same workflow.
+    Each `run` is an execution of its own, and any number may go on at once: an agent workflow inside of it has
+    executors of its own in each. A `WorkflowAgent` over a workflow of the engine has not, and serves one at a time.
+    With checkpointing executions are kept in the workflow store, and `resume` goes on with one in any process that has
+    built the same workflow.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -71,7 +78,7 @@ class AgentWorkflow:
         cls,
         config: Mapping[str, Any] | Exported,
         *,
-        agents: Mapping[str, SupportsAgentRun | AgentConfig] | None = None,
+        agents: Mapping[str, SupportsAgentRun | AgentConfig | AgentWorkflow] | None = None,
         types: Mapping[str, type[Any]] | None = None,
         predicates: Mapping[str, Callable[..., Any] | Condition] | None = None,
         client: SupportsChatGetResponse | None = None,
@@ -89,14 +96,13 @@ class AgentWorkflow:
         return builder if client is None else builder.with_chat_client(client)
 
     @classmethod
-    def from_json(cls, source: str | os.PathLike[str], **given: Any) -> AgentWorkflowBuilder:
-        """The same from JSON: the path of a file, or the text itself, which begins with a brace. See `from_config`."""
-        text = source if isinstance(source, str) and source.lstrip().startswith("{") else _read(source)
-        try:
-            config = json.loads(text)
-        except ValueError as error:
-            raise AgentWorkflowBuildError(f"this is no JSON: {error}") from error
-        return cls.from_config(config, **given)
+    def from_json(cls, source: str | os.PathLike[str], **given: Unpack[GivenOptions]) -> AgentWorkflowBuilder:
+        """The same from JSON: the path of a file, or the text itself, which begins with a brace. See `from_config`.
+
+        Nothing is imported or called by it. But patterns of strangers can stop the process: see `Matches`.
+        """
+        require_known("from_json", given)
+        return cls.from_config(config_in(source), **given)
 
     @classmethod
     async def load(
@@ -106,13 +112,15 @@ class AgentWorkflow:
         *,
         version: int | None = None,
         session_store: SessionStore | None = None,
-        **given: Any,
+        retention: Keep | None = None,
+        **given: Unpack[GivenOptions],
     ) -> AgentWorkflow:
         """A workflow by the definition that its store has: the newest, or that of a version. See `from_config`.
 
-        Its executions are kept in the same store.
+        Its executions are kept in the same store; of one that is named by its URL, as `retention` says, or the latest.
         """
-        store = given_store(storage)
+        require_known("load", given)
+        store = given_store(storage, retention)
         builder = cls.from_config(await DefinitionStore(store).load(name, version), **given)
         if session_store is not None:
             builder.with_session_store(session_store)
@@ -160,7 +168,7 @@ class AgentWorkflow:
         execution_id: str | None = None,
         stream: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Awaitable[AgentWorkflowResult]: ...
+    ) -> Coroutine[Any, Any, AgentWorkflowResult]: ...
     def run(
         self,
         input: Any,  # noqa: A002 - what it is
@@ -168,7 +176,7 @@ class AgentWorkflow:
         execution_id: str | None = None,
         stream: bool = False,
         **options: Unpack[RunOptions],
-    ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult] | Awaitable[AgentWorkflowResult]:
+    ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult] | Coroutine[Any, Any, AgentWorkflowResult]:
         """Begin an execution, and go on until it has ended or waits: with a text, a message, several, or a dict.
 
         A result that waits has `requests`; `resume(result.execution_id, responses={id: answer})` goes on. The same
@@ -201,7 +209,7 @@ class AgentWorkflow:
         stream: Literal[False] = False,
         takeover: bool = False,
         **options: Unpack[RunOptions],
-    ) -> Awaitable[AgentWorkflowResult]: ...
+    ) -> Coroutine[Any, Any, AgentWorkflowResult]: ...
     def resume(
         self,
         execution_id: str | None = None,
@@ -210,7 +218,7 @@ class AgentWorkflow:
         stream: bool = False,
         takeover: bool = False,
         **options: Unpack[RunOptions],
-    ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult] | Awaitable[AgentWorkflowResult]:
+    ) -> ResponseStream[WorkflowEvent[Any], AgentWorkflowResult] | Coroutine[Any, Any, AgentWorkflowResult]:
         """Go on with an execution of the workflow store, in any process: that of the id, or the one advanced last.
 
         `responses` are answers by the id of the request. One that has ended tells its result again and runs nothing.
@@ -227,12 +235,33 @@ class AgentWorkflow:
         return await executions_of(self._require_kept("executions"), self.name)
 
     async def requests(self, execution_id: str | None = None) -> list[PendingRequest]:
-        """What is asked and not answered: by an execution, or by all of this workflow. Needs the store alone."""
+        """What is asked and not answered: by an execution, or by all of this workflow. Needs the store alone.
+
+        What was answered with `respond` is not asked any more, also before the execution goes on.
+        """
         storage: Any = self._require_kept("requests")
+        asked: list[PendingRequest]
         if execution_id is None:
-            return await storage.requests(workflow_name=self.name)
-        await found_execution(storage, self.name, execution_id)
-        return await storage.requests(execution_id)
+            asked = await storage.requests(workflow_name=self.name)
+        else:
+            await found_execution(storage, self.name, execution_id)
+            asked = await storage.requests(execution_id)
+        return [request for request in asked if request.answered_by is None]
+
+    async def events(
+        self, execution_id: str, *, from_seq: int = 1, follow: bool = False
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """What an execution has told and kept, from the event of a number on; with `follow`, what it will tell, too.
+
+        It needs the store alone. That a node has failed which stops the execution is told while that happens, and is
+        not among them: the store has the failure as `error` of the execution, see `executions`.
+        """
+        storage: Any = self._require_kept("events")
+        if not follow:
+            await found_execution(storage, self.name, execution_id)
+        async with aclosing(storage.events(execution_id, from_seq=from_seq, follow=follow)) as events:
+            async for event in events:
+                yield event
 
     async def respond(self, execution_id: str, responses: Mapping[str, Any], *, by: str | None = None) -> None:
         """Answer requests of an execution by their ids, from any process. Durable when this returns.
@@ -241,7 +270,10 @@ class AgentWorkflow:
         """
         storage: Any = self._require_kept("respond")
         await found_execution(storage, self.name, execution_id)
-        await storage.respond(execution_id, responses, by=by)
+        try:
+            await storage.respond(execution_id, responses, by=by)
+        except ABOUT_RUNS as error:
+            raise in_own_words(error) from error.__cause__
 
     def subscribe(self, kind: type[EventT], listener: Callable[[EventT], object]) -> Callable[[], None]:
         """Tell a function, sync or async, of the events of a class, as `WorkflowAgentCompletedEvent`.
@@ -259,8 +291,11 @@ class AgentWorkflow:
         return self._parts.graph("result", storage=self._parts.kept_in)
 
     def as_agent(self, name: str | None = None, *, description: str | None = None) -> WorkflowAgent:
-        """The workflow as an agent: a message to it is what it works on, its answer the final one."""
-        return agent_of(self._parts, name, description)
+        """The workflow as an agent: a message to it is what it works on, its answer the final one.
+
+        Of an execution that is no success the answer says why.
+        """
+        return agent_of(self._parts, name, description, storage=self._parts.kept_in)
 
     def as_tool(
         self,
@@ -271,8 +306,9 @@ class AgentWorkflow:
     ) -> FunctionTool:
         """The workflow as a tool of an agent, with one argument, `input`. A person is asked first, unless told not to.
 
-        Each call is an execution; several at once are fine. What it asks the agent asks. One that is to wait for the
-        answer in another process needs checkpointing.
+        Each call is an execution; several at once are fine. Its result is the final answer, or why there is none. In a
+        workflow it is part of the run around it, which keeps what it does and asks what it asks. Elsewhere the agent
+        asks it; one that is to wait for the answer in another process needs checkpointing.
         """
         return tool_of(self._parts, name, description, approval_mode)
 
@@ -302,10 +338,3 @@ class AgentWorkflow:
 
     def __repr__(self) -> str:
         return f"AgentWorkflow({self.name!r}, nodes={[node.id for node in self.definition.nodes]})"
-
-
-def _read(source: str | os.PathLike[str]) -> str:
-    try:
-        return Path(source).read_text(encoding="utf-8")
-    except OSError as error:
-        raise AgentWorkflowBuildError(f"the file {str(source)!r} can't be read: {error.strerror}") from error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from perdure import SystemClock, Workflow, WorkflowBuilder
 from perdure.agent_workflows.conductor import Conductor
+from perdure.agent_workflows.config import to_config
 from perdure.agent_workflows.conversations import Conversations
 from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.workflow_finding import definitions_in
+from perdure.agent_workflows.workflow_shapes import AgentOfWorkflow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +29,14 @@ Gives: TypeAlias = Literal["result", "text", "response"]
 """What the graph yields at its end."""
 
 
+@dataclass(slots=True)
+class Memo:
+    """What is found out once, for all executions."""
+
+    plan: Plan | None = None
+    version: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a workflow is made of: its definition, an agent for each node, and its stores."""
@@ -36,6 +47,7 @@ class Parts:
     is_checkpointed: bool = False
     session_store: SessionStore | None = None
     clock: Clock | None = None
+    memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -52,22 +64,36 @@ class Parts:
         """The clock."""
         return self.clock or SystemClock()
 
+    @property
+    def stopping(self) -> frozenset[str]:
+        """The nodes whose failure stops the run."""
+        return frozenset(node.id for node in self.definition.nodes if node.on_error.mode == "stop")
+
     def plan(self) -> Plan:
         """The definition with all that it implies."""
-        return plan_of(self.definition)
+        self.memo.plan = self.memo.plan or plan_of(self.definition)
+        return self.memo.plan
+
+    async def keep_definition(self) -> int | None:
+        """Keep the definition in the workflow store; its version, None if there is no place for it."""
+        definitions = None if self.storage is None else definitions_in(self.storage)
+        if definitions is not None and self.memo.version is None:
+            self.memo.version = await definitions.save(to_config(self.definition).config)
+        return self.memo.version
 
     def graph(
-        self, gives: Gives, *, storage: CheckpointStorage | None = None, execution_id: str | None = None
+        self, gives: Gives, *, storage: CheckpointStorage | None = None, author_name: str | None = None
     ) -> Workflow:
-        """A workflow of the engine, with executors of its own; for one execution, if its id is given."""
-        plan = self.plan()
+        """A workflow of the engine, with executors of its own. What it says, as an agent, is of who is named."""
+        plan, conversations = self.plan(), self._conversations()
         conductor = Conductor(
             plan,
-            conversations=self._conversations(),
+            conversations=None if self.definition.conversation.kind == "none" else conversations,
             gives=gives,
             clock=self.clock,
             name=self.name,
-            execution_id=execution_id,
+            on_begin=self.keep_definition,
+            author_name=author_name,
         )
         builder = WorkflowBuilder(
             SUPERSTEPS_MAX,
@@ -80,12 +106,18 @@ class Parts:
             intermediate_output_from="all_other" if gives == "result" else None,
             clock=self.clock,
         )
+        # What may fail it does in a superstep of its own, to which it calls itself.
+        builder.add_edge(conductor, conductor)
         for node in self.definition.nodes:
-            agent = AgentNode(node, self.agents[node.id], conductor_id=conductor.id)
-            builder.add_edge(conductor, agent).add_edge(agent, conductor)
+            agent = self.agents[node.id]
+            # Executors of a workflow serve one run at a time, and there may be several executions.
+            own = agent.twin() if isinstance(agent, AgentOfWorkflow) else agent
+            made = AgentNode(node, own, conductor_id=conductor.id, conversations=conversations)
+            builder.add_edge(conductor, made).add_edge(made, conductor)
         return builder.build()
 
     def _conversations(self) -> Conversations | None:
-        if self.session_store is None or self.definition.conversation.kind == "none":
+        """The conversations, also where the policy has none: a node may have a task from when it had."""
+        if self.session_store is None:
             return None
         return Conversations(self.session_store, self.definition.conversation, workflow_name=self.name)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-if TYPE_CHECKING:
-    from perdure import WorkflowEvent
+from perdure import WorkflowEvent
 
 logger = logging.getLogger(__name__)
 
@@ -49,4 +48,15 @@ async def _told(listener: Listener, what: object) -> None:
         if inspect.isawaitable(outcome):
             await outcome
     except Exception:
-        logger.exception("a subscriber of an agent workflow has failed at %s; the execution goes on", what)
+        logger.exception("a subscriber of an agent workflow has failed at %s; the execution goes on", _named(what))
+
+
+def _named(what: object) -> str:
+    """An event without what is in it: texts of users and models have no place in a log."""
+    if isinstance(what, WorkflowEvent):
+        event = cast("WorkflowEvent[Any]", what)
+        data: object = event.data
+        kind, concerns = f"{event.type} ({type(data).__name__})", getattr(data, "node_id", event.executor_id)
+    else:
+        kind, concerns = type(what).__name__, getattr(what, "node_id", None)
+    return kind if concerns is None else f"{kind} of {concerns!r}"

@@ -1,4 +1,4 @@
-"""A workflow as an agent that can be a tool: called several times at once, and asking as tools ask."""
+"""A workflow as an agent that can be a tool: part of the run around it, or a run of its own where there is none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from perdure import AgentResponse, BaseAgent, Content, Message, ResponseStream, WorkflowAgent, normalize_messages
 from perdure.agent_workflows.approvals import NodeApprovalRequest
 from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows.workflow_held import Held
+from perdure.agent_workflows.workflow_inside import OutsideError, PartOfRun
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from datetime import timedelta
 
     from perdure import AgentResponseUpdate, AgentRunInputs, AgentSession
 
@@ -20,15 +23,29 @@ _APPROVAL: Final = "approve_output_of_node"
 class CallableWorkflow(BaseAgent):
     """A workflow as an agent, made anew for each call.
 
-    One that waits for an answer is held until the same session brings it; with a workflow store, any process can go on.
+    Inside of a run, what it does is part of that run, and what it asks that run asks. Where there is no run around it,
+    it has one of its own. One that waits for an answer is in its workflow store, if it `is_kept` there, and any process
+    can go on; else it is held here until the same session brings the answer.
     """
 
     records_itself = True
 
-    def __init__(self, make: Callable[[], WorkflowAgent], *, name: str, description: str | None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], WorkflowAgent],
+        make_inside: Callable[[], WorkflowAgent],
+        *,
+        name: str,
+        description: str | None,
+        timeouts: Mapping[str, timedelta],
+        is_kept: bool,
+    ) -> None:
+        """Take what makes the agent: with the workflow's own store, and without one for the inside of a run."""
         super().__init__(name=name, description=description)
         self._make = make
-        self._waiting: dict[str, WorkflowAgent] = {}
+        self._inside = PartOfRun(make_inside, name=name, timeouts=timeouts)
+        self._is_kept = is_kept
+        self._waiting = Held[WorkflowAgent](f"what workflow {name!r} asks in session")
 
     @overload
     def run(
@@ -60,21 +77,26 @@ class CallableWorkflow(BaseAgent):
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
         """Give the workflow a task; its final answer, or what it asks. A stream tells it when it is there."""
+        told = normalize_messages(messages)
         kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
-        answer = self._answer([_inward(message) for message in normalize_messages(messages)], session, kwargs)
+        answer: Awaitable[AgentResponse[Any]]
+        try:
+            answer = self._inside.answer(told, function_invocation_kwargs or {})
+        except OutsideError:
+            answer = self._answer([_inward(message) for message in told], session, kwargs)
         return ResponseStream(_pieces(answer), finalizer=AgentResponse[Any].from_updates) if stream else answer
 
     async def _answer(
         self, messages: list[Message], session: AgentSession | None, kwargs: Mapping[str, Any]
     ) -> AgentResponse[Any]:
-        waiting = None if session is None else self._waiting.pop(session.session_id, None)
+        waiting = None if session is None else self._waiting.release(session.session_id)
         agent = waiting or self._make()
         answer: Awaitable[AgentResponse[Any]] = agent.run(messages, stream=False, session=session, **kwargs)
         response = await answer
         for message in response.messages:
             message.contents = [_outward(content) for content in message.contents]
-        if session is not None and response.user_input_requests:
-            self._waiting[session.session_id] = agent
+        if session is not None and response.user_input_requests and not self._is_kept:
+            self._waiting.hold(session.session_id, agent)
         return response
 
 

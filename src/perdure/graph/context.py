@@ -67,7 +67,7 @@ class State:
 
     def has(self, key: str) -> bool:
         """Whether the key has a value."""
-        return key in self._activation.keys(self._scope)
+        return self._activation.has(self._scope, key)
 
     def delete(self, key: str) -> None:
         """Forget a key. Raises KeyError if there is none."""

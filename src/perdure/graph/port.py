@@ -202,6 +202,10 @@ class ActivationPort(Protocol):
         """Stage the removal of a value. Raises KeyError."""
         ...
 
+    def has(self, scope: str, key: str) -> bool:
+        """Whether a key has a value, as this activation sees it."""
+        ...
+
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
         ...

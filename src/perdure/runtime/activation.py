@@ -396,6 +396,10 @@ class ActivationRecorder:
         self.require_running()
         self._staging.erase((scope, key))
 
+    def has(self, scope: str, key: str) -> bool:
+        """Whether a key has a value, as this activation sees it."""
+        return self._staging.has((scope, key))
+
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
         return self._staging.keys(scope)

@@ -74,6 +74,15 @@ class Staging:
             self._updates[place] = [None]
         self._erased.add(place)
 
+    def has(self, place: StateKey) -> bool:
+        """Whether a key has a value, as this activation sees it. Nothing is read for that."""
+        if place in self._own:
+            return True
+        if place in self._erased:
+            return False
+        earlier = self._overlay().get(place)
+        return place in self._around.snapshot.state if earlier is None else not earlier.erase
+
     def keys(self, scope: str) -> Sequence[str]:
         """The keys of a scope as this activation sees it."""
         found = dict.fromkeys(key for place, key in self._around.snapshot.state if place == scope)

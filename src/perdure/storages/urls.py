@@ -21,6 +21,7 @@ from perdure.stores.durability import require_durability
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.records import Retention
     from perdure.storages.base import StoreStorage
     from perdure.storages.protocol import CheckpointStorage
     from perdure.stores.durability import Durability
@@ -30,8 +31,8 @@ _POSSIBLE = (
     "or 'postgresql://user@host/database'"
 )
 
-Key: TypeAlias = tuple[str, str, str]
-"""A kind of storage, its place, and how durable it is."""
+Key: TypeAlias = tuple[str, str, str, "Retention | None"]
+"""A kind of storage, its place, how durable it is, and what it was told to keep."""
 
 _DURABILITY = "durability"
 
@@ -53,9 +54,10 @@ class _Opened:
 _opened = _Opened()
 
 
-def open_storage(url: str) -> StoreStorage:
+def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorage:
     """The storage of a URL; the same one each time. It is opened when it is first used.
 
+    It keeps all, unless a `retention` is given. One in memory keeps what the first who named it has said.
     A relative path is one of the directory that the process is in now. Raises ValueError for what is no such URL.
     """
     # An address may hold a password, so errors repeat no more of it than what stands before the colon.
@@ -64,18 +66,20 @@ def open_storage(url: str) -> StoreStorage:
         case "sqlite":
             rest, durability = _with_durability("sqlite", rest)
             path = _sqlite_path(rest)
-            make = functools.partial(SqliteCheckpointStorage, path, durability=durability)
-            return _opened.get(("sqlite", str(path.resolve()), durability), make)
+            make = functools.partial(SqliteCheckpointStorage, path, durability=durability, retention=retention)
+            return _opened.get(("sqlite", str(path.resolve()), durability, retention), make)
         case "file":
             rest, durability = _with_durability("file", rest)
             path = _directory(rest)
-            make = functools.partial(FileCheckpointStorage, path, durability=durability)
-            return _opened.get(("file", str(path.resolve()), durability), make)
+            make = functools.partial(FileCheckpointStorage, path, durability=durability, retention=retention)
+            return _opened.get(("file", str(path.resolve()), durability, retention), make)
         case "memory":
-            return _opened.get(("memory", _memory_name(rest), ""), InMemoryCheckpointStorage)
+            make = functools.partial(InMemoryCheckpointStorage, retention=retention)
+            return _opened.get(("memory", _memory_name(rest), "", None), make)
         case "postgresql" | "postgres":
             dsn, durability = _without_durability(_dsn(rest))
-            return _opened.get(("postgresql", dsn, durability), lambda: _postgres(dsn, durability))
+            key = ("postgresql", dsn, durability, retention)
+            return _opened.get(key, lambda: _postgres(dsn, durability, retention))
         case _:
             named = f"the scheme {scheme!r} is none of a storage" if _is_scheme(scheme, colon) else "it has no scheme"
             raise ValueError(f"this is no URL of a storage, {named}; give {_POSSIBLE}")
@@ -165,9 +169,9 @@ def _dsn(rest: str) -> str:
     return f"postgresql:{rest}"
 
 
-def _postgres(dsn: str, durability: Durability) -> StoreStorage:
+def _postgres(dsn: str, durability: Durability, retention: Retention | None) -> StoreStorage:
     try:
-        return PostgresCheckpointStorage(dsn, durability=durability)
+        return PostgresCheckpointStorage(dsn, durability=durability, retention=retention)
     except WorkflowCheckpointException as error:
         if error.__cause__ is not None:
             # Not the URL is at fault: the driver is missing.

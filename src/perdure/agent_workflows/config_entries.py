@@ -134,6 +134,10 @@ class Entry:
                 self.problems.note(path, f"it is {shown(each)}; give a text that is not empty")
         return tuple(each for _, each in elements if is_name(each))
 
+    def name_or_names(self, key: str) -> tuple[str, ...]:
+        """The texts in a list, or one by itself."""
+        return (self[key],) if is_name(self[key]) else self.names(key)
+
     def json(self, key: str) -> dict[str, Any] | None:
         """An object with whatever JSON in it, as a copy."""
         return json_at(self[key], self.at(key), self.problems) if key in self else None

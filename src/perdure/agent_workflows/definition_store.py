@@ -76,6 +76,10 @@ class DefinitionStore:
         """The workflows of which there are definitions, in the order in which their first ones were saved."""
         return [thread.thread_id for thread in await self._sessions.threads(_SESSION)]
 
+    async def versions(self, name: str) -> list[int]:
+        """The versions of a definition, the newest last; none if there is no such definition."""
+        return list(range(1, await self._newest(name) + 1))
+
     async def _newest(self, name: str) -> int:
         thread = await self._sessions.thread(_SESSION, name)
         return 0 if thread is None else thread.sequence
