@@ -5,4 +5,5 @@ from __future__ import annotations
 import pytest
 from tests.postgres_server import needs_postgres
 
-KINDS = ["file", "sqlite", pytest.param("postgres", marks=needs_postgres)]
+ON_DISK = ["file", "sqlite"]
+KINDS = [*ON_DISK, pytest.param("postgres", marks=needs_postgres)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -646,7 +647,11 @@ async def detoured(archive: Archive) -> Archive:
 
 
 SETTINGS = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=60 if "PERDURE_SOAK" in os.environ else 20,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 
 

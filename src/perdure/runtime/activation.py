@@ -7,7 +7,7 @@ import inspect
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.steps import counts_in, counts_record, moment_in, moment_record, value_digest
+from perdure.checkpoint.steps import counts_in, counts_record, value_digest
 from perdure.checkpoint.values import Kept
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph.context import private_scope
@@ -16,13 +16,14 @@ from perdure.graph.messages import TimersDue
 from perdure.graph.port import Place, Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
-from perdure.moments import moment_of, now, seconds_until
+from perdure.moments import moment_of
 from perdure.runtime.asking import Asking, require_approved
-from perdure.runtime.branches import branch_path, branch_place
+from perdure.runtime.branches import branch_path
 from perdure.runtime.left_out import steps_left_out, warning_of
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
 from perdure.runtime.questions import Question, Questions
+from perdure.runtime.sleeping import begin_sleep
 from perdure.runtime.spending import Spending, require_amounts
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps
@@ -334,25 +335,7 @@ class ActivationRecorder:
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
         self.require_running()
-        due = moment_of(self.around.clock, until, "a sleep")
-        inside, place = self._enclosing, branch_place("sleep", self)
-        number = self.number("sleep") if place is None else place
-        key = f"{self.home if inside is None else inside.place}/sleep/{number}"
-        found = self.around.journal.find(key)
-        if found is not None:
-            due = moment_in(found)
-        else:
-            self.around.journal.note(key, lambda: moment_record(due))
-        return self._slept(due)
-
-    async def _slept(self, due: Moment) -> None:
-        self.parking.require_not_left()
-        if not self.around.keeps_records:
-            await self.around.clock.sleep(seconds_until(self.around.clock, due))
-        elif due > now(self.around.clock):
-            if not self._steps.may_park:
-                raise RuntimeError("a step can't be left to wait: call ctx.sleep outside of steps")
-            await self._steps.park(wake_at=due)
+        return begin_sleep(self, self._steps, until)
 
     def spend(self, amounts: Mapping[str, float]) -> None:
         """Count what was spent. Raises ValueError, and counts nothing then."""
