@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent_workflows.building import Cast, review, writers
 
 from perdure import Agent, SqliteCheckpointStorage, WorkflowBuilder
-from perdure.agent_workflows import AgentWorkflow, AgentWorkflowBuildError, NodeApprovalRequest
+from perdure.agent_workflows import (
+    AgentWorkflow,
+    AgentWorkflowBuilder,
+    AgentWorkflowBuildError,
+    Approval,
+    NodeApprovalRequest,
+)
 from perdure.agent_workflows.conductor import Conductor
 from perdure.testing import ScriptedChatClient, ToolCall
+from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure import WorkflowAgent
-    from perdure.agent_workflows import AgentWorkflowBuilder
 
 
 def around(*inner: AgentWorkflow | WorkflowAgent) -> AgentWorkflowBuilder:
@@ -98,3 +105,19 @@ def conductors() -> int:
     """How many workflows are in memory."""
     gc.collect()
     return sum(isinstance(each, Conductor) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_the_time_for_an_approval_inside_is_looked_at_from_outside(depth: int) -> None:
+    clock = ManualClock()
+    asking = AgentWorkflowBuilder(clock=clock).with_name("Asking")
+    approval = Approval("May it?", timeout=timedelta(hours=1))
+    inner = asking.add_agent("draft", writers()["drafter"], approval=approval).build()
+    for number in range(depth):
+        builder = AgentWorkflowBuilder(clock=clock).with_name(f"Around {number}").add_agent("n", inner)
+        inner = builder.with_in_memory_workflow_store().with_checkpointing().build()
+    waiting = await inner.run("lamps", execution_id="e")
+    assert waiting.is_waiting
+    clock.advance(timedelta(hours=2))
+    result = await inner.resume("e")
+    assert result.final_answer == "'draft' was denied: nobody has approved it in time"

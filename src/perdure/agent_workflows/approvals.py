@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - the codec follows the fields
 from dataclasses import dataclass, field
+from datetime import timedelta  # noqa: TC003 - the codec follows the fields
 from typing import Any
 
 from perdure import register_type
@@ -27,6 +28,8 @@ class NodeApprovalRequest:
     agent_name: str
     message: str
     outputs: Mapping[str, Any]
+    timeout: timedelta | None = None
+    """How long the answer is waited for; then it is denied."""
 
     @staticmethod
     def approve(reason: str | None = None, *, resume_data: Mapping[str, Any] | None = None) -> NodeApprovalResponse:

@@ -46,7 +46,7 @@ async def decided(node: Node, reading: Reading, spoken: Spoken, ctx: WorkflowCon
     limit: dict[str, Any] = {} if approval.timeout is None else {"deadline": approval.timeout, "default": _LATE}
     question = message
     while True:
-        request = NodeApprovalRequest(node.id, reading.speaker, question, dict(outputs))
+        request = NodeApprovalRequest(node.id, reading.speaker, question, dict(outputs), approval.timeout)
         answer: NodeApprovalResponse = await ctx.ask(request, NodeApprovalResponse, approves=dict(outputs), **limit)
         if not answer.approved:
             why = answer.reason or (_TOO_LATE if answer.is_timed_out else _NO_REASON)

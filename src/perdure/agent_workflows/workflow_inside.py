@@ -17,7 +17,6 @@ from perdure.agent_workflows.approvals import NodeApprovalRequest, NodeApprovalR
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
-    from datetime import timedelta
 
     from perdure import WorkflowRunResult
 
@@ -32,13 +31,12 @@ class OutsideError(Exception):
 class PartOfRun(FunctionalWorkflow):
     """A workflow as a part of the run around it. It has no runs of its own: `run` raises OutsideError where it would.
 
-    `make` gives the workflow as an agent without a store of its own; `timeouts` say, by node, how long its approval is
-    waited for.
+    `make` gives the workflow as an agent without a store of its own.
     """
 
-    def __init__(self, make: Callable[[], WorkflowAgent], *, name: str, timeouts: Mapping[str, timedelta]) -> None:
+    def __init__(self, make: Callable[[], WorkflowAgent], *, name: str) -> None:
         async def act(told: list[Message], ctx: RunContext) -> AgentResponse[Any]:
-            return await _answered(make(), told, ctx, timeouts)
+            return await _answered(make(), told, ctx)
 
         super().__init__(act, name=f"agent workflow {name}")
 
@@ -56,15 +54,13 @@ async def _output_of(running: Awaitable[WorkflowRunResult]) -> AgentResponse[Any
     return response
 
 
-async def _answered(
-    agent: WorkflowAgent, told: list[Message], ctx: RunContext, timeouts: Mapping[str, timedelta]
-) -> AgentResponse[Any]:
+async def _answered(agent: WorkflowAgent, told: list[Message], ctx: RunContext) -> AgentResponse[Any]:
     """What the workflow says in the end. What it asks until then the run around it asks."""
     kwargs = dict(ctx.kwargs)
     response: AgentResponse[Any] = await agent.run(told, stream=False, function_invocation_kwargs=kwargs)
     while asked := _asked_in(response):
         # The handler is left until all are answered, and comes here again with what was recorded.
-        answers = await asyncio.gather(*[_answer(each, ctx, timeouts) for each in asked])
+        answers = await asyncio.gather(*[_answer(each, ctx) for each in asked])
         told = [Message("user", [_told(each, answer) for each, answer in zip(asked, answers, strict=True)])]
         response = await agent.run(told, stream=False, function_invocation_kwargs=kwargs)
     return response
@@ -79,7 +75,7 @@ def _is_question(content: Content) -> bool:
     return content.type == "function_call" and content.name == WorkflowAgent.REQUEST_INFO_FUNCTION_NAME
 
 
-def _answer(asked: Content, ctx: RunContext, timeouts: Mapping[str, timedelta]) -> Coroutine[Any, Any, Any]:
+def _answer(asked: Content, ctx: RunContext) -> Coroutine[Any, Any, Any]:
     """The answer to what is asked inside, as one that the run around it asks."""
     if not _is_question(asked):
         return ctx.request_info(asked, Content | bool)
@@ -88,8 +84,7 @@ def _answer(asked: Content, ctx: RunContext, timeouts: Mapping[str, timedelta]) 
     if not isinstance(request, NodeApprovalRequest):
         return ctx.request_info(request, event.response_type)
     # Nobody looks at the deadlines of what waits inside: the question out here has its own.
-    timeout = timeouts.get(request.node_id)
-    limit: dict[str, Any] = {} if timeout is None else {"deadline": timeout, "default": _LATE}
+    limit: dict[str, Any] = {} if request.timeout is None else {"deadline": request.timeout, "default": _LATE}
     return ctx.request_info(request, event.response_type, approves=dict(request.outputs), **limit)
 
 

@@ -54,14 +54,12 @@ def agent_of(
 
 def callable_of(parts: Parts, name: str | None, description: str | None) -> CallableWorkflow:
     """The workflow as an agent that can be a tool."""
-    approvals = {node.id: node.approval for node in parts.definition.nodes}
     return CallableWorkflow(
         # In a run that is kept nowhere it still needs a place of its own, where what it asks waits for the answer.
         lambda: agent_of(parts, name, description, storage=parts.kept_in or InMemoryCheckpointStorage()),
         lambda: agent_of(parts, name, description),
         name=name or parts.name,
         description=description or parts.definition.description,
-        timeouts={node_id: each.timeout for node_id, each in approvals.items() if each and each.timeout is not None},
         is_kept=parts.kept_in is not None,
     )
 

@@ -12,7 +12,6 @@ from perdure.agent_workflows.workflow_inside import OutsideError, PartOfRun
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-    from datetime import timedelta
 
     from perdure import AgentResponseUpdate, AgentRunInputs, AgentSession
 
@@ -37,13 +36,12 @@ class CallableWorkflow(BaseAgent):
         *,
         name: str,
         description: str | None,
-        timeouts: Mapping[str, timedelta],
         is_kept: bool,
     ) -> None:
         """Take what makes the agent: with the workflow's own store, and without one for the inside of a run."""
         super().__init__(name=name, description=description)
         self._make = make
-        self._inside = PartOfRun(make_inside, name=name, timeouts=timeouts)
+        self._inside = PartOfRun(make_inside, name=name)
         self._is_kept = is_kept
         self._waiting = Held[WorkflowAgent](f"what workflow {name!r} asks in session")
 

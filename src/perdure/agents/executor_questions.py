@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agents.content import Content
@@ -35,8 +37,9 @@ def questions_of(activation: ActivationPort) -> list[Request]:
     """What the workflow waits for as this handler call has left it, but for what agents in it ask as contents."""
     if not isinstance(activation, ActivationRecorder) or activation.child is None:
         return []
-    give = activation.around.values.give
-    return [each for each in activation.child.requests.values() if not _asks_as_content(give(each.data))]
+    give, asked = activation.around.values.give, activation.asked_inside
+    found = [asked.get(key, each) for key, each in activation.child.requests.items()]
+    return [each for each in found if not _asks_as_content(give(each.data))]
 
 
 def _asks_as_content(data: object) -> bool:
@@ -49,8 +52,12 @@ def asked_outside(activation: ActivationPort, questions: Iterable[Request]) -> d
     opened: dict[str, Content] = {}
     for each in questions:
         chosen = f"{each.id}-{activation.idempotency_key}" if activation.is_open(each.id) else each.id
+        give = activation.around.values.give
         terms = Terms(approved_digest=each.approves)
-        activation.request(activation.around.values.give(each.data), each.response_type, chosen, terms)
+        if each.deadline is not None and each.default is not None:
+            # Nobody looks at the deadlines of what waits inside.
+            terms = replace(terms, deadline=datetime.fromisoformat(each.deadline), default=give(each.default))
+        activation.request(give(each.data), each.response_type, chosen, terms)
         opened[chosen] = Content.from_function_call(each.id, _NAME)
     return opened
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from types import CoroutineType
+from types import CoroutineType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import counts_in, counts_record, value_digest
@@ -18,7 +18,7 @@ from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of
 from perdure.runtime.asking import Asking, require_approved
-from perdure.runtime.branches import branch_path
+from perdure.runtime.branches import branch_path, trunk_of
 from perdure.runtime.left_out import steps_left_out, warning_of
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from perdure.graph.numbering import Numbering
     from perdure.graph.port import StepCall
     from perdure.kernel.effects import Activation, Told
-    from perdure.kernel.snapshot import Moment, Snapshot
+    from perdure.kernel.snapshot import Moment, Request, Snapshot
+    from perdure.runtime.branches import Branch
     from perdure.runtime.flight import Inside
     from perdure.runtime.reading import Reading
     from perdure.tracing import Span
@@ -54,6 +55,8 @@ class ActivationRecorder:
     """The context's port for one attempt at an activation, and the maker of its effects."""
 
     child: Snapshot | None = None
+    asked_inside: Mapping[str, Request] = MappingProxyType({})
+    """What an agent that is a workflow has asked when it was left, with its deadlines."""
     span: Span = NO_SPAN
     failure: WorkflowErrorDetails | None = None
     """What the handler raised."""
@@ -67,6 +70,8 @@ class ActivationRecorder:
     _used_steps: Steps | None = None
     _used_questions: Questions | None = None
     _used_spending: Spending | None = None
+    _used_trunk: Branch | None = None
+    _task: asyncio.Task[Any] | None = None
 
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
         self.activation = activation
@@ -108,6 +113,13 @@ class ActivationRecorder:
         if self._used_questions is None:
             self._used_questions = Questions(self)
         return self._used_questions
+
+    @property
+    def trunk(self) -> Branch:
+        """Where the counting begins of what the handler asks in tasks of its own."""
+        if self._used_trunk is None:
+            self._used_trunk = trunk_of(self, self._task)
+        return self._used_trunk
 
     @property
     def _spending(self) -> Spending:
@@ -390,6 +402,7 @@ class ActivationRecorder:
     async def called(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
         enter(self)
+        self._task = asyncio.current_task()
         try:
             with self.parking:
                 outcome = handler(*args)
@@ -404,10 +417,18 @@ class ActivationRecorder:
             if self._used_steps is not None:
                 await self._used_steps.settle()
 
-    def finish(self, *, earlier: Sequence[Told] = (), warning: str | None = None, is_told: bool = True) -> Done:
+    def finish(
+        self,
+        *,
+        earlier: Sequence[Told] = (),
+        warning: str | None = None,
+        is_told: bool = True,
+        has_acted: bool = True,
+    ) -> Done:
         """Fix all values as they are now, and tell that the handler has returned. The messages are still to be routed.
 
-        `earlier` is what attempts before this one told, `warning` what there is to say about this one.
+        `earlier` is what attempts before this one told, `warning` what there is to say about this one. If it has not
+        acted, it only hands a message on.
         """
         self._is_over = True
         staging, asking, name = self._used_staging, self._used_asking, self.executor.id
@@ -422,7 +443,7 @@ class ActivationRecorder:
             self.book.completed(made or list(self._shown))
         if warning is not None:
             self.warn(warning)
-        if self.around.keeps_records:
+        if has_acted and self.around.keeps_records:
             self._warn_of_steps_left_out()
         effects = Effects(
             self.activation,

@@ -123,7 +123,7 @@ class Attempts:
         recorder = self._recorder()
         failed = FailedMessage(recorder.message, self._executor.id, details, attempts)
         recorder.send(failed, self._policy.on_error)
-        return recorder.finish(earlier=self._told, is_told=False)
+        return recorder.finish(earlier=self._told, is_told=False, has_acted=False)
 
 
 def _handler(recorder: ActivationRecorder) -> tuple[Any, ...]:

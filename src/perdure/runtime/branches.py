@@ -9,11 +9,10 @@ overtaken.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from perdure.graph.current import current_activation
 
@@ -22,24 +21,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Branch:
+class Branch:
     """One task of a function, or of a step that calls others."""
 
     owner: object
     """The activation that the function belongs to: it may run another workflow, whose handlers are no part of it."""
     task: asyncio.Task[Any] | None
+    is_of_function: bool
     path: str = ""
     children: int = 0
-    calls: Counter[str] = field(default_factory=Counter[str])
+    calls: dict[str, int] = field(default_factory=dict[str, int])
 
 
-_branch: ContextVar[_Branch | None] = ContextVar("perdure_branch", default=None)
+@runtime_checkable
+class Rooted(Protocol):
+    """An activation, which has a trunk."""
+
+    @property
+    def trunk(self) -> Branch:
+        """Where the counting of its handler begins."""
+        ...
+
+
+_branch: ContextVar[Branch | None] = ContextVar("perdure_branch", default=None)
+
+
+def trunk_of(owner: object, task: asyncio.Task[Any] | None) -> Branch:
+    """Where the counting begins of a plain handler, which was entered in this task."""
+    return Branch(owner, task, is_of_function=False)
 
 
 @contextmanager
 def trunk() -> Generator[None]:
     """Begin to count: a function, or one attempt at a step of it, is entered."""
-    with _counting(_Branch(current_activation(), _task())):
+    with _counting(Branch(current_activation(), _task(), is_of_function=True)):
         yield
 
 
@@ -47,12 +62,12 @@ def trunk() -> Generator[None]:
 def inner_trunk() -> Generator[None]:
     """Begin to count anew inside of a step, if a function has called it."""
     around = _branch.get()
-    with _counting(None if around is None else _Branch(around.owner, _task())):
+    with _counting(None if around is None else Branch(around.owner, _task(), around.is_of_function)):
         yield
 
 
 @contextmanager
-def _counting(branch: _Branch | None) -> Generator[None]:
+def _counting(branch: Branch | None) -> Generator[None]:
     token = _branch.set(branch)
     try:
         yield
@@ -68,22 +83,28 @@ def branch_place(name: str, owner: object = None) -> str | None:
     branch = _here(owner)
     if branch is None or not branch.path:
         return None
-    branch.calls[name] += 1
+    number = branch.calls.get(name, 0)
+    branch.calls[name] = number + 1
     # The keys that users give don't begin with a space.
-    return f" {branch.path}#{branch.calls[name] - 1}"
+    return f" {branch.path}#{number}"
 
 
 def branch_path(owner: object) -> str:
-    """The task of the owner's function that this is called in; nothing in the one that the function itself runs in."""
+    """The task of the owner's function that this is called in; nothing in the one that the function itself runs in.
+
+    In a plain handler it is always nothing: what is named after it there has other names. But the task is numbered.
+    """
     branch = _here(owner)
-    return "" if branch is None else branch.path
+    return branch.path if branch is not None and branch.is_of_function else ""
 
 
-def _here(owner: object) -> _Branch | None:
+def _here(owner: object) -> Branch | None:
     """The branch that is at work here. A task that comes to something for the first time is numbered."""
     branch = _branch.get()
     if branch is None or (owner is not None and branch.owner is not owner):
-        return None
+        if not isinstance(owner, Rooted):
+            return None
+        branch = owner.trunk
     task = _task()
     if task is None or task is branch.task:
         return branch
@@ -93,9 +114,9 @@ def _here(owner: object) -> _Branch | None:
     return _branched_off(branch, task)
 
 
-def _branched_off(parent: _Branch, task: asyncio.Task[Any]) -> _Branch:
+def _branched_off(parent: Branch, task: asyncio.Task[Any]) -> Branch:
     path = f"{parent.path}.{parent.children}" if parent.path else str(parent.children)
-    branch = _Branch(parent.owner, task, path)
+    branch = Branch(parent.owner, task, parent.is_of_function, path)
     parent.children += 1
     _branch.set(branch)
     return branch

@@ -12,6 +12,7 @@ from perdure.checkpoint.steps import AskedRecord, value_digest
 from perdure.checkpoint.values import Held, Kept, as_kept
 from perdure.errors import ApprovalMismatchError, EncodeError
 from perdure.graph.port import ABSENT
+from perdure.runtime.branches import branch_place
 from perdure.typenames import describe
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class Questions:
         scope = f"{self._owner.home if outer is None else outer.place}{ASK}"
         key = f"{scope}@{question.request_id}"
         if question.request_id is None:
-            key = f"{scope}{self._owner.number('ask') if place.key is None else place.key}"
+            named = branch_place("ask", self._owner) if place.key is None else place.key
+            key = f"{scope}{self._owner.number('ask') if named is None else named}"
         return self._answered(question, Spot(scope, key, is_counted=place.counted))
 
     async def _answered(self, question: Question, spot: Spot) -> Any:

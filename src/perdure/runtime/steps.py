@@ -14,6 +14,7 @@ from perdure.checkpoint.values import Held, Kept
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.graph.numbering import Numbering
 from perdure.moments import now
+from perdure.runtime.branches import branch_path
 from perdure.runtime.caught import Caught
 from perdure.runtime.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
 from perdure.runtime.journal import STEP
@@ -127,6 +128,7 @@ class Steps:
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """A step, to be awaited. Which one it is does not depend on the order in which steps are awaited."""
+        branch_path(self._owner)  # It numbers the task, so that what is asked in it later is known by that.
         outer = self.enclosing
         home, calls = (self._owner.home, self._calls) if outer is None else (outer.place, outer.calls)
         name = quote(call.name, safe="")

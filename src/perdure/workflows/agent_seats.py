@@ -68,6 +68,7 @@ class NodeSeat:
     def leave(self, snapshot: Snapshot) -> None:
         """Let the executor have it."""
         self.parent.child = at_rest(snapshot)
+        self.parent.asked_inside = dict(snapshot.requests)
 
 
 class HandlerSeat:
@@ -150,6 +151,6 @@ class HandlerSeat:
 
 
 def at_rest(snapshot: Snapshot) -> Snapshot:
-    """What is kept. Nobody looks at deadlines inside of an agent: its requests wait for their answers."""
+    """What is kept. Nobody looks at deadlines inside of an agent: whoever asks its questions outside sees to them."""
     requests = {key: replace(request, deadline=None) for key, request in snapshot.requests.items()}
     return replace(snapshot, limits=Limits(), scope="", requests=requests)
