@@ -50,6 +50,14 @@ async def test_an_id_is_a_text_that_is_not_empty() -> None:
         await workflow.resume("")
 
 
+@pytest.mark.parametrize("responses", [[1], "x", 5], ids=repr)
+async def test_answers_are_given_by_the_ids_of_requests(responses: Any) -> None:
+    workflow = review(writers()).with_in_memory_workflow_store().with_checkpointing().build()
+    result = await workflow.run("lamps")
+    with pytest.raises(TypeError, match="responses are answers by the id of the request"):
+        await workflow.resume(result.execution_id, responses=responses)
+
+
 async def test_errors_about_executions_speak_of_resume(storage: CheckpointStorage) -> None:
     workflow = asking().with_checkpointing().with_workflow_store(storage).build()
     [request_id] = (await workflow.run("lamps", execution_id="one")).requests

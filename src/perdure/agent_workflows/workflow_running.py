@@ -21,7 +21,13 @@ from perdure.agent_workflows.workflow_finding import (
 from perdure.agent_workflows.workflow_held import Held
 from perdure.agent_workflows.workflow_known import Known
 from perdure.agent_workflows.workflow_listening import Listeners
-from perdure.agent_workflows.workflow_words import ABOUT_RUNS, in_own_words, require_id, require_request
+from perdure.agent_workflows.workflow_words import (
+    ABOUT_RUNS,
+    in_own_words,
+    require_id,
+    require_request,
+    require_responses,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -76,6 +82,7 @@ class Runner:
     ) -> Call:
         """A call that goes on with an execution, the latest if none is named. Raises TypeError or ValueError."""
         require_id(execution_id)
+        require_responses(responses)
         given = {**_engine_options(options), "responses": responses, "takeover": takeover}
         return Call(self, execution_id, is_streamed=stream, options=given, is_new=False)
 

@@ -65,6 +65,12 @@ def require_id(execution_id: object) -> None:
         raise ValueError("an execution_id is a text that is not empty; leave it out to have one made")
 
 
+def require_responses(responses: object) -> None:
+    """Raise TypeError for what can't be answers."""
+    if responses is not None and not isinstance(responses, Mapping):
+        raise TypeError(f"responses are answers by the id of the request, as {{id: answer}}, not {responses!r}")
+
+
 ABOUT_RUNS: Final = (RunExistsError, AlreadyAnsweredError, UnknownRequestError)
 """Errors of the engine that say what to do with a run."""
 
