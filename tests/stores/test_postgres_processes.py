@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import RunBusyError
 from perdure.stores.postgres import PostgresStore
+from perdure.stores.postgres_database import PostgresDatabase
+from perdure.stores.postgres_target import Target
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:
@@ -183,8 +186,9 @@ async def test_a_frozen_process_is_replaced_after_its_lease_and_can_write_nothin
 
 
 async def test_a_process_that_is_frozen_while_it_writes_holds_nobody_up_for_long(
-    start: Callable[..., Child], store: PostgresStore
+    start: Callable[..., Child], schema: str
 ) -> None:
+    store = PostgresStore(shared_server().dsn, schema=schema, lease_seconds=1.0)
     child = start(lease_seconds=1.0)
     assert child.ask("claim", run="r") == OK
     child.tell("commit on and on", run="r")
@@ -193,6 +197,31 @@ async def test_a_process_that_is_frozen_while_it_writes_holds_nobody_up_for_long
     await store.release(await claim_when_free(store, "r"))
     await store.collect()
     assert list(await store.ids())[: len(told)] == told
+    await store.close()
+
+
+async def test_who_is_frozen_in_the_middle_of_a_pipeline_holds_nobody_up_for_long(
+    schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server has read half of what it was asked, and waits for the rest: for it that is nobody who is idle."""
+    store = PostgresStore(shared_server().dsn, schema=schema, lease_seconds=1.0)
+    run = await RunDriver.start(store, ManualClock(), "r")
+    head = await run.commit({"a": text_part("A")})
+    await store.release(run.claim)
+    target = Target.of(shared_server().dsn, schema, lease_seconds=LONG)
+    frozen = PostgresDatabase(target, pool_size=1, patience_seconds=0.0)
+
+    async def claim_meanwhile() -> None:
+        with frozen.transaction(pipelined=True):
+            frozen.execute("run_for_change", tenant="", run_id="r")
+            await store.claim("r")
+
+    with pytest.raises(psycopg.OperationalError):
+        await claim_meanwhile()
+    assert list(await store.ids()) == [head]
+    assert "held locks and was silent for more than 5 seconds: it was ended" in caplog.text
+    frozen.close()
+    await store.close()
 
 
 async def test_the_runs_of_the_dead_are_due(start: Callable[..., Child], store: PostgresStore) -> None:

@@ -19,6 +19,7 @@ from psycopg_pool import ConnectionPool
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.stores.postgres_schema import migrate
+from perdure.stores.postgres_silence import end_silent_writers
 from perdure.stores.postgres_text import kept_text
 from perdure.stores.statements import named_statements
 
@@ -239,9 +240,12 @@ class PostgresDatabase:
             work = again
 
     def _look(self) -> None:
-        """See whether the server is there again. The pool would tell later, and not why it is not."""
-        with self.errors():
-            self.target.connect().close()
+        """See whether the server is there again, and that no frozen process is in the way.
+
+        The pool would tell later, and not why it is not.
+        """
+        with self.errors(), contextlib.closing(self.target.connect()) as connection:
+            end_silent_writers(connection, self.target)
 
     def errors(self) -> AbstractContextManager[None]:
         """Errors of psycopg as ours, with the database named."""

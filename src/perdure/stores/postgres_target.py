@@ -32,8 +32,8 @@ _OPTIONS = {
 }
 """What holds unless it is said otherwise: a connection that leads nowhere is found to be lost within a minute."""
 
-_LOCK_TIMEOUT = "15s"
-_IDLE_SECONDS_MIN = 5.0
+_LOCK_SECONDS_MAX = 15.0
+_SILENT_SECONDS_MIN = 5.0
 _SCHEMA_SIZE_MAX = 63
 
 _REFUSED = {"sslmode": "none of those that there are"}
@@ -64,6 +64,11 @@ class Target:
             raise ValueError(f"lease_seconds={lease_seconds!r} is no lease; give a number of seconds larger than zero")
         _require_schema(schema)
         return cls(schema, _place(_resolved(given), schema), lease_seconds, {**_OPTIONS, **given})
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long somebody in a transaction may say nothing before the transaction is ended."""
+        return max(_SILENT_SECONDS_MIN, self.lease_seconds)
 
     def key(self, *names: str) -> int:
         """The number of an advisory lock that these names mean in this schema."""
@@ -96,8 +101,8 @@ class Target:
             "set_config('tcp_keepalives_count', '3', FALSE)",
             {
                 "schema": self.schema,
-                "lock": _LOCK_TIMEOUT,
-                "idle": f"{round(max(_IDLE_SECONDS_MIN, self.lease_seconds))}s",
+                "lock": f"{round(min(_LOCK_SECONDS_MAX, self.silent_seconds))}s",
+                "idle": f"{round(self.silent_seconds)}s",
             },
         )
 

@@ -6,9 +6,10 @@ async def test_my_workflow_survives(tmp_path):
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from perdure.storages.shipped import StoreStorage
 
@@ -38,13 +39,24 @@ class CrashPoint:
         index = len(self.calls)
         self.calls.append(name)
         if self.was_hit or (index == self.call and self.moment == "before"):
-            self.was_hit = True
-            raise CrashError(f"before call {index}, {name}")
+            self._die(f"before call {index}, {name}")
         outcome = await work()
         if index == self.call:
-            self.was_hit = True
-            raise CrashError(f"after call {index}, {name}")
+            self._die(f"after call {index}, {name}")
         return outcome
+
+    def _die(self, where: str) -> NoReturn:
+        self.was_hit = True
+        task = asyncio.current_task()
+        if task is not None:
+            # In a dead process nobody asks a task of the background how it has ended, nor complains about that.
+            task.add_done_callback(_look_at)
+        raise CrashError(where)
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 class CrashingStore:
