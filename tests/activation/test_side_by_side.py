@@ -35,6 +35,52 @@ async def test_each_of_two_questions_side_by_side_gets_its_own_answer_though_the
     assert not [event for event in result if event.type == "warning"]
 
 
+async def test_an_answer_never_counts_for_the_question_of_a_task_that_has_overtaken() -> None:
+    first_to_ask = iter(["temp", "database", "database", "database"])
+
+    async def do(_: str, ctx: Context) -> None:
+        first, gate = next(first_to_ask), asyncio.Event()
+
+        async def asked(what: str) -> tuple[str, str]:
+            if what != first:
+                await gate.wait()
+            answer = ctx.ask(f"delete {what}?", str)
+            gate.set()
+            return what, await answer
+
+        await ctx.yield_output(dict(await asyncio.gather(asked("database"), asked("temp"))))
+
+    storage = InMemoryCheckpointStorage()
+    result = await lone(do, storage=storage).run("go", run_id="r")
+    answers = {"delete temp?": "yes", "delete database?": "no"}
+    while asked := result.get_request_info_events():
+        given = {asked[0].request_id: answers[asked[0].data]}
+        result = await lone(do, storage=storage).run(run_id="r", responses=given)
+    assert result.get_outputs() == [{"database": "no", "temp": "yes"}]
+
+
+async def test_a_question_in_a_task_that_is_another_now_is_asked_anew() -> None:
+    names = iter(["temp", "database", "database"])
+
+    async def do(_: str, ctx: Context) -> None:
+        async def asked() -> str:
+            what = next(names)
+            return f"{what}: {await ctx.ask(f'delete {what}?', str)}"
+
+        await ctx.yield_output(await asyncio.gather(asked()))
+
+    storage = InMemoryCheckpointStorage()
+    first = await lone(do, storage=storage).run("go", run_id="r")
+    (temp,) = first.get_request_info_events()
+    second = await lone(do, storage=storage).run(run_id="r", responses={temp.request_id: "yes"})
+    (database,) = second.get_request_info_events()
+    assert database.data == "delete database?"
+    (warning,) = [event.data for event in second if event.type == "warning"]
+    assert "was another question than is asked in its place now: it asks in several tasks" in warning
+    result = await lone(do, storage=storage).run(run_id="r", responses={database.request_id: "no"})
+    assert result.get_outputs() == [["database: no"]]
+
+
 async def test_each_of_two_sleeps_side_by_side_lasts_as_long_as_it_was_to() -> None:
     clock, woken = ManualClock(), list[Any]()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,181 @@ async def test_sleeps_side_by_side_keep_their_times() -> None:
     clock.advance(timedelta(hours=100))
     result = await naps.twin().run(run_id="r", checkpoint_storage=storage, wait_for_timers=False)
     assert result.get_outputs() == [["short", "long"]]
+
+
+async def test_branches_that_begin_others_first_are_not_swapped(storage: Storage) -> None:
+    made: list[str] = []
+    late = asyncio.Event()
+
+    @step
+    async def work(name: str) -> None:
+        if name.startswith("A"):
+            await late.wait()
+
+    @step
+    async def ticket() -> int:
+        late.set()
+        made.append("ticket")
+        return len(made)
+
+    @workflow
+    async def office(_: str, ctx: RunContext) -> list[str]:
+        async def branch(name: str) -> str:
+            async with asyncio.TaskGroup() as group:
+                for number in range(2):
+                    group.create_task(work(f"{name}{number}"))
+            await asyncio.gather(*(asyncio.wait_for(helped(f"{name}{number}"), None) for number in range(2)))
+            return f"{name}: {await ticket()}, {await ctx.request_info(f'publish {name}?', str)}"
+
+        async def helped(name: str) -> None:
+            await work(name)
+
+        return await asyncio.gather(branch("A"), branch("B"))
+
+    first = await office.run("go", run_id="r", checkpoint_storage=storage)
+    (to_a,) = (event.request_id for event in first.get_request_info_events() if event.data == "publish A?")
+    second = await office.twin().run(run_id="r", responses={to_a: "yes, A"}, checkpoint_storage=storage)
+    (to_b,) = (event.request_id for event in second.get_request_info_events())
+    result = await office.twin().run(run_id="r", responses={to_b: "yes, B"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["A: 2, yes, A", "B: 1, yes, B"]]
+    assert len(made) == 2
+
+
+async def test_branches_that_wait_for_something_else_first_are_not_swapped(storage: Storage) -> None:
+    made: list[str] = []
+    last = iter(["A", "B"])
+
+    @step
+    async def ticket() -> int:
+        made.append("ticket")
+        return len(made)
+
+    @workflow
+    async def office(_: str, ctx: RunContext) -> list[str]:
+        waits, gate = next(last), asyncio.Event()
+
+        async def branch(name: str) -> str:
+            if name == waits:
+                await gate.wait()
+            number = await ticket()
+            gate.set()
+            return f"{name}: {number}"
+
+        found = list(await asyncio.gather(branch("A"), branch("B")))
+        return [*found, await ctx.request_info("go on?", str)]
+
+    await office.run("go", run_id="r", checkpoint_storage=storage)
+    result = await office.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["A: 2", "B: 1", "yes"]]
+    assert len(made) == 2
+
+
+async def test_tasks_of_others_beside_the_branches_do_not_count(storage: Storage) -> None:
+    charged: list[int] = []
+    is_first = [True]
+
+    @step
+    async def charge(euros: int) -> str:
+        charged.append(euros)
+        return f"paid {euros}"
+
+    async def connect() -> None:
+        """As a client does it that has no connection yet."""
+
+    @workflow
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        async def pay(euros: int) -> str:
+            return await charge(euros)
+
+        if is_first.pop():
+            await asyncio.create_task(connect())
+        is_first.append(False)
+        paid = list(await asyncio.gather(pay(1), pay(2)))
+        return [*paid, await ctx.request_info("a receipt?", str)]
+
+    await till.run("go", run_id="r", checkpoint_storage=storage)
+    result = await till.twin().run(run_id="r", responses={"auto::0": "no"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["paid 1", "paid 2", "no"]]
+    assert charged == [1, 2]
+
+
+async def test_the_task_factory_of_a_loop_makes_the_tasks_and_is_there_afterwards() -> None:
+    made: list[str] = []
+    loop = asyncio.get_running_loop()
+    inside: list[Any] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any) -> asyncio.Task[Any]:
+        """As they were before a context could be given."""
+        made.append(coro.__name__)
+        return asyncio.Task(coro, loop=loop)
+
+    @step
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def branch(number: int) -> int:
+        return await double(number)
+
+    @workflow
+    async def doubles(_: str) -> list[int]:
+        inside.append(loop.get_task_factory())
+        return await asyncio.gather(branch(1), branch(2))
+
+    loop.set_task_factory(factory)
+    try:
+        result = await doubles.run("go")
+        assert loop.get_task_factory() is factory
+    finally:
+        loop.set_task_factory(None)
+    assert result.get_outputs() == [[2, 4]]
+    assert made.count("branch") == 2
+    assert inside != [factory]
+
+
+async def test_a_task_factory_that_came_meanwhile_stays() -> None:
+    loop = asyncio.get_running_loop()
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=loop)
+
+    @step
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def branch(number: int) -> int:
+        return await double(number)
+
+    @workflow
+    async def doubles(_: str) -> list[int]:
+        loop.set_task_factory(factory)
+        return await asyncio.gather(branch(1), branch(2))
+
+    result = await doubles.run("go")
+    assert loop.get_task_factory() is factory
+    loop.set_task_factory(None)
+    assert result.get_outputs() == [[2, 4]]
+
+
+async def test_tasks_with_a_context_of_their_own_are_numbered_as_they_come(storage: Storage) -> None:
+    charged: list[int] = []
+
+    @step
+    async def charge(euros: int) -> str:
+        charged.append(euros)
+        return f"paid {euros}"
+
+    @workflow
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        async def pay(euros: int) -> str:
+            return await charge(euros)
+
+        tasks = [asyncio.create_task(pay(each), context=copy_context()) for each in (1, 2)]
+        return [*await asyncio.gather(*tasks), await ctx.request_info("a receipt?", str)]
+
+    await till.run("go", run_id="r", checkpoint_storage=storage)
+    result = await till.twin().run(run_id="r", responses={"auto::0": "no"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["paid 1", "paid 2", "no"]]
+    assert charged == [1, 2]
 
 
 async def test_another_python_finds_steps_and_questions_that_have_another_task_there(

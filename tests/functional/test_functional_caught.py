@@ -12,6 +12,8 @@ from perdure import InMemoryCheckpointStorage, Retry, RunContext, step, workflow
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from perdure.storages.base import StoreStorage as Storage
 
 
@@ -165,6 +167,97 @@ async def test_a_failure_that_ends_the_run_is_tried_again(storage: Storage, *, w
     down[0] = False
     assert (await order.twin().run(run_id="r", checkpoint_storage=storage)).get_outputs() == ["paid"]
     assert made == ["pay", "report", "pay"]
+
+
+async def _gathered(work: Coroutine[Any, Any, str]) -> str:
+    (found,) = await asyncio.gather(work, return_exceptions=True)
+    return "stale" if isinstance(found, ConnectionError) else str(found)
+
+
+async def _in_a_group(work: Coroutine[Any, Any, str]) -> str:
+    text = "stale"
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+        text = task.result()
+    except* ConnectionError:
+        pass
+    return text
+
+
+async def _awaited_in_time(work: Coroutine[Any, Any, str]) -> str:
+    try:
+        return await asyncio.wait_for(work, 600)
+    except ConnectionError:
+        return "stale"
+
+
+@pytest.mark.parametrize("caught", [_gathered, _in_a_group, _awaited_in_time])
+async def test_an_error_that_came_through_a_task_is_caught_again(
+    storage: Storage, caught: Callable[[Coroutine[Any, Any, str]], Awaitable[str]]
+) -> None:
+    down, made = [True], list[str]()
+
+    @step
+    async def fetch() -> str:
+        made.append("fetch")
+        if down[0]:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def publish(text: str) -> str:
+        made.append(text)
+        return f"published {text}"
+
+    async def helped() -> str:
+        return await fetch()
+
+    @workflow
+    async def paper(_: str) -> str:
+        published = await publish(await caught(helped()))
+        if down[0]:
+            raise ValueError("the press has stopped")
+        return published
+
+    with pytest.raises(ValueError, match="press"):
+        await paper.run("go", checkpoint_storage=storage)
+    down[0] = False
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == ["published stale"]
+    assert made == ["fetch", "stale"]
+
+
+async def test_an_error_that_nobody_had_looked_at_yet_is_tried_again_when_it_ends_the_run(storage: Storage) -> None:
+    down, made = [True], list[str]()
+
+    @step
+    async def fetch() -> str:
+        made.append("fetch")
+        if down[0]:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def prepare() -> str:
+        made.append("prepare")
+        return "prepared"
+
+    async def helped() -> str:
+        return await fetch()
+
+    @workflow
+    async def paper(_: str) -> str:
+        task = asyncio.create_task(helped())
+        await asyncio.wait([task])
+        return f"{await prepare()} {await task}"
+
+    with pytest.raises(ConnectionError, match="down"):
+        await paper.run("go", checkpoint_storage=storage)
+    down[0] = False
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == ["prepared fresh"]
+    assert made == ["fetch", "prepare", "fetch"]
 
 
 async def test_a_loop_that_tries_one_key_until_it_works_goes_on_trying() -> None:

@@ -93,6 +93,46 @@ async def test_a_call_that_was_added_is_not_done_again_either(storage: Storage) 
     assert made == ["b", "c", "a"]
 
 
+def till_with(helper: Callable[[RunContext], Awaitable[list[str]]]) -> FunctionalWorkflow:
+    """A function that reads the same with every helper."""
+
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        return await helper(ctx)
+
+    return named(till)
+
+
+async def test_an_edit_of_a_helper_is_one_of_the_function(storage: Storage) -> None:
+    async def before(ctx: RunContext) -> list[str]:
+        return [await plain("b"), await ctx.request_info("send a reminder?", str)]
+
+    async def after(ctx: RunContext) -> list[str]:
+        first = [await plain("a"), await plain("b")]
+        return [*first, await ctx.request_info("cancel?", str), await ctx.request_info("send a reminder?", str)]
+
+    await till_with(before).run("go", run_id="r", checkpoint_storage=storage)
+    second = await till_with(after).run(run_id="r", responses={"auto::0": "remind"}, checkpoint_storage=storage)
+    assert "was changed since" in warnings_in(second)
+    (asked,) = second.get_request_info_events()
+    assert asked.data == "cancel?"
+    result = await till_with(after).run(run_id="r", responses={asked.request_id: "no"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["paid a", "paid b", "no", "remind"]]
+    assert made == ["b", "a"]
+
+
+async def test_other_helpers_that_nobody_calls_are_no_edit(storage: Storage) -> None:
+    def till_beside(other: object) -> FunctionalWorkflow:
+        async def till(_: str, ctx: RunContext) -> str:
+            return f"{await ctx.request_info('well?', str)} {other is None}"
+
+        return named(till)
+
+    await till_beside(None).run("go", run_id="r", checkpoint_storage=storage)
+    result = await till_beside(1).run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == ["yes False"]
+    assert warnings_in(result) == ""
+
+
 async def test_a_step_that_was_taken_out_is_told_at_the_end(storage: Storage) -> None:
     await named(two).run("go", run_id="r", checkpoint_storage=storage)
     result = await named(one_less).run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)

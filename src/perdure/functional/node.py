@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
-import textwrap
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from perdure.functional.board import OwnStore
@@ -14,6 +10,7 @@ from perdure.functional.branches import branch_place, trunk
 from perdure.functional.context import RunContext, running
 from perdure.functional.parameters import Parameters, hints_of
 from perdure.functional.steps import StepWrapper
+from perdure.functional.texts import text_digest
 from perdure.graph.context import WorkflowContext
 from perdure.graph.executor import Dispatch, Executor, Route, rewire
 from perdure.graph.handlers import HandlerTypes, split_types
@@ -100,35 +97,17 @@ class FunctionNode(Executor):
 
         work.__annotations__ = self.gives
         name = f"workflow {self.id}"
-        scope = Scope(_digest(self.func))
+        scope = Scope(text_digest(self.func))
         return activation.step(StepCall(name, work, (message,), branch_place(name), scope=scope))
 
     def _compare(self, activation: ActivationRecorder) -> None:
         """Note how the function reads; tell if it read otherwise when it was entered first."""
-        activation.reading = compared(activation.around, activation.home, _digest(self.func))
+        activation.reading = compared(activation.around, activation.home, text_digest(self.func))
         if activation.reading.is_edited:
             activation.warn(
-                f"the function of workflow {self.id!r} was changed since this run entered it: steps that it calls by "
-                "the same names and with the same arguments return what was recorded, others are run"
+                f"the function of workflow {self.id!r}, or one that it calls, was changed since this run entered it: "
+                "steps of the same names and with the same arguments return what was recorded, others are run"
             )
-
-
-_digests: weakref.WeakKeyDictionary[Callable[..., Any], str | None] = weakref.WeakKeyDictionary()
-
-
-def _digest(func: Callable[..., Any]) -> str | None:
-    """A function as it reads, but for comments and layout; None where there is no source."""
-    if func not in _digests:
-        _digests[func] = _read(func)
-    return _digests[func]
-
-
-def _read(func: Callable[..., Any]) -> str | None:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
 
 
 def _steps_named_in(func: Callable[..., Any]) -> Iterator[StepWrapper[Any]]:

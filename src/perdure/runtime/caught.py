@@ -1,8 +1,9 @@
 """Steps that raised, and whose error the function caught: a later entry raises it again, and does not do the work.
 
-A step that raised is not finished. But once the function has gone on past it (another step is begun in the same task,
-or the function is left to wait), what it did next rests on the error. If the error ends the attempt all the same, the
-step is tried again by the next one. An error that another life could not make again is forgotten with the life.
+A step that raised is not finished. But once the function has gone on past it, what it did next rests on the error: it
+has begun another step in the same task, or in one that had begun that task and has it back; or it is left to wait. If
+the error ends the attempt all the same, the step is tried again by the next one. An error that another life could not
+make again is forgotten with the life.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.checkpoint.steps import RaisedRecord
 from perdure.checkpoint.values import Kept
 from perdure.errors import StepTimeoutError
+from perdure.runtime.branches import is_begun_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +41,15 @@ class _Raised:
     like: StepRecord | None
     """What a record of the step is like, but for the error."""
     task: asyncio.Task[Any] | None = None
+    path: str = ""
+    """The branch of the function that the task is."""
     is_kept: bool = False
+
+    def is_behind(self, task: asyncio.Task[Any] | None, path: str) -> bool:
+        """Whether a task has gone on past it."""
+        if self.task is None or self.task is task:
+            return self.task is task
+        return self.task.done() and is_begun_by(self.path, path)
 
 
 class Caught:
@@ -54,11 +64,11 @@ class Caught:
         """A step has raised. Nothing is recorded yet: it may be what ends the attempt."""
         self._raised.setdefault(place, []).append(_Raised(error, like))
 
-    def heard(self, error: Exception) -> None:
+    def heard(self, error: Exception, path: str) -> None:
         """The error comes to the task that called the step."""
         for raised in self._all():
             if raised.error is error and raised.task is None:
-                raised.task = asyncio.current_task()
+                raised.task, raised.path = asyncio.current_task(), path
 
     def _all(self) -> Iterator[_Raised]:
         return chain.from_iterable(self._raised.values())
@@ -86,13 +96,17 @@ class Caught:
     def _memo(self) -> dict[str, list[Exception]]:
         return cast("dict[str, list[Exception]]", self._around.memo(self._home).setdefault(_MEMO, {}))
 
-    async def keep(self, *, but: str) -> None:
-        """Record what was raised in this task, since it begins a step; `but` for the one that it begins."""
+    async def keep(self, path: str, *, but: str) -> None:
+        """Record what was raised in this task or came back to it, since it begins a step; `but` for the one it begins.
+
+        What is behind a task that has not looked yet at one that it has begun is recorded as well. If that ends the
+        attempt it is forgotten again.
+        """
         if not self._raised:
             return
         task = asyncio.current_task()
         for place, several in list(self._raised.items()):
-            if place != but and any(each.task is task and not each.is_kept for each in several):
+            if place != but and any(each.is_behind(task, path) and not each.is_kept for each in several):
                 record = self._record(several)
                 if record is not None:
                     await self._around.put(place, record.encoded())

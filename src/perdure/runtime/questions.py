@@ -57,6 +57,11 @@ class Spot:
     key: str
     is_counted: bool
 
+    @property
+    def is_beside_others(self) -> bool:
+        """Whether it is asked in one of several tasks, which may come to their questions in another order."""
+        return self.key.startswith(f"{self.scope} ")
+
 
 class Asker(Protocol):
     """The activation that asks, as far as questions need it."""
@@ -144,7 +149,7 @@ class Questions:
         found = self._record(spot.key)
         if found is not None and self._is_same(found, now):
             return found
-        moved = self._moved(now, spot)
+        moved = self._moved(now, spot, is_displaced=found is not None and spot.is_beside_others)
         if moved is not None:
             return moved
         if found is None:
@@ -186,10 +191,11 @@ class Questions:
         # The record of what was approved stays; that the question is worded otherwise now is what an id is given for.
         return replace(found, digest=now.digest)
 
-    def _moved(self, now: AskedRecord, spot: Spot) -> AskedRecord | None:
-        """The same question, if a function that was changed asks it in another place now."""
+    def _moved(self, now: AskedRecord, spot: Spot, *, is_displaced: bool) -> AskedRecord | None:
+        """The same question, if a function that was changed asks it in another place now, or tasks overtake."""
         reading = self._owner.reading_here
-        if reading is None or not reading.may_have_moved or now.digest is None:
+        may_have_moved = is_displaced or (reading is not None and reading.may_have_moved)
+        if not may_have_moved or now.digest is None:
             return None
         for key, found in self._records().items():
             is_free = key.startswith(spot.scope) and found.request_id not in self._asked
@@ -198,21 +204,29 @@ class Questions:
         return None
 
     def _instead_of(self, found: AskedRecord, now: AskedRecord, spot: Spot) -> AskedRecord:
-        """Another question in the place of one that was asked. Only the function that asked it may have its answer."""
-        if not _differ(found.wants, now.wants) and not _differ(found.reads, now.reads):
+        """Another question in the place of one that was asked. Only who is sure to have asked it has its answer."""
+        is_own = not (_differ(found.wants, now.wants) or _differ(found.reads, now.reads))
+        if is_own and not spot.is_beside_others:
             self._owner.warn(
                 f"request {found.request_id!r} was opened with another question than is asked here now, and its answer "
                 "is used; record what the question is made of with a step, or give a request_id"
             )
             return found
         self._replaced.add(found.request_id)
-        anew = replace(spot, key=f"{spot.key}~{(now.digest or now.wants or '')[:16]}")
+        beside = f"{spot.key}~"
+        self._replaced |= {each.request_id for key, each in self._records().items() if key.startswith(beside)}
+        anew = replace(spot, key=f"{beside}{(now.digest or now.wants or '')[:16]}")
         asked = self._record(anew.key)
         if asked is None:
             asked = self._begun(now, anew)
+            why = (
+                "it asks in several tasks. Record what the question is made of with a step, or give a request_id"
+                if is_own
+                else "the function was changed since"
+            )
             self._owner.warn(
-                f"request {found.request_id!r} was another question than is asked in its place now: the function was "
-                f"changed since. It is asked anew as {asked.request_id!r}, and the answer to the other one is not used"
+                f"request {found.request_id!r} was another question than is asked in its place now: {why}. It is asked "
+                f"anew as {asked.request_id!r}, and the answer to the other one is not used"
             )
         return asked
 

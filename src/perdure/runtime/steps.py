@@ -14,7 +14,7 @@ from perdure.checkpoint.values import Held, Kept
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.graph.numbering import Numbering
 from perdure.moments import now
-from perdure.runtime.branches import branch_path
+from perdure.runtime.branches import task_path
 from perdure.runtime.caught import Caught
 from perdure.runtime.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
 from perdure.runtime.journal import STEP
@@ -128,7 +128,7 @@ class Steps:
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
         """A step, to be awaited. Which one it is does not depend on the order in which steps are awaited."""
-        branch_path(self._owner)  # It numbers the task, so that what is asked in it later is known by that.
+        task_path(self._owner)  # It numbers the task, so that what is asked in it later is known by that.
         outer = self.enclosing
         home, calls = (self._owner.home, self._calls) if outer is None else (outer.place, outer.calls)
         name = quote(call.name, safe="")
@@ -198,7 +198,7 @@ class Steps:
     async def _alone(self, step: _Step) -> Any:
         """Let nobody else do this step at the same time: who comes second gets what the first one did."""
         self._require_may_begin()
-        await self._caught.keep(but=step.place)
+        await self._caught.keep(task_path(self._owner), but=step.place)
         while (other := self._flights.get(step.place)) is not None and not other.has_landed:
             await other.wait()
             self._require_may_begin()
@@ -206,7 +206,7 @@ class Steps:
         try:
             return await step.flight.take_off(self._done(step))
         except Exception as error:
-            self._caught.heard(error)
+            self._caught.heard(error, task_path(self._owner))
             raise
         finally:
             if self._flights[step.place] is step.flight:
