@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -12,6 +14,10 @@ from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteChec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+# Tests start programs by the hundred: what these import is compiled once, whatever the environment says about it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 Storage: TypeAlias = InMemoryCheckpointStorage | FileCheckpointStorage | SqliteCheckpointStorage
 

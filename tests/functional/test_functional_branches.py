@@ -171,7 +171,7 @@ async def test_branches_that_begin_others_first_are_not_swapped(storage: Storage
         async def helped(name: str) -> None:
             await work(name)
 
-        return await asyncio.gather(branch("A"), branch("B"))
+        return list(await asyncio.gather(branch("A"), branch("B")))
 
     first = await office.run("go", run_id="r", checkpoint_storage=storage)
     (to_a,) = (event.request_id for event in first.get_request_info_events() if event.data == "publish A?")
@@ -260,7 +260,7 @@ async def test_the_task_factory_of_a_loop_makes_the_tasks_and_is_there_afterward
     @workflow
     async def doubles(_: str) -> list[int]:
         inside.append(loop.get_task_factory())
-        return await asyncio.gather(branch(1), branch(2))
+        return list(await asyncio.gather(branch(1), branch(2)))
 
     loop.set_task_factory(factory)
     try:
@@ -289,7 +289,7 @@ async def test_a_task_factory_that_came_meanwhile_stays() -> None:
     @workflow
     async def doubles(_: str) -> list[int]:
         loop.set_task_factory(factory)
-        return await asyncio.gather(branch(1), branch(2))
+        return list(await asyncio.gather(branch(1), branch(2)))
 
     result = await doubles.run("go")
     assert loop.get_task_factory() is factory
