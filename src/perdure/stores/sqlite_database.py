@@ -158,9 +158,10 @@ class SqliteDatabase:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement whose values are numbered, and what puts named ones into that order.
+    """A statement whose values have no names, and what puts named ones into their order.
 
-    sqlite3 asks for the name of each value each time, which takes as long as the statements of a commit do.
+    sqlite3 asks for the name of each value each time, which takes as long as the statements of a commit do. Some
+    versions of Python 3.12 take a number, as in ?1, for a name.
     """
 
     text: str
@@ -169,14 +170,13 @@ class _Statement:
 
 @functools.cache
 def _statements() -> Mapping[str, _Statement]:
-    return {name: _numbered(text) for name, text in named_statements("sqlite").items()}
+    return {name: _in_order(text) for name, text in named_statements("sqlite").items()}
 
 
-def _numbered(text: str) -> _Statement:
+def _in_order(text: str) -> _Statement:
     bare = _COMMENT.sub("", text)
-    names = list(dict.fromkeys(_NAME.findall(bare)))
-    numbered = _NAME.sub(lambda found: f"?{names.index(found[1]) + 1}", bare)
-    return _Statement(numbered, lambda values: tuple([values[name] for name in names]))
+    names: list[str] = _NAME.findall(bare)
+    return _Statement(_NAME.sub("?", bare), lambda values: tuple([values[name] for name in names]))
 
 
 @contextlib.contextmanager
