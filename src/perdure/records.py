@@ -207,6 +207,8 @@ class Claim:
     """Which attempt this is to get on from where the run stands; a life that makes progress begins anew at 1."""
     halt: Halt | None = None
     """The halt that it has ended."""
+    record: RunRecord | None = field(default=None, repr=False, compare=False)
+    """The run as it was claimed, so that nobody has to ask for it again; None if the store does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

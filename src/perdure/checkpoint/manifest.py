@@ -32,6 +32,9 @@ PIECE_LENGTH_MAX = 1024
 PIECES_LENGTH_MAX = 16 * 1024
 """Of all that stands in one checkpoint itself."""
 
+_TRACE = b'"trace"'
+"""In a header: most have none, and need not be read for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -222,7 +225,7 @@ def naming(manifest: Manifest) -> Generator[None]:
 
 def trace_of(manifest: Manifest) -> str | None:
     """The span under which a checkpoint was written, if one was."""
-    return header_of(manifest).get("trace")
+    return header_of(manifest).get("trace") if _TRACE in manifest.header else None
 
 
 def origin_of(manifest: Manifest) -> NewRun:

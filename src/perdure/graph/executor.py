@@ -271,7 +271,9 @@ def discover(cls: type[Executor]) -> Dispatch:
 
 
 def _method_names(cls: type) -> list[str]:
-    return list(dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base)))
+    # What every executor has handles nothing, and is most of what there is to look at.
+    bases = [base for base in reversed(cls.__mro__) if base not in {object, Executor}]
+    return list(dict.fromkeys(name for base in bases for name in vars(base)))
 
 
 def handler_of(executor: Executor, value: object) -> Callable[..., Awaitable[Any]] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint.compat import compare
 from perdure.checkpoint.heading import Author
-from perdure.checkpoint.manifest import Reader, Writer, Written, header_of, naming
+from perdure.checkpoint.manifest import Reader, Writer, Written, header_of, naming, origin_of
 from perdure.checkpoint.migrate import migrate
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
 from perdure.errors import IncompatibleGraphError, RunNotFoundError
@@ -117,8 +117,6 @@ async def by_run_id(
     claim: Claim | None = None,
 ) -> Tenure:
     """A run at its head, claimed, unless the caller has done that. Raises RunNotFoundError."""
-    if await binding.store.run(run_id) is None:
-        raise RunNotFoundError(run_id)
     await arrive(run_id)
     taken = claim or await binding.store.claim(run_id, takeover=takeover, token=token)
     return await _held(blueprint, binding, taken)
@@ -133,7 +131,7 @@ async def by_checkpoint(
     if record is not None and record.head == checkpoint_id:
         await arrive(manifest.run_id)
         claim = await binding.store.claim(manifest.run_id, takeover=takeover)
-        tenure = await _held(blueprint, binding, claim)
+        tenure = await _held(blueprint, binding, claim, read=manifest)
         if tenure.head_id == checkpoint_id:
             return tenure
         # Somebody advanced the run before we had it: the checkpoint is an older one by now.
@@ -195,18 +193,30 @@ async def found(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> t
     return migrated.snapshot, reader.written(None)
 
 
-async def _held(blueprint: Blueprint, binding: Binding, claim: Claim) -> Tenure:
+async def _held(blueprint: Blueprint, binding: Binding, claim: Claim, *, read: Manifest | None = None) -> Tenure:
+    """What a claim is of. A checkpoint that was read before the claim need not be read again if it is the head."""
     try:
-        record = await binding.store.run(claim.run_id)
-        assert record is not None, "a claimed run exists"
-        assert record.head is not None, "a run that is known has a head"
-        manifest = await binding.store.manifest(record.head)
+        record, head = await _at(binding, claim)
+        manifest = read if read is not None and _is_head(read, record) else await binding.store.manifest(head)
         snapshot, written = await found(blueprint, binding, manifest)
     except BaseException:
         await binding.store.release(claim, halt=claim.halt)
         raise
     begun_as, position = origin(record), record.position
     return Tenure(begun_as, snapshot, binding.values, binding, claim, manifest, position=position, written=written)
+
+
+async def _at(binding: Binding, claim: Claim) -> tuple[RunRecord, str]:
+    """The run that a claim is of, and its head. Raises RunNotFoundError."""
+    record = claim.record or await binding.store.run(claim.run_id)
+    if record is None or record.head is None:
+        raise RunNotFoundError(claim.run_id)
+    return record, record.head
+
+
+def _is_head(read: Manifest, record: RunRecord) -> bool:
+    """Whether this very checkpoint is the head: one of that id may be of another life, begun since it was read."""
+    return read.checkpoint_id == record.head and origin_of(read).nonce == record.nonce
 
 
 def origin(record: RunRecord) -> NewRun:

@@ -65,6 +65,7 @@ class Session:
         self._message = call.message
         self._intake: Intake | None = None
         self._span: Span = NO_SPAN
+        self._place = "memory"
         self._is_driven = False
         self.tenure: Tenure | None = None
 
@@ -79,7 +80,9 @@ class Session:
         if call.storage is None:
             self.tenure = await self._in_memory()
         else:
-            self.tenure = await self._stored(self._blueprint.bound(call.storage))
+            binding = self._blueprint.bound(call.storage)
+            self._place = binding.store.place
+            self.tenure = await self._stored(binding)
         self._require_wanted(self.tenure)
         before = self.tenure.snapshot
         if self._is_turn and (before.is_asleep or not before.is_idle):
@@ -172,6 +175,8 @@ class Session:
             self._require_no_other(record)
             is_same = record.input_digest is not None and record.input_digest == self._digest(binding)
             self._attach(same_input=self._call.only_begins or is_same)
+        elif record is None:
+            raise RunNotFoundError(run_id)
         call = self._call
         return await opening.by_run_id(
             self._blueprint,
@@ -227,9 +232,8 @@ class Session:
         return own
 
     async def _arrive(self, run_id: str) -> None:
-        binding = None if self._call.storage is None else self._blueprint.bound(self._call.storage)
-        place = "memory" if binding is None else binding.store.place
-        await PRESENCE.enter(self._occupant, executors=self._blueprint.executors(), place=place, run_id=run_id)
+        executors = self._blueprint.executors()
+        await PRESENCE.enter(self._occupant, executors=executors, place=self._place, run_id=run_id)
 
     def _digest(self, binding: Binding) -> str | None:
         """What tells one first message from another; None for one that can't be stored."""

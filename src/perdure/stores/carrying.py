@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from perdure.errors import CheckpointDamagedError
+from perdure.stores.jobs import end_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +24,11 @@ B = TypeVar("B")
 async def carried_out(job: Future[T]) -> T:
     """The result of a job. Whoever is cancelled while waiting for it does not take the job along."""
     if not job.done():
-        # One that can't be cancelled: it stands between the caller and the job.
-        ended: Future[None] = Future()
-        ended.set_running_or_notify_cancel()
-        job.add_done_callback(lambda _: ended.set_result(None))
-        await asyncio.wrap_future(ended)
+        loop = asyncio.get_running_loop()
+        # It stands between the caller and the job, and is all that is cancelled.
+        ended: asyncio.Future[None] = loop.create_future()
+        job.add_done_callback(lambda _: end_all(loop, [ended]))
+        await ended
     return job.result()
 
 

@@ -147,7 +147,7 @@ class FileBackend:
             else:
                 # A claim need not outlast the machine, since its owner does not.
                 log.append(replace(line, change="claim", state=claimed, subject=None), sync=False)
-        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt)
+        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt, claimed.record)
 
     def _require_unused(self, run_id: str) -> None:
         """Refuse an id without a log that has a checkpoint all the same."""

@@ -64,7 +64,7 @@ class MemoryRuns:
         self._last_token = max(self._last_token, token)
         claimed = rules.claimed(state, owner=owner, token=token)
         self.put(claimed)
-        return Claim(claimed.record.run_id, token, owner, claimed.record.attempts, state.record.halt)
+        return Claim(claimed.record.run_id, token, owner, claimed.record.attempts, state.record.halt, claimed.record)
 
     def fresh_token(self) -> int:
         """A token larger than any that was ever given."""

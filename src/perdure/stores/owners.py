@@ -168,13 +168,15 @@ class Owners:
 
     def _sweep(self, me: Owner) -> None:
         """Remove what dead processes left behind. Those of other machines are for them to sweep."""
-        for path in self._directory.glob("*.lock"):
+        for name in os.listdir(self._directory):  # noqa: PTH208 - names are all that is wanted
+            path = self._directory / name
             with contextlib.suppress(FileNotFoundError):
-                _, content = _looked_at(path)
-                if not content or _is_near(host=content.get("host"), boot=content.get("boot"), me=me):
-                    _is_free(path)
-        for path in self._directory.glob("*.now"):
-            path.unlink(missing_ok=True)
+                if name.endswith(".now"):
+                    path.unlink()
+                elif name.endswith(".lock"):
+                    _, content = _looked_at(path)
+                    if not content or _is_near(host=content.get("host"), boot=content.get("boot"), me=me):
+                        _is_free(path)
 
 
 def _is_name(owner: Owner) -> bool:

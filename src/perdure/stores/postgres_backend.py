@@ -76,7 +76,7 @@ class PostgresBackend(SqlBackend):
         token = self._tried.token
         if token is None or state is None or state.token != token or state.record.owner != me:
             return None
-        return Claim(run_id, token, me, state.record.attempts, self._tried.halt)
+        return Claim(run_id, token, me, state.record.attempts, self._tried.halt, state.record)
 
     def _when_settled(self, run_id: str) -> RunState | None:
         """The run when nobody is about to change it, nor are we ourselves in a session that was lost."""

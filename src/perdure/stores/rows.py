@@ -94,8 +94,8 @@ def _halt(row: Row) -> Halt | None:
 def _of_halt(run_id: str, halt: Halt) -> str:
     """A halt with a digest of it. What that covers never changes, nor does the form of the text."""
     fields = {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": halt.data.hex()}
-    covered = json.dumps([run_id, *fields.values()], separators=(",", ":"))
-    return json.dumps({**fields, "digest": digest(covered.encode("ascii"))}, separators=(",", ":"))
+    covered = _compact([run_id, *fields.values()])
+    return _compact({**fields, "digest": digest(covered.encode("ascii"))})
 
 
 def _checksum(run: RunRecord) -> str:
@@ -120,7 +120,6 @@ def _checksum(run: RunRecord) -> str:
 def of_run_state(state: RunState) -> dict[str, object]:
     """The columns of a run."""
     record = state.record
-    owner = record.owner
     return {
         "run_id": record.run_id,
         "workflow_name": record.workflow_name,
@@ -136,6 +135,15 @@ def of_run_state(state: RunState) -> dict[str, object]:
         "events": record.events,
         "checksum": _checksum(record),
         "moment": state.moment,
+        **of_holder(state),
+    }
+
+
+def of_holder(state: RunState) -> dict[str, object]:
+    """The columns that change when a run is claimed or given free."""
+    record = state.record
+    owner = record.owner
+    return {
         "token": state.token,
         "owner_id": owner.id if owner else None,
         "owner_host": owner.host if owner else None,

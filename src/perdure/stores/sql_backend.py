@@ -90,9 +90,9 @@ class SqlBackend:
                 self._tables.drop_run(run_id)
             owner = self._owners.enter()
             claimed = rules.claimed(state, owner=owner, token=self._next_token(state, token))
-            self._runs.put(claimed)
+            (self._runs.put if state.is_new else self._runs.hand_over)(claimed)
         self._known.note({run_id: claimed})
-        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt)
+        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt, claimed.record)
 
     def _next_token(self, state: rules.RunState, given: int | None) -> int:
         if given is None:
@@ -107,7 +107,7 @@ class SqlBackend:
             if state is None or not rules.is_held(state, claim):
                 return
             if state.is_known:
-                self._runs.put(rules.released(state, halt=halt))
+                self._runs.hand_over(rules.released(state, halt=halt))
             else:
                 self._tables.drop_run(claim.run_id)
 
@@ -256,7 +256,7 @@ class SqlBackend:
             )
             if state is not None:
                 self._known.forget(run_id)
-                self._runs.put(rules.released(state, halt=halt))
+                self._runs.hand_over(rules.released(state, halt=halt))
         return state is not None
 
     def restore(self, archive: Archive) -> None:

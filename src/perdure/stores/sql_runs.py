@@ -42,6 +42,10 @@ class RunTable:
         """Keep a run as it is now."""
         self._database.execute("put_run", **rows.of_run_state(state))
 
+    def hand_over(self, state: RunState) -> None:
+        """Keep who has a run that there is, and whether it is halted. Nothing else of it has changed."""
+        self._database.execute("hand_run_over", run_id=state.record.run_id, **rows.of_holder(state))
+
     def commit(self, changes: Sequence[tuple[RunState, RunState]]) -> Sequence[Row | None]:
         """Keep runs as commits leave them, if they are as they were before and have no such checkpoint yet.
 

@@ -58,7 +58,7 @@ class SqliteStore(BackedStore[SqlBackend]):
         worker = Worker(f"perdure {self.path.name}", open_backend)
         # With a connection of its own it reads while others are written to.
         collector = Worker(f"perdure {self.path.name} collector", open_backend)
-        super().__init__(f"sqlite:{self.path.resolve()}", worker, collector=collector, pause=pause)
+        super().__init__(f"sqlite:{os.path.realpath(self.path)}", worker, collector=collector, pause=pause)
 
 
 def sqlite_backend(

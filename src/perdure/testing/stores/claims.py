@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import RunNotFoundError
+from perdure.records import Halt
 from perdure.testing.stores.driver import RunDriver, new_run
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
@@ -44,6 +45,19 @@ class ClaimConformance(StoreSuite):
         assert (await run.record()).owner == run.claim.owner
         await run.release()
         assert (await run.record()).owner is None
+
+    @in_a_loop
+    async def test_a_claim_tells_the_run_as_it_was_claimed_if_it_tells_it(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        for halt in (None, Halt("failed", "2026-01-01T00:00:00+00:00", "it could not be helped")):
+            claim = await store.claim("r")
+            assert claim.record in {None, await store.run("r")}
+            await store.release(claim, halt=halt)
+        claim = await store.claim("r")
+        assert claim.record in {None, await store.run("r")}
 
     @in_a_loop
     async def test_a_run_that_committed_nothing_never_began(self, store: Store) -> None:

@@ -47,6 +47,13 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
     halt = excluded.halt;
 
+-- name: hand_run_over
+-- A run that there is, with another owner or none. No index has to be changed for what is not set.
+UPDATE runs SET
+    token = %(token)s, owner_id = %(owner_id)s, owner_host = %(owner_host)s, owner_boot = %(owner_boot)s,
+    owner_pid = %(owner_pid)s, attempts = %(attempts)s, halt = %(halt)s
+WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
+
 -- name: commit_run
 -- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id. How many records and
 -- commands the run has.

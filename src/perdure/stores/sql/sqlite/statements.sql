@@ -44,6 +44,13 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     owner_boot = excluded.owner_boot, owner_pid = excluded.owner_pid, attempts = excluded.attempts,
     halt = excluded.halt;
 
+-- name: hand_run_over
+-- A run that there is, with another owner or none. No index has to be changed for what is not set.
+UPDATE runs SET
+    token = :token, owner_id = :owner_id, owner_host = :owner_host, owner_boot = :owner_boot, owner_pid = :owner_pid,
+    attempts = :attempts, halt = :halt
+WHERE tenant = :tenant AND run_id = :run_id;
+
 -- name: commit_run
 -- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id: `of_run` and `at` are the
 -- run and the position that it may be named after. How many records and commands the run has.
