@@ -13,6 +13,7 @@ from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
 
     from perdure.storages.base import StoreStorage as Storage
 
@@ -226,6 +227,189 @@ async def test_an_error_that_came_through_a_task_is_caught_again(
     result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
     assert result.get_outputs() == ["published stale"]
     assert made == ["fetch", "stale"]
+
+
+async def test_an_error_that_another_task_has_caught_is_caught_again(storage: Storage) -> None:
+    down, made = [True], list[str]()
+
+    @step
+    async def fetch() -> str:
+        made.append("fetch")
+        if down[0]:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def publish(text: str) -> str:
+        made.append(text)
+        return f"published {text}"
+
+    @workflow
+    async def paper(_: str) -> list[str]:
+        async def helped() -> str:
+            return await fetch()
+
+        shared = asyncio.create_task(helped())
+
+        async def branch(name: str) -> str:
+            try:
+                text = await shared
+            except ConnectionError:
+                text = "stale"
+            return await publish(f"{text} {name}")
+
+        published = list(await asyncio.gather(branch("a"), branch("b")))
+        if down[0]:
+            raise ValueError("the press has stopped")
+        return published
+
+    with pytest.raises(ValueError, match="press"):
+        await paper.run("go", checkpoint_storage=storage)
+    down[0] = False
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == [["published stale a", "published stale b"]]
+    assert made == ["fetch", "stale a", "stale b"]
+
+
+async def test_an_error_that_names_a_file_is_caught_again(storage: Storage, tmp_path: Path) -> None:
+    missing, made = tmp_path / "missing", list[str]()
+
+    @step
+    def read() -> str:
+        made.append("read")
+        return missing.read_text("utf-8")
+
+    @step
+    async def publish(text: str) -> str:
+        made.append(text)
+        return f"published {text}"
+
+    @workflow
+    async def paper(_: str) -> str:
+        try:
+            text = await read()
+        except FileNotFoundError as error:
+            text = f"nothing of {error.filename}"
+        published = await publish(text)
+        if not missing.exists():
+            raise ValueError("the press has stopped")
+        return published
+
+    with pytest.raises(ValueError, match="press"):
+        await paper.run("go", checkpoint_storage=storage)
+    missing.write_text("something", "utf-8")
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == [f"published nothing of {missing}"]
+    assert made == ["read", f"nothing of {missing}"]
+
+
+async def test_an_error_that_was_gone_past_is_not_what_ended_the_run(storage: Storage) -> None:
+    """What is raised while it is handled has it as its context, and comes of something else."""
+    down, made = [True], list[str]()
+
+    @step
+    async def fetch() -> str:
+        made.append("fetch")
+        if down[0]:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def look_up() -> str:
+        made.append("look up")
+        return "stale"
+
+    @step
+    async def publish(text: str) -> str:
+        made.append(text)
+        if down[0]:
+            raise ValueError("the press has stopped")
+        return f"published {text}"
+
+    @workflow
+    async def paper(_: str) -> str:
+        try:
+            text = await fetch()
+        except ConnectionError:
+            return await publish(await look_up())
+        return await publish(text)
+
+    with pytest.raises(ValueError, match="press"):
+        await paper.run("go", checkpoint_storage=storage)
+    down[0] = False
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == ["published stale"]
+    assert made == ["fetch", "look up", "stale", "stale"]
+
+
+async def test_an_error_that_is_told_in_other_words_is_tried_again(storage: Storage) -> None:
+    down, made = [True], list[str]()
+
+    @step
+    async def fetch() -> str:
+        made.append("fetch")
+        if down[0]:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def prepare() -> None:
+        made.append("prepare")
+
+    @workflow
+    async def paper(_: str) -> str:
+        async def fetched() -> str:
+            try:
+                return await fetch()
+            except ConnectionError:
+                await asyncio.sleep(0)
+                raise ValueError("no news today")  # noqa: B904 - as people do it
+
+        async def prepared() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await prepare()
+
+        return (await asyncio.gather(fetched(), prepared()))[0]
+
+    with pytest.raises(ValueError, match="no news"):
+        await paper.run("go", checkpoint_storage=storage)
+    down[0] = False
+    result = await paper.twin().run(checkpoint_id=await newest(storage, "paper"), checkpoint_storage=storage)
+    assert result.get_outputs() == ["fresh"]
+    assert made.count("fetch") == 2
+
+
+async def test_a_call_that_raised_before_another_of_its_key_gave_a_result_raises_again(storage: Storage) -> None:
+    tried: list[str] = []
+
+    @step(key=lambda: "the one")
+    async def fetch() -> str:
+        tried.append("fetch")
+        if len(tried) == 1:
+            raise ConnectionError("down")
+        return "fresh"
+
+    @step
+    async def note(text: str) -> str:
+        tried.append(text)
+        return text
+
+    @workflow
+    async def paper(_: str, ctx: RunContext) -> list[str]:
+        found: list[str] = []
+        while not found:
+            try:
+                found.append(await fetch())
+            except ConnectionError:
+                await note("once more")
+        return [*found, await ctx.request_info("go on?", str)]
+
+    await paper.run("go", run_id="r", checkpoint_storage=storage)
+    result = await paper.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["fresh", "yes"]]
+    assert tried == ["fetch", "once more", "fetch"]
+    assert not [event for event in result if event.type == "warning"]
 
 
 async def test_an_error_that_nobody_had_looked_at_yet_is_tried_again_when_it_ends_the_run(storage: Storage) -> None:

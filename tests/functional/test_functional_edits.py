@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +122,88 @@ async def test_an_edit_of_a_helper_is_one_of_the_function(storage: Storage) -> N
     assert made == ["b", "a"]
 
 
+class Till:
+    """Helpers that are methods."""
+
+    async def before(self) -> list[str]:
+        """How it was."""
+        return [await plain("b")]
+
+    async def after(self) -> list[str]:
+        """A call was added before the other."""
+        return [await plain("a"), await plain("b")]
+
+
+def in_a_dict(helper: Callable[[], Awaitable[list[str]]]) -> FunctionalWorkflow:
+    """A function that looks its helper up."""
+    helpers = {"pay": helper}
+
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        return [*await helpers["pay"](), await ctx.request_info("well?", str)]
+
+    return named(till)
+
+
+def in_a_list(helper: Callable[[], Awaitable[list[str]]]) -> FunctionalWorkflow:
+    """A function that calls all helpers that there are."""
+    helpers = [functools.partial(helper)]
+
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        return [*[each for pay in helpers for each in await pay()], await ctx.request_info("well?", str)]
+
+    return named(till)
+
+
+def by_name(helper: Callable[[], Awaitable[list[str]]]) -> FunctionalWorkflow:
+    """A function that simply calls it."""
+
+    async def till(_: str, ctx: RunContext) -> list[str]:
+        return [*await helper(), await ctx.request_info("well?", str)]
+
+    return named(till)
+
+
+@pytest.mark.parametrize("till_with", [in_a_dict, in_a_list, by_name])
+async def test_an_edit_is_seen_wherever_a_helper_is_in_plain_sight(
+    storage: Storage, till_with: Callable[[Callable[[], Awaitable[list[str]]]], FunctionalWorkflow]
+) -> None:
+    await till_with(Till().before).run("go", run_id="r", checkpoint_storage=storage)
+    result = await till_with(Till().after).run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["paid a", "paid b", "yes"]]
+    assert made == ["b", "a"]
+    assert "was changed since" in warnings_in(result)
+
+
+async def test_a_step_with_a_key_is_not_taken_for_one_of_the_same_name_without(storage: Storage) -> None:
+    fetched: list[str] = []
+
+    def fetch_of(kind: str, **options: Any) -> Callable[[int], Awaitable[str]]:
+        @step(name="fetch", **options)
+        async def fetch(number: int) -> str:
+            fetched.append(kind)
+            if kind == "user" and fetched.count("user") == 1:
+                raise OSError("down")
+            return f"{kind} {number}"
+
+        return fetch
+
+    user, bill = fetch_of("user"), fetch_of("bill", key=str)
+
+    @workflow
+    async def office(_: str) -> list[str]:
+        found = await asyncio.gather(bill(7), user(7), return_exceptions=True)
+        for each in found:
+            if isinstance(each, OSError):
+                raise each
+        return [str(each) for each in found]
+
+    with pytest.raises(OSError, match="down"):
+        await office.run("go", run_id="r", checkpoint_storage=storage)
+    result = await office.twin().run(run_id="r", checkpoint_storage=storage)
+    assert result.get_outputs() == [["bill 7", "user 7"]]
+    assert fetched == ["bill", "user", "user"]
+
+
 async def test_other_helpers_that_nobody_calls_are_no_edit(storage: Storage) -> None:
     def till_beside(other: object) -> FunctionalWorkflow:
         async def till(_: str, ctx: RunContext) -> str:
@@ -140,14 +224,14 @@ async def test_a_step_that_was_taken_out_is_told_at_the_end(storage: Storage) ->
 
 
 async def test_a_step_that_has_got_a_key_is_found_though_the_function_reads_as_before(storage: Storage) -> None:
-    kind = [plain]
+    def paying_with(kind: Callable[[str], Awaitable[str]]) -> FunctionalWorkflow:
+        async def paying(_: str, ctx: RunContext) -> list[str]:
+            return [await kind("b"), await kind("c"), await ctx.request_info("well?", str)]
 
-    async def paying(_: str, ctx: RunContext) -> list[str]:
-        return [await kind[0]("b"), await kind[0]("c"), await ctx.request_info("well?", str)]
+        return named(paying)
 
-    await named(paying).run("go", run_id="r", checkpoint_storage=storage)
-    kind[0] = keyed
-    result = await named(paying).run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    await paying_with(plain).run("go", run_id="r", checkpoint_storage=storage)
+    result = await paying_with(keyed).run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
     assert result.get_outputs() == [["paid b", "paid c", "yes"]]
     assert made == ["b", "c"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.messages import Message
 from perdure.agents.streaming import Told, retold
-from perdure.graph.current import current_activation
+from perdure.graph.current import activation_at_work
 from perdure.graph.numbering import Numbering
 from perdure.graph.port import StepCall
 from perdure.records import digest
@@ -41,7 +41,7 @@ class Turn:
     name: str
     told: InitVar[Iterable[object]] = ()
     traits: InitVar[Iterable[object]] = ()
-    activation: ActivationPort | None = field(default_factory=current_activation)
+    activation: ActivationPort | None = field(default_factory=activation_at_work)
     key: str = field(default="", init=False)
     number: int = field(default=0, init=False)
     _turns: Numbering = field(default_factory=Numbering, init=False)

@@ -57,7 +57,8 @@ class RaisedRecord:
 class StepRecord:
     """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
 
-    Of one that raised and was gone on past, `raised` says with what, for each call that did.
+    Of one that raised and was gone on past, `raised` says with what, for each call that did. Such a step may have been
+    called again, and be finished.
 
     `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent. One
     that has begun says with which idempotency key, and which request asks what became of it if it is interrupted: a
@@ -85,7 +86,7 @@ class StepRecord:
             members["open"] = plain(value=True)
             members["key"] = plain(self.key)
             members["request"] = plain(self.request_id)
-        elif self.raised:
+        if self.raised:
             members["raised"] = plain([[each.type, *each.args] for each in self.raised])
         return document(members)
 

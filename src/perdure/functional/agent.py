@@ -12,7 +12,7 @@ from perdure.agents.messages import Message, messages_of
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate
 from perdure.events import WorkflowEvent
 from perdure.functional.nested import names_a_run
-from perdure.graph.current import current_activation
+from perdure.graph.current import activation_at_work
 from perdure.streams import ResponseStream
 from perdure.workflows.agent_requests import REQUEST_INFO_FUNCTION_NAME, answered_ids, plain
 from perdure.workflows.agent_telling import Teller
@@ -124,7 +124,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         """
         del session
         is_named = names_a_run(options)
-        activation = None if responses is not None or is_named else current_activation()
+        activation = None if responses is not None or is_named else activation_at_work()
         if activation is not None:
             inside = self._inside(messages, activation, options)
             return ResponseStream(_told(inside), finalizer=AgentResponse[Any].from_updates) if stream else inside

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.graph.current import current_activation
+from perdure.graph.current import activation_at_work
 from perdure.runtime.activation import ActivationRecorder
 from perdure.streams import ResponseStream
 from perdure.workflows.result import WorkflowRunResult
@@ -27,7 +27,7 @@ def durable_activation() -> ActivationRecorder | None:
 
     A thread has none: what a plain function runs in a loop of its own is part of the step that it is called in.
     """
-    found = current_activation()
+    found = activation_at_work()
     if not isinstance(found, ActivationRecorder) or not found.around.is_checkpointed:
         return None
     try:

@@ -16,6 +16,7 @@ from perdure.functional.board import writing
 from perdure.functional.branches import branch_place
 from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.parameters import Parameters, hints_of
+from perdure.graph.current import activation_at_work
 from perdure.graph.policy import policy_of
 from perdure.graph.port import StepCall
 from perdure.runtime.flight import is_async, step_key
@@ -74,10 +75,16 @@ class StepWrapper(Generic[R]):
         self._parameters = Parameters.of(func, hints, RunContext)
         functools.update_wrapper(self, func)
 
+    @property
+    def has_key(self) -> bool:
+        """Whether its calls are known by a key."""
+        return self._key is not None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]:
         """Call it. In a workflow, which step it is does not depend on the order in which steps are awaited."""
         context = get_run_context()
         if context is None:
+            activation_at_work()
             return self._plain(args, kwargs)
         self._require_fitting(args, kwargs)
         loop = self._loop()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from perdure.graph.port import ActivationPort
 
 _current: ContextVar[ActivationPort | None] = ContextVar("perdure_activation", default=None)
+
+_function: ContextVar[ActivationPort | None] = ContextVar("perdure_function", default=None)
+"""The handler call of the function that a task was begun by."""
 
 enter = _current.set
 """Say what is in progress in this task and in all that it begins. The next call in the task takes its place."""
@@ -18,3 +24,27 @@ def current_activation() -> ActivationPort | None:
     """The handler call that is in progress here; None outside of a workflow, and when it has ended."""
     found = _current.get()
     return found if found is not None and found.is_running else None
+
+
+@contextmanager
+def of_function(activation: ActivationPort | None) -> Generator[None]:
+    """Say that what is done here, and in all tasks that are begun here, is done by a function that is a workflow."""
+    token = _function.set(activation)
+    try:
+        yield
+    finally:
+        _function.reset(token)
+
+
+def activation_at_work() -> ActivationPort | None:
+    """The handler call that is in progress here, for what has to be recorded; None outside of a workflow.
+
+    Raises RuntimeError in a task that has outlived the function which began it: nobody would know of what it does.
+    """
+    found, function = current_activation(), _function.get()
+    if found is None and function is not None and not function.is_running:
+        raise RuntimeError(
+            "the function of the workflow that has begun this task has ended: what the task does now would not be "
+            "recorded, and done again; await every task inside of the function"
+        )
+    return found

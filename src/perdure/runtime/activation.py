@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from types import CoroutineType, MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from perdure.checkpoint.steps import counts_in, counts_record, value_digest
 from perdure.checkpoint.values import Kept
@@ -63,6 +64,7 @@ class ActivationRecorder:
     reading: Reading | None = None
     """How the function reads that the handler is; None if it is none."""
     _is_over = False
+    _has_returned = False
     _warned: frozenset[str] = frozenset()
     # Most handlers do nothing but send: what they don't use is never made.
     _used_staging: Staging | None = None
@@ -71,6 +73,7 @@ class ActivationRecorder:
     _used_questions: Questions | None = None
     _used_spending: Spending | None = None
     _used_trunk: Branch | None = None
+    _used_tasks: WeakSet[asyncio.Task[Any]] | None = None
     _task: asyncio.Task[Any] | None = None
 
     def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
@@ -120,6 +123,13 @@ class ActivationRecorder:
         if self._used_trunk is None:
             self._used_trunk = trunk_of(self, self._task)
         return self._used_trunk
+
+    @property
+    def tasks(self) -> WeakSet[asyncio.Task[Any]]:
+        """The tasks that functions have begun which are part of the handler."""
+        if self._used_tasks is None:
+            self._used_tasks = WeakSet()
+        return self._used_tasks
 
     @property
     def _spending(self) -> Spending:
@@ -408,14 +418,24 @@ class ActivationRecorder:
                 outcome = handler(*args)
                 if type(outcome) is CoroutineType or inspect.isawaitable(outcome):
                     await outcome
+                self._has_returned = True
         except asyncio.CancelledError:
             if self._used_steps is not None:
                 self._used_steps.interrupt()
             raise
         finally:
             self._is_over = True
-            if self._used_steps is not None:
-                await self._used_steps.settle()
+            try:
+                if self._used_steps is not None:
+                    await self._used_steps.settle()
+            finally:
+                self._end_tasks()
+
+    def _end_tasks(self) -> None:
+        """Tasks of a function that was left or has failed do not go on without it: its next entry begins them anew."""
+        if self._used_tasks is not None and not self._has_returned:
+            for task in list(self._used_tasks):
+                task.cancel()
 
     def finish(
         self,

@@ -4,27 +4,32 @@ Tasks that a function begins (`asyncio.gather`, a task group) are numbered when 
 from those of another: which of them is the faster one does not matter, nor what libraries begin beside them. The loop
 tells of a task that is made through its task factory.
 
-Where it does not (a plain handler, a task with a context of its own, and what the engine itself begins), a task is
-numbered as it comes to the first thing that is recorded: a step, a question, a sleep, a turn of an agent. A loop runs
-tasks first in the order in which they were made, so only one that waits for something else before that is overtaken.
+Where it does not (a plain handler, and what the engine itself begins), a task is numbered as it comes to the first
+thing that is recorded: a step, a question, a sleep, a turn of an agent. A loop runs tasks first in the order in which
+they were made, so only one that waits for something else before that is overtaken.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from weakref import WeakKeyDictionary, WeakSet
 
-from perdure.graph.current import current_activation
+from perdure.graph.current import current_activation, of_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
+_AS_COMPLETED = asyncio.as_completed.__code__
+_FRAMES_MAX = 7
+"""From the factory to `asyncio.as_completed`."""
 _ENGINE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -40,13 +45,26 @@ class Branch:
     children: Counter[str] = field(default_factory=Counter[str])
     """By name: how many tasks it has begun."""
     calls: Counter[str] = field(default_factory=Counter[str])
+    reserved: dict[int, Branch] = field(default_factory=dict[int, "Branch"])
+    """By coroutine: those that were given together, and are begun in any order."""
+    tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet[asyncio.Task[Any]])
+    """All tasks that the function has begun, whichever of them did."""
 
     def begins(self, task: asyncio.Task[Any] | None, name: str = "") -> Branch:
         """A task that this one has begun, with the next number of its name."""
         number = self.children[name]
         self.children[name] += 1
         last = f"{name}:{number}" if name else str(number)
-        return Branch(self.owner, task, self.is_of_function, f"{self.path}.{last}" if self.path else last)
+        path = f"{self.path}.{last}" if self.path else last
+        return Branch(self.owner, task, self.is_of_function, path, tasks=self.tasks)
+
+    def begins_of(self, together: Sequence[object], coro: object) -> Branch:
+        """The same for one of several that were given together, whichever of them is begun first."""
+        if id(coro) not in self.reserved:
+            for each in together:
+                if inspect.iscoroutine(each) and (name := _name_of(each)) is not None:
+                    self.reserved[id(each)] = self.begins(None, name)
+        return self.reserved.pop(id(coro))
 
 
 @runtime_checkable
@@ -58,8 +76,17 @@ class Rooted(Protocol):
         """Where the counting of its handler begins."""
         ...
 
+    @property
+    def tasks(self) -> WeakSet[asyncio.Task[Any]]:
+        """The tasks that functions have begun which are part of its handler."""
+        ...
+
 
 _branch: ContextVar[Branch | None] = ContextVar("perdure_branch", default=None)
+_known: WeakKeyDictionary[asyncio.Task[Any], Branch] = WeakKeyDictionary()
+"""By task: of those that were given a context of their own, it says nothing."""
+_numbered: ContextVar[int] = ContextVar("perdure_numbered", default=0)
+"""Whose task is being made: a factory that somebody has put before ours may end up with another one of ours."""
 
 
 def trunk_of(owner: object, task: asyncio.Task[Any] | None) -> Branch:
@@ -70,7 +97,11 @@ def trunk_of(owner: object, task: asyncio.Task[Any] | None) -> Branch:
 @contextmanager
 def trunk() -> Generator[None]:
     """Begin to count: a function, or one attempt at a step of it, is entered."""
-    with _counting(Branch(current_activation(), _task(), is_of_function=True)), _told_of_tasks():
+    owner = current_activation()
+    branch = Branch(owner, _task(), is_of_function=True)
+    if isinstance(owner, Rooted):
+        branch.tasks = owner.tasks
+    with of_function(owner), _counting(branch), _told_of_tasks():
         yield
 
 
@@ -142,6 +173,9 @@ def _in_this_task(branch: Branch) -> Branch:
     if branch.task is None:  # it was begun in a thread, and goes on in the loop; or it was begun just now
         branch.task = task
         return branch
+    known = _known.get(task)
+    if known is not None and known.owner is branch.owner:
+        return known
     child = branch.begins(task)
     _branch.set(child)
     return child
@@ -165,14 +199,36 @@ class _Numbering:
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> Any:
         make = self.before or _made
         branch, name = _branch.get(), _name_of(coro)
-        if branch is None or name is None or options.get("context") is not None:
+        if branch is None or name is None or _numbered.get() == id(coro):
             return make(loop, coro, **options)
-        child = _in_this_task(branch).begins(None, name)
+        here, together = _in_this_task(branch), _given_together(coro)
+        child = here.begins(None, name) if together is None else here.begins_of(together, coro)
         context = copy_context()
         context.run(_branch.set, child)
+        context.run(_numbered.set, id(coro))
         # Not every factory takes a context. All of them let a task begin with a copy of the one they are called in.
         child.task = task = context.run(make, loop, coro, **options)
+        child.tasks.add(task)
+        _known[task] = child
         return task
+
+    def __getattr__(self, name: str) -> Any:
+        # Libraries look at a factory to find out whether its tasks begin eagerly.
+        return getattr(self.before, name)
+
+
+def _given_together(coro: object) -> Sequence[object] | None:
+    """What `asyncio.as_completed` was given, if it is who makes the task: it does so in the order of a set."""
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES_MAX):
+        if frame is None or frame.f_code is _AS_COMPLETED:
+            break
+        frame = frame.f_back
+    given = frame.f_locals.get("fs") if frame is not None and frame.f_code is _AS_COMPLETED else None
+    if not isinstance(given, list | tuple):
+        return None
+    listed = cast("Sequence[object]", given)
+    return listed if any(each is coro for each in listed) else None
 
 
 def _made(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:

@@ -1,9 +1,9 @@
 """Steps that raised, and whose error the function caught: a later entry raises it again, and does not do the work.
 
-A step that raised is not finished. But once the function has gone on past it, what it did next rests on the error: it
-has begun another step in the same task, or in one that had begun that task and has it back; or it is left to wait. If
-the error ends the attempt all the same, the step is tried again by the next one. An error that another life could not
-make again is forgotten with the life.
+A step that raised is not finished. But what the function does next, in whichever of its tasks, may rest on the error,
+so it is recorded before another step is begun, and when the function is left to wait. If the error ends the attempt all
+the same, the step is tried again by the next one. An error that another life could not make again is forgotten with the
+life.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ class _Raised:
     path: str = ""
     """The branch of the function that the task is."""
     is_kept: bool = False
+    is_past: bool = False
+    """Whether the task has gone on past it for sure, or one that had begun the task and has it back."""
 
     def is_behind(self, task: asyncio.Task[Any] | None, path: str) -> bool:
-        """Whether a task has gone on past it."""
+        """Whether a task that begins another step has gone on past it."""
         if self.task is None or self.task is task:
             return self.task is task
         return self.task.done() and is_begun_by(self.path, path)
@@ -73,9 +75,14 @@ class Caught:
     def _all(self) -> Iterator[_Raised]:
         return chain.from_iterable(self._raised.values())
 
-    def done(self, place: str) -> None:
-        """A step has given a result: what it raised before does not count any more."""
-        self._raised.pop(place, None)
+    def before(self, place: str) -> tuple[RaisedRecord, ...]:
+        """What calls of a step have raised that has given a result now: later lives raise it again before that."""
+        return _recorded(self._raised.get(place, ()))
+
+    def done(self, place: str, record: StepRecord | None) -> None:
+        """A step has given a result, and that is on record if there is one."""
+        for each in self._raised.get(place, ()):
+            each.like, each.is_kept, each.is_past = record, True, True
 
     def again(self, place: str, name: str, record: StepRecord | None) -> Exception | None:
         """What a call of a step raises, since an earlier entry has caught that; None if the step is to be done."""
@@ -97,16 +104,17 @@ class Caught:
         return cast("dict[str, list[Exception]]", self._around.memo(self._home).setdefault(_MEMO, {}))
 
     async def keep(self, path: str, *, but: str) -> None:
-        """Record what was raised in this task or came back to it, since it begins a step; `but` for the one it begins.
+        """Record what was raised, since a step is begun; `but` for the one that is begun.
 
-        What is behind a task that has not looked yet at one that it has begun is recorded as well. If that ends the
-        attempt it is forgotten again.
+        What nobody has looked at yet is recorded as well. If that ends the attempt it is forgotten again.
         """
         if not self._raised:
             return
         task = asyncio.current_task()
         for place, several in list(self._raised.items()):
-            if place != but and any(each.is_behind(task, path) and not each.is_kept for each in several):
+            for each in several:
+                each.is_past = each.is_past or each.is_behind(task, path)
+            if place != but and any(each.task is not None and not each.is_kept for each in several):
                 record = self._record(several)
                 if record is not None:
                     await self._around.put(place, record.encoded())
@@ -127,15 +135,18 @@ class Caught:
         like = several[-1].like
         if like is None or not self._around.keeps_records:
             return None
-        recorded = takewhile(lambda each: each is not None, (_recordable(each.error) for each in several))
-        raised = tuple(each for each in recorded if each is not None)
+        raised = _recorded(several)
         return replace(like, raised=raised) if raised else None
 
     def forget(self, error: BaseException) -> None:
-        """An error ends the attempt: steps that it came from are tried again."""
-        behind = {id(each) for each in _behind(error)}
+        """An error ends the attempt: steps that it came from are tried again.
+
+        What was raised while another error was handled did not come from that, if steps were begun in between.
+        """
+        causes = {id(each) for each in _behind(error, with_contexts=False)}
+        contexts = {id(each) for each in _behind(error, with_contexts=True)}
         for place, several in list(self._raised.items()):
-            if any(id(each.error) in behind for each in several):
+            if any(id(each.error) in (causes if each.is_past else contexts) for each in several):
                 self._forget(place)
 
     def forget_inside(self, place: str) -> None:
@@ -151,8 +162,14 @@ class Caught:
             self._around.journal.note(place, replace(like, raised=()).encoded)
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
+def _recorded(several: Sequence[_Raised]) -> tuple[RaisedRecord, ...]:
+    """The errors, up to the first one that another life could not raise."""
+    recorded = takewhile(lambda each: each is not None, (_recordable(each.error) for each in several))
+    return tuple(each for each in recorded if each is not None)
+
+
+def _behind(error: BaseException, *, with_contexts: bool) -> Iterator[BaseException]:
+    """An error, and those that it came from; or those as well that were being handled when it was raised."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -160,7 +177,8 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            left += [found for found in (each.__cause__, each.__context__) if found is not None]
+            contexts = (each.__context__,) if with_contexts else ()
+            left += [found for found in (each.__cause__, *contexts) if found is not None]
             if isinstance(each, BaseExceptionGroup):
                 left += cast("BaseExceptionGroup[BaseException]", each).exceptions
 
@@ -169,7 +187,7 @@ def _recordable(error: Exception) -> RaisedRecord | None:
     """An error as a record; None if another life could not raise the same."""
     if type(error) is StepTimeoutError:
         return RaisedRecord(StepTimeoutError.__name__, (error.seconds,))
-    name, args = type(error).__name__, cast("tuple[object, ...]", error.args)
+    name, args = type(error).__name__, _arguments(error)
     if _BUILTIN.get(name) is not type(error) or not all(each is None or type(each) in _PLAIN for each in args):
         return None
     record = RaisedRecord(name, args)
@@ -178,6 +196,15 @@ def _recordable(error: Exception) -> RaisedRecord | None:
 
 
 _PLAIN = frozenset({str, int, float, bool})
+
+
+def _arguments(error: Exception) -> tuple[object, ...]:
+    """What an error is made of."""
+    if isinstance(error, OSError) and error.filename is not None:
+        # It keeps these apart from its arguments. The one between them is for Windows.
+        second = () if error.filename2 is None else (None, error.filename2)
+        return (error.errno, error.strerror, error.filename, *second)
+    return cast("tuple[object, ...]", error.args)
 
 
 def rebuilt(record: RaisedRecord, step_name: str) -> Exception | None:

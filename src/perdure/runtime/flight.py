@@ -18,6 +18,7 @@ from perdure.runtime.parking import finished
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from perdure.runtime.parking import Parking
     from perdure.runtime.reading import Reading
 
 
@@ -92,7 +93,8 @@ class Flight:
     Whoever awaits it or cancels it waits for its end: nothing of a step goes on when nobody knows of it any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parking: Parking) -> None:
+        self._parking = parking
         self._task: asyncio.Task[Any] | None = None
         self._is_in_thread = False
         self.is_interrupted = False
@@ -129,7 +131,8 @@ class Flight:
                 outcome = fn(*args) if is_async(fn) else await self._in_thread(fn, args)
                 return await outcome if inspect.isawaitable(outcome) else outcome
         except asyncio.CancelledError as error:
-            if task.cancelling():
+            # When the handler is left, the tasks end that wait: who waits for them hears of it from them, too.
+            if task.cancelling() or self._parking.parked is not None:
                 raise
             raise RuntimeError("something that the function of the step waited for was cancelled") from error
         finally:

@@ -77,14 +77,15 @@ class Moved:
         """A record that no call has yet, of the same name and arguments.
 
         In a program that was not changed a call without a record is one that was not finished, though others like it
-        were. But a name whose calls have keys now, or have none any more, was changed.
+        were; and calls that have a key are others than those that have none.
         """
         if sought.digest is None or (sought.is_keyed and not is_missed):
             return None
-        is_anywhere = reading.may_have_moved or not is_missed
+        if is_missed and not reading.may_have_moved:
+            return None
         for place in self._recorded(sought.stem):
-            is_candidate = is_anywhere or _is_keyed(place.removeprefix(sought.stem)) != sought.is_keyed
-            if is_candidate and place not in self._users:
+            is_alike = reading.may_have_moved or _is_keyed(place.removeprefix(sought.stem)) == sought.is_keyed
+            if is_alike and place not in self._users:
                 record = self.record(place)
                 if record is not None and record.digest == sought.digest:
                     return Found(place, record)

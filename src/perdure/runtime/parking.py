@@ -51,6 +51,7 @@ class Parking:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._waiting: dict[asyncio.Future[None], Parked] = {}
+        self._waits_in: Counter[asyncio.Task[Any]] = Counter()
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
@@ -122,11 +123,15 @@ class Parking:
         self.require_not_left()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = Parked(wake_at, awaits)
+        task = asyncio.current_task()
+        assert task is not None, "what waits is awaited in a task"
+        self._waits_in[task] += 1
         self._look_soon()
         try:
             await waiter
         finally:
             del self._waiting[waiter]
+            self._waits_in[task] -= 1
         raise AssertionError("nobody ends a wait but by cancelling it")
 
     def require_not_left(self) -> None:
@@ -136,22 +141,26 @@ class Parking:
 
     def _look_soon(self) -> None:
         if self._may_leave:
-            asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS)
+            assert self._task is not None, "the handler is running"
+            asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS, self._task.cancelling())
 
     @property
     def _may_leave(self) -> bool:
         is_quiet = self._in_flight == len(self._resting)
         return bool(self._waiting) and is_quiet and self._task is not None and self.parked is None
 
-    def _look(self, turns: int) -> None:
+    def _look(self, turns: int, cancelled_before: int) -> None:
         """Leave the handler if it has waited for some turns and nothing else was under way.
 
-        This is called by the loop and never inside the handler, so that the cancellation reaches it where it waits.
+        This is called by the loop and never inside the handler, so that the cancellation reaches it where it waits. The
+        tasks that wait end with it: a handler in which something swallows the cancellation gets it from them.
+
+        Cancellations that it has outlived don't count: a task group that has failed may leave one behind.
         """
         if not self._may_leave:
             return
         if turns:
-            asyncio.get_running_loop().call_soon(self._look, turns - 1)
+            asyncio.get_running_loop().call_soon(self._look, turns - 1, cancelled_before)
             return
         assert self._task is not None, "the handler is running"
         reasons = list(self._waiting.values())
@@ -159,7 +168,9 @@ class Parking:
             min((each.wake_at for each in reasons if each.wake_at is not None), default=None),
             next((each.awaits for each in reasons if each.awaits is not None), None),
         )
-        self._task.cancel()
+        self._cancelled_before = cancelled_before
+        for task in {self._task, *(task for task, waits in self._waits_in.items() if waits)}:
+            task.cancel()
 
 
 class OutOfTimeError(Exception):

@@ -139,7 +139,7 @@ class Steps:
         else:
             place = f"{stem}@{quote(call.key, safe='')}"
         self.begun.add(place)
-        return self._alone(_Step(call, stem, place, self._around.derived_id(place), Flight()))
+        return self._alone(_Step(call, stem, place, self._around.derived_id(place), Flight(self._owner.parking)))
 
     def numbering(self, name: str) -> Numbering:
         """Numbers for things of this name: those of the handler, or of the step that is running here."""
@@ -219,6 +219,7 @@ class Steps:
     async def _done(self, step: _Step) -> Any:
         held = self._around.held(self._owner.home).get(step.place)
         if held is not None:
+            self._raise_again(step, None)
             self._count(step, held.spent)
             return self._given(step, held.result)
         if self._around.keeps_records:
@@ -241,10 +242,10 @@ class Steps:
         values = self._around.values
         step = replace(step, digest=arguments_digest(step.call.fn, step.call.args, values))
         step, record = self._located(step)
+        self._raise_again(step, record)
         if record is not None and record.result is not None:
             self._count(step, record.spent)
             return self._given(step, record.result)
-        self._raise_again(step, record)
         if record is not None:
             if record.is_open:
                 settled = await self._settled(step, record)
@@ -396,19 +397,20 @@ class Steps:
     async def _kept(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
         """The result as every life sees it, on disk; or for this life alone, where that is all there is."""
         self._count(step, spent)
-        self._caught.done(step.place)
         kept = self._fixed(step, result)
         if not await self._is_recorded(step, kept, spent):
             self._around.held(self._owner.home)[step.place] = Held(kept, spent)
         return self._given(step, kept)
 
     async def _is_recorded(self, step: _Step, kept: Kept, spent: Mapping[str, float]) -> bool:
-        if not self._around.keeps_records:
+        if not self._around.keeps_records or kept.refusal is not None:
+            if kept.refusal is not None:
+                self._owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
+            self._caught.done(step.place, None)
             return False
-        if kept.refusal is not None:
-            self._owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
-            return False
-        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent)
+        raised = self._caught.before(step.place)
+        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent, raised=raised)
+        self._caught.done(step.place, record)
         return await self._around.put(step.place, record.encoded())
 
     def _fixed(self, step: _Step, result: Any) -> Kept:

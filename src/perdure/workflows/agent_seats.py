@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from perdure.agent_errors import AgentException
-from perdure.graph.current import current_activation
+from perdure.graph.current import activation_at_work
 from perdure.kernel.snapshot import Limits, Snapshot
 from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.instances import load, restore_state, states_of, with_states
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def host() -> ActivationRecorder | None:
     """The handler call that is in progress here, if the engine makes it."""
-    found = current_activation()
+    found = activation_at_work()
     return found if isinstance(found, ActivationRecorder) else None
 
 
