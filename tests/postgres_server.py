@@ -99,6 +99,12 @@ class Server:
         """A name that no schema of this server has yet."""
         return f"test_{os.getpid()}_{next(self._names)}"
 
+    def fresh_database(self) -> str:
+        """The connection string of a database that has nothing in it yet."""
+        name = self.fresh_schema()
+        self.execute(f"CREATE DATABASE {name}")
+        return self.dsn.replace("/postgres?", f"/{name}?")
+
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(self.dsn, autocommit=True)
 

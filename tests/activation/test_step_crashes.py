@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests import warm
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
 
 ROOT = Path(__file__).parents[2]
 
 both_stores = pytest.mark.parametrize("kind", ["file", "sqlite"])
 
 
-def life(kind: str, directory: Path, name: str, *decision: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.activation.dying", kind, str(directory), name, *decision]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def life(kind: str, directory: Path, name: str, *decision: str) -> CompletedProcess[str]:
+    return warm.run("-m", "tests.activation.dying", kind, str(directory), name, *decision, cwd=ROOT)
 
 
 def killed(kind: str, directory: Path, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
@@ -12,6 +13,7 @@ from perdure.agent_workflows.conductor import Conductor
 from perdure.agent_workflows.definition import Definition, Edge, Iterations, Node, OnError, TextOutput
 from perdure.agent_workflows.messages import NodeResult, NodeTask
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.workflow_origins import origins_of
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:
@@ -101,7 +103,8 @@ class Troupe:
             each.id: Actor(each, spoken.get(each.id, lambda task: f"{task.node_id}({task.text})"), self.conversations)
             for each in definition.nodes
         }
-        self.conductor = Conductor(self.plan, name=definition.name or "Test", **options)
+        origins = None if self.storage is None else partial(origins_of, self.storage)
+        self.conductor = Conductor(self.plan, name=definition.name or "Test", origins=origins, **options)
 
     def workflow(self) -> Workflow:
         """The graph."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.agent_workflows.config_samples import live, plain
 
 from perdure import (
@@ -160,7 +160,7 @@ async def test_a_tenant_has_definitions_of_its_own() -> None:
 
 def told_by_a_killed_process(kind: str, directory: Path) -> list[Any]:
     """What a process has told to be saved, of which the last is told just before it is killed."""
-    with subprocess.Popen([sys.executable, SAVER, kind, directory], stdout=subprocess.PIPE, text=True) as process:
+    with warm.start(str(SAVER), kind, str(directory), stdout=PIPE) as process:
         assert process.stdout is not None
         try:
             return [json.loads(process.stdout.readline()) for _ in range(5)]

@@ -68,7 +68,15 @@ def test_a_long_chain_is_no_problem() -> None:
     assert len(plan.layers) == 3000
 
 
-def test_loops_with_something_in_common_behind_them_are_one_and_others_are_independent() -> None:
+def test_loops_inside_of_each_other_are_one_circle_and_one_behind_the_other_is_another() -> None:
+    inside = ["a>b", "b>c", when("c>b"), when("c>a", "no")]
+    plan = plan_of(defined("o a b c d e", "o>a", *inside, "c>d", "d>e", when("e>d"), otherwise(f"e>{END}")))
+    assert plan.circles == ({"a", "b", "c"}, {"d", "e"})
+    assert plan.deciding == ({"o", "a", "b", "c"}, {"o", "a", "b", "c", "d", "e"})
+    assert [plan.circle_of(way) for way in (("c", "b"), ("c", "a"), ("e", "d"))] == [0, 0, 1]
+
+
+def test_loops_with_something_in_common_behind_them_have_their_passes_together_and_others_are_independent() -> None:
     edges = [f"{START}>a", "a>b", "b>c", when("c>b"), when("c>a", "no"), otherwise(f"c>{END}")]
     plan = plan_of(defined("a b c x y z", *edges, "x>y", "y>y", "y>z"))
     assert plan.loops == ({"a", "b", "c"}, {"y", "z"})

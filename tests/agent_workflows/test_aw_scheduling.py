@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.agent_workflows.conducting import defined, otherwise, when
 
 from perdure.agent_workflows.definition import END, START
-from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.plan import Plan, plan_of
 from perdure.agent_workflows.progress import Progress
-from perdure.agent_workflows.scheduling import begin, ended, follow, halt, leave
+from perdure.agent_workflows.scheduling import begin, ended, follow, halt, leave, quiet_loops
 
 
 def test_first_nodes_act_first_and_side_by_side() -> None:
@@ -117,6 +117,61 @@ def test_who_is_called_back_waits_for_who_is_called_back_before_it() -> None:
     again = follow(plan, ended(plan, progress, "c", "completed", holding={"a", "b"}).progress, 0)
     assert again.acts == ("a",)
     assert ended(plan, again.progress, "a", "completed").acts == ("b",)
+
+
+def _one_loop_behind_the_other() -> Plan:
+    """`a` and `b`, then `c` and `d`: each pair may go round, and `b` may call `c` and go back at once."""
+    edges = ["a>b", when("b>a"), when("b>c", "on", key="more"), "c>d", when("d>c"), otherwise(f"d>{END}")]
+    return plan_of(defined("a b c d", f"{START}>a", *edges))
+
+
+def _played(plan: Plan, **holding: set[str]) -> Progress:
+    """Let the nodes end in this order, with these conditions."""
+    progress = begin(plan).progress
+    for node_id, held in holding.items():
+        progress = ended(plan, progress, node_id, "completed", held).progress
+    return progress
+
+
+def test_if_two_loops_go_back_at_once_the_one_that_lies_before_the_other_wins() -> None:
+    plan = _one_loop_behind_the_other()
+    both = _played(plan, a=set(), b={"a", "c"}, c=set(), d={"c"})
+    assert both.held == (("b", "a"), ("d", "c"))
+    assert quiet_loops(plan, both) == [(0, (("b", "a"),))]
+    again = follow(plan, both, 0)
+    assert (again.acts, again.progress.held, again.progress.followed) == (("a",), (), (("b", "a"),))
+    after_a = ended(plan, again.progress, "a", "completed").progress
+    # What `d` said of the pass before does not count any more: `b` alone says whether `c` acts.
+    assert ended(plan, after_a, "b", "completed").skips == ("c", "d")
+    assert ended(plan, after_a, "b", "completed", {"c"}).acts == ("c",)
+
+
+def test_a_loop_that_is_left_lets_the_one_behind_it_go_on() -> None:
+    plan = _one_loop_behind_the_other()
+    left = leave(plan, _played(plan, a=set(), b={"a", "c"}, c=set(), d={"c"}), 0).progress
+    assert quiet_loops(plan, left) == [(0, (("d", "c"),))]
+    again = follow(plan, left, 0)
+    assert (again.acts, again.progress.nodes["b"]) == (("c",), "completed")
+
+
+def test_loops_beside_each_other_both_go_round() -> None:
+    ends = [otherwise("a>j"), otherwise("b>j")]
+    plan = plan_of(defined("a b j", f"{START}>a", f"{START}>b", when("a>a"), when("b>b"), *ends))
+    both = follow(plan, _played(plan, a={"a"}, b={"b"}), 0)
+    assert both.acts == ("a", "b")
+    assert (both.progress.rounds, both.progress.held) == ({"0": 1, "1": 1}, ())
+    one = follow(plan, _played(plan, a=set(), b={"b"}), 0)
+    assert (one.acts, one.progress.rounds) == (("b",), {"1": 1})
+
+
+def test_a_loop_that_leads_into_another_one_wins_though_that_begins_elsewhere() -> None:
+    rounds = ["b>y", when("y>b"), "a>x", when("x>a"), otherwise(f"x>{END}"), otherwise(f"y>{END}")]
+    plan = plan_of(defined("b a x y", f"{START}>b", f"{START}>a", *rounds, "a>y"))
+    assert plan.backs == {("y", "b"), ("x", "a")}
+    again = follow(plan, _played(plan, b=set(), a=set(), x={"a"}, y={"b"}), 0)
+    assert (again.acts, again.progress.held) == (("a",), ())
+    after_a = ended(plan, again.progress, "a", "completed")
+    assert after_a.acts == ("x", "y")
 
 
 def test_after_a_halt_nobody_begins_and_who_acts_may_end() -> None:

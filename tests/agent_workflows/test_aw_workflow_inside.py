@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.agent_workflows.building import Cast, writers
 
 from perdure import Agent, Content, InMemoryCheckpointStorage, Workflow, WorkflowBuilder, tool
@@ -27,9 +26,7 @@ LIFE = Path(__file__).with_name("tool_life.py")
 
 
 def life(directory: Path, *given: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, str(LIFE), str(directory), *given], capture_output=True, text=True, check=False
-    )
+    done = warm.run(str(LIFE), str(directory), *given)
     assert done.returncode in {0, -signal.SIGKILL}, done.stderr
     return done.returncode, done.stdout.strip()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.agents.invocation_program import live
 
 from perdure.agents.repair import INTERRUPTED
@@ -16,8 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def died(directory: Path, name: str) -> bool:
     """Let a life of its own begin the run, and die in the middle of a payment."""
-    command = [sys.executable, "-m", "tests.agents.invocation_program", str(directory), name]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 9
+    return warm.run("-m", "tests.agents.invocation_program", str(directory), name, cwd=ROOT).returncode == 9
 
 
 def effects(directory: Path) -> list[str]:

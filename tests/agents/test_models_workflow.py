@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tests import warm
 from tests.agents.anthropic_server import anthropic_server, calls, text
 from tests.agents.mcp_process import http_server, noted
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
 
 ROOT = Path(__file__).parents[2]
 
 
-def life(model_url: str, mcp_url: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.agents.models_program", model_url, mcp_url, str(directory)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def life(model_url: str, mcp_url: str, directory: Path) -> CompletedProcess[str]:
+    return warm.run("-m", "tests.agents.models_program", model_url, mcp_url, str(directory), cwd=ROOT)
 
 
 def test_after_a_kill_in_the_middle_of_a_call_nothing_is_asked_or_called_twice(tmp_path: Path) -> None:

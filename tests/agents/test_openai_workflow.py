@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.agents.openai_server import Say, calls, serving, text
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext
@@ -16,12 +15,15 @@ from perdure.agent_errors import ChatClientException
 from perdure.agents.messages import Message
 from perdure.openai import OpenAIChatClient
 
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
+
 ROOT = Path(__file__).parents[2]
 
 
-def life(url: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.agents.openai_program", url, str(directory)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def life(url: str, directory: Path) -> CompletedProcess[str]:
+    return warm.run("-m", "tests.agents.openai_program", url, str(directory), cwd=ROOT)
 
 
 def test_a_model_that_has_answered_is_not_asked_again_after_a_kill(tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.agents.nested_program import Life
 
 from perdure import WorkflowBuilder
@@ -27,8 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def died(directory: Path, kind: str) -> bool:
     """Let a life of its own begin the run, and die."""
-    command = [sys.executable, "-m", "tests.agents.nested_program", str(directory), kind]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 9
+    return warm.run("-m", "tests.agents.nested_program", str(directory), kind, cwd=ROOT).returncode == 9
 
 
 def effects(directory: Path) -> list[str]:

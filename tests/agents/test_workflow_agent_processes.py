@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests import warm
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
 
 PROGRAM = Path(__file__).parent / "desk_program.py"
 TWO = "1:a2:1:a"
 
 
-def life(kind: str, place: Path, form: str, words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), kind, str(place), form, words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+def life(kind: str, place: Path, form: str, words: str) -> CompletedProcess[str]:
+    return warm.run(str(PROGRAM), kind, str(place), form, words)
 
 
 @pytest.mark.parametrize("form", ["session", "nested"])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 
 from perdure import (
     Executor,
@@ -27,15 +26,15 @@ from perdure.testing.crash import CrashError, CrashPoint, crashing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from subprocess import CompletedProcess
 
     from perdure import CheckpointStorage, Workflow
 
 ROOT = Path(__file__).parents[2]
 
 
-def life(kind: str, directory: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.crash.fan", kind, str(directory), name]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def life(kind: str, directory: Path, name: str) -> CompletedProcess[str]:
+    return warm.run("-m", "tests.crash.fan", kind, str(directory), name, cwd=ROOT)
 
 
 def effects(directory: Path) -> Counter[str]:

@@ -172,8 +172,11 @@ UNDISTURBED = Ending(["bank: bread", "post: bread", "shop: bread"], ["shop"])
 
 
 def flips(data: bytes, *, stride: int = 1) -> Iterator[bytes]:
-    """The data with one byte changed, each of them in turn: all bits one by one if it is short, else one of them."""
-    bits = range(8) if len(data) <= _SHORT else range(1)
+    """The data with one byte changed, each of them in turn.
+
+    If it is short, all bits one by one, or two of each byte if this is not the long form; else one of them.
+    """
+    bits = range(0, 8, 1 if IS_SOAK else 4) if len(data) <= _SHORT else range(1)
     for place in range(0, len(data), stride):
         for bit in bits:
             yield data[:place] + bytes([data[place] ^ (1 << (place + bit) % 8)]) + data[place + 1 :]
@@ -186,6 +189,6 @@ def cuts(data: bytes, *, stride: int = 1) -> Iterator[bytes]:
 
 
 def stride(size: int, *, most: int) -> int:
-    """How far apart places have to be, so that they are no more than that; all of them in the long form."""
+    """How far apart places have to be, so that they are far fewer than that; all of them in the long form."""
     apart = -(-size // most)
-    return 1 if IS_SOAK or apart <= 1 else 2 * apart
+    return 1 if IS_SOAK or apart <= 1 else 4 * apart

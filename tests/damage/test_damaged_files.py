@@ -72,7 +72,7 @@ def grows_by_lines(data: bytes) -> bool:
 
 def spoilt(data: bytes) -> Iterator[bytes]:
     """The data with a byte changed. In a log also each space made a zero, since zeros are what a power cut leaves."""
-    yield from flips(data, stride=stride(len(data), most=150))
+    yield from flips(data, stride=stride(len(data), most=60))
     if grows_by_lines(data):
         for place in (place for place, byte in enumerate(data) if byte == ord(" ")):
             yield data[:place] + b"\0" + data[place + 1 :]
@@ -97,7 +97,7 @@ async def test_a_file_that_is_cut_off_changes_nothing_or_is_an_error_that_names_
     for name in copy.files():
         data = copy.read(name)
         if not grows_by_lines(data):
-            for damaged in cuts(data, stride=stride(len(data), most=80)):
+            for damaged in cuts(data, stride=stride(len(data), most=40)):
                 error = await copy.noticed(name, damaged, undamaged)
                 assert error is None or is_named(error, name, copy.path), f"{name} at {len(damaged)}: {error}"
 

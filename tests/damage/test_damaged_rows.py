@@ -102,8 +102,8 @@ def spoilt(kind: str, value: object) -> Iterator[object]:
         case b"":
             yield from (b"x", b"\xff")
         case bytes():
-            yield from flips(value, stride=stride(len(value), most=35))
-            yield from cuts(value, stride=stride(len(value), most=15))
+            yield from flips(value, stride=stride(len(value), most=20))
+            yield from cuts(value, stride=stride(len(value), most=8))
         case int() | float():
             yield from (value + 1, value - 1, value + 256, -value - 1)
         case _:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests import warm
 from tests.events.bakery import RUN_ID, Loaf, bakery, facts, opened
 
 from perdure import InMemoryCheckpointStorage
 
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
+
 ROOT = Path(__file__).parents[2]
 
 
-def life(kind: str, directory: Path, victim: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.events.bakery", kind, str(directory), victim]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def life(kind: str, directory: Path, victim: str) -> CompletedProcess[str]:
+    return warm.run("-m", "tests.events.bakery", kind, str(directory), victim, cwd=ROOT)
 
 
 VICTIMS = ["counter", "baker-0", "baker-2", "packer", "label"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.events.telling import SHOP, numbered
 
 from perdure.storages.following import committed_events
@@ -29,13 +29,9 @@ class Committer:
     """A process that makes a commit whenever it is told to."""
 
     def __init__(self, kind: str, path: Path, commits: int, *, dies: bool = False) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.events.committer", kind, str(path)),
-                *(str(commits), "dies" if dies else "rests"),
-            ],
-            stdin=subprocess.PIPE,
-            text=True,
+        self.process = warm.start(
+            *("-m", "tests.events.committer", kind, str(path), str(commits), "dies" if dies else "rests"),
+            stdin=PIPE,
             cwd=ROOT,
         )
 
@@ -47,7 +43,7 @@ class Committer:
     def end(self) -> int:
         """Wait for its end; its exit code."""
         self.process.communicate()
-        return self.process.returncode
+        return self.process.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 
 from perdure import FileCheckpointStorage, SqliteCheckpointStorage
 
@@ -25,8 +24,7 @@ def stranger() -> Callable[..., Any]:
     def do(storage: FileCheckpointStorage | SqliteCheckpointStorage, *order: str) -> Any:
         place = storage.path if isinstance(storage, SqliteCheckpointStorage) else storage.storage_path
         kind = "sqlite" if isinstance(storage, SqliteCheckpointStorage) else "file"
-        command = [sys.executable, "-m", "tests.inbox.stranger", kind, str(place), *order]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = warm.run("-m", "tests.inbox.stranger", kind, str(place), *order, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
 
 def crowd(kind: str, directory: Path, rounds: int, *more: str) -> tuple[list[list[list[str]]], list[str]]:
     """How each of the processes fared in each round, and the effects that there were."""
-    command = [sys.executable, "-m", "tests.inbox.crowd", kind, str(directory), str(rounds), *more]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = warm.run("-m", "tests.inbox.crowd", kind, str(directory), str(rounds), *more, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     return told["outcomes"], told["effects"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -11,7 +12,11 @@ from perdure.stores.memory import MemoryStore
 from perdure.stores.port import HostStore
 from perdure.stores.sqlite import SqliteStore
 from perdure.testing.stores import HostStoreConformance, TenantViewConformance
+from perdure.testing.stores.agendas import AgendaConformance
+from perdure.testing.stores.ids import IdConformance
+from perdure.testing.stores.removals import RemovalConformance
 from perdure.testing.stores.tenants import CHANGES, LOOKS
+from perdure.testing.stores.transfers import TransferConformance
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +57,23 @@ class TestFileStore(HostStoreConformance):
         return FileStore(directory / "runs", retention=retention, clock=clock)
 
 
-class TestTenantOfFileStore(TenantViewConformance):
+class TestTenantOfFileStore(AgendaConformance, TransferConformance, RemovalConformance, IdConformance):
+    """What has to find all that there is of a run in the directory of its tenant, which is laid out as the store's own.
+
+    With `PERDURE_SOAK` in the environment all the rest is tried there too.
+    """
+
     @override
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
         return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
+
+
+if "PERDURE_SOAK" in os.environ:
+
+    class TestAllOfTenantOfFileStore(TenantViewConformance):
+        @override
+        def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+            return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
 
 
 NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "stirring", "watch"}

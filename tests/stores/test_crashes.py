@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.records import Part
     from perdure.stores.port import Store
 
-STRIDE = 1 if "PERDURE_SOAK" in os.environ else 3
+STRIDE = 1 if "PERDURE_SOAK" in os.environ else 5
 """Of all moments at which something can go wrong, each so many-th is tried."""
 
 Failure: TypeAlias = Literal["before", "torn"]

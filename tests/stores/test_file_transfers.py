@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
+from tests import warm
 
 from perdure.errors import CheckpointDamagedError, RunExistsError, WorkflowCheckpointException
 from perdure.records import Halt
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.stores.port import HostStore
 
 RESTORER = Path(__file__).with_name("restorer.py")
-CHANCES = 40 if "PERDURE_SOAK" in os.environ else 3
+CHANCES = 40 if "PERDURE_SOAK" in os.environ else 1
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
 
 EXPORTED = Halt("exported", "2024-01-01T00:00:00+00:00", "it has moved")
@@ -192,7 +192,7 @@ async def test_a_transfer_that_failed_can_be_done_again(machine: Machine, prepar
 
 
 def kill_a_restorer(directory: Path, *, after: int) -> None:
-    with subprocess.Popen([sys.executable, str(RESTORER), str(directory)], stdout=subprocess.PIPE) as process:
+    with warm.start(str(RESTORER), str(directory), stdout=PIPE) as process:
         assert process.stdout is not None
         for _ in range(after):
             assert process.stdout.readline()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 
 from perdure.errors import RunBusyError
 from perdure.stores.file import FileStore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HOLDER = Path(__file__).with_name("holder.py")
 LEASE_SECONDS = 0.5
+LOOK_SECONDS = 0.02
 OK = {"ok": None}
 IN_A_WHILE = "2100-01-01T00:00:00+00:00"
 
@@ -34,12 +36,7 @@ class Holder:
     """A process with the store open, whose lease is short."""
 
     def __init__(self, kind: str, path: Path, lease_seconds: float) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HOLDER), kind, str(path), str(lease_seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = warm.start(str(HOLDER), kind, str(path), str(lease_seconds), stdin=PIPE, stdout=PIPE)
 
     def tell(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -108,6 +105,14 @@ async def claimed_when_it_can_be(store: HostStore, run_id: str) -> Claim:
     while True:
         with contextlib.suppress(RunBusyError):
             return await store.claim(run_id)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def due_when_any_are(store: HostStore) -> list[str]:
+    while True:
+        if due := await store.due(at=IN_A_WHILE, workflow_names=["flow"], limit=10):
+            return [each.record.run_id for each in due]
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def only_lock(owners: Path) -> Path:
@@ -213,7 +218,5 @@ async def test_what_a_frozen_owner_holds_is_due_when_its_lease_is_over(
         assert owner.ask("claim", run=run_id) == OK
         assert owner.ask("commit", run=run_id, times=1) == OK
     frozen.freeze()
-    while not (due := await store.due(at=IN_A_WHILE, workflow_names=["flow"], limit=10)):
-        """It will be."""
-    assert [each.record.run_id for each in due] == ["frozen"]
+    assert await due_when_any_are(store) == ["frozen"]
     await store.close()

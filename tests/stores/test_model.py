@@ -646,8 +646,9 @@ async def detoured(archive: Archive) -> Archive:
     return again
 
 
+IS_SOAK = "PERDURE_SOAK" in os.environ
 SETTINGS = settings(
-    max_examples=60 if "PERDURE_SOAK" in os.environ else 20,
+    max_examples=60 if IS_SOAK else 12,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

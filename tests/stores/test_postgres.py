@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,26 @@ if TYPE_CHECKING:
 pytestmark = needs_postgres
 
 
+SCHEMAS_PER_DATABASE = 15
+"""The more schemas a database has, the longer the server takes to find what is in one of them."""
+
+databases: list[str] = []
+places: dict[Path, tuple[str, str]] = {}
+
+
+def place_of(directory: Path) -> tuple[str, str]:
+    """The directory's own database and schema, the same ones each time."""
+    if directory not in places:
+        if len(places) % SCHEMAS_PER_DATABASE == 0:
+            databases.append(shared_server().fresh_database())
+        places[directory] = (databases[-1], shared_server().fresh_schema())
+    return places[directory]
+
+
 def store_for(directory: Path, *, retention: Retention, clock: Clock) -> PostgresStore:
-    """A store of the directory's own: in a schema that is named after it."""
-    schema = "test_" + hashlib.blake2b(str(directory).encode(), digest_size=12).hexdigest()
-    return PostgresStore(shared_server().dsn, schema=schema, retention=retention, clock=clock)
+    """A store of the directory's own."""
+    database, schema = place_of(directory)
+    return PostgresStore(database, schema=schema, retention=retention, clock=clock)
 
 
 class TestPostgresStore(HostStoreConformance):

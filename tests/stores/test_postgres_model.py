@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from test_model import SETTINGS, StoreMachine
+from test_model import IS_SOAK, SETTINGS, StoreMachine
 from tests.postgres_server import needs_postgres, shared_server
 from typing_extensions import override
 
@@ -31,4 +31,4 @@ class PostgresMachine(StoreMachine):
 
 
 def test_a_postgres_store_does_what_its_model_does() -> None:
-    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=10))
+    run_state_machine_as_test(PostgresMachine, settings=SETTINGS if IS_SOAK else settings(SETTINGS, max_examples=6))

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from tests import warm
 from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import RunBusyError
@@ -33,17 +33,15 @@ pytestmark = needs_postgres
 CHILD = Path(__file__).with_name("postgres_child.py")
 OK = {"ok": None}
 LONG = 600.0
+LOOK_SECONDS = 0.02
 
 
 class Child:
     """A process with the store open."""
 
     def __init__(self, schema: str, lease_seconds: float, *, dsn: str | None = None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), dsn or shared_server().dsn, schema, str(lease_seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        self._process = warm.start(
+            str(CHILD), dsn or shared_server().dsn, schema, str(lease_seconds), stdin=PIPE, stdout=PIPE
         )
 
     def tell(self, do: str, **arguments: object) -> None:
@@ -69,7 +67,7 @@ class Child:
     def end(self) -> int:
         """Let it come to its end by itself; its exit code."""
         self._process.communicate(timeout=60)
-        return self._process.returncode
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +108,7 @@ async def claim_when_free(store: PostgresStore, run_id: str) -> Claim:
     while True:
         with contextlib.suppress(RunBusyError):
             return await store.claim(run_id)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def test_processes_make_the_schema_at_once(start: Callable[..., Child], store: PostgresStore) -> None:

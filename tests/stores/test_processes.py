@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 
 from perdure.stores.file import FileStore
 from perdure.stores.sqlite import SqliteStore
@@ -28,9 +28,7 @@ class Child:
     """A process with the store open."""
 
     def __init__(self, kind: str, path: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), kind, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self._process = warm.start(str(CHILD), kind, str(path), stdin=PIPE, stdout=PIPE)
 
     @property
     def pid(self) -> int:
@@ -59,7 +57,7 @@ class Child:
     def end(self) -> int:
         """Let it come to its end by itself; its exit code."""
         self._process.communicate(timeout=30)
-        return self._process.returncode
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests import warm
 from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
@@ -118,8 +117,8 @@ async def test_a_collection_that_nobody_asked_for_holds_up_no_commit(tmp_path: P
     await store.close()
 
 
-def started(path: Path, *, last: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(COLLECTING), str(path), str(last)])
+def started(path: Path, *, last: int) -> warm.Process:
+    return warm.start(str(COLLECTING), str(path), str(last))
 
 
 async def test_processes_that_are_killed_while_they_collect_lose_nothing(quick_path: Path) -> None:

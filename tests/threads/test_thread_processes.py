@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests import warm
 from tests.threads.session_kinds import LASTING, ON_DISK, opened, place
 from tests.threads.test_session_stores import said, texts
 
@@ -31,12 +31,7 @@ class Appender:
     """A process with the session store open."""
 
     def __init__(self, kind: str, directory: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(APPENDER), kind, *place(kind, directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = warm.start(str(APPENDER), kind, *place(kind, directory), stdin=PIPE, stdout=PIPE)
 
     def tell(self, do: str, **arguments: object) -> None:
         assert self._process.stdin is not None
@@ -58,7 +53,7 @@ class Appender:
     def end(self) -> int:
         """Let it come to its end by itself; its exit code."""
         self._process.communicate(timeout=30)
-        return self._process.returncode
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import signal
-import subprocess
-import sys
+from subprocess import PIPE, TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import warm
 from tests.waiting.lives import live
 from tests.waiting.scenes import RUN_ID
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KINDS = ["file", "sqlite"]
+LOOK_SECONDS = 0.01
 
 
-def command(kind: str, directory: Path, name: str, hours: float) -> Sequence[str]:
-    return [sys.executable, "-m", "tests.waiting.lives", kind, str(directory), name, str(hours)]
+def command(kind: str, directory: Path, name: str) -> Sequence[str]:
+    return ["-m", "tests.waiting.lives", kind, str(directory), name, "0"]
 
 
 def die(kind: str, directory: Path, name: str) -> None:
     """A life that is killed."""
-    ended = subprocess.run(command(kind, directory, name, 0), capture_output=True, check=False, timeout=60)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    ended = warm.run(*command(kind, directory, name), timeout=60)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 def lived(kind: str, directory: Path, name: str, hours: float) -> tuple[str, list[Any]]:
@@ -75,12 +76,13 @@ def test_what_had_finished_at_the_crash_is_not_done_again_though_a_sleeper_wakes
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_another_process_drives_is_cancelled_with_the_store_alone(kind: str, tmp_path: Path) -> None:
-    with subprocess.Popen(command(kind, tmp_path, "stuck", 0), stdout=subprocess.PIPE) as process:
+    with warm.start(*command(kind, tmp_path, "stuck"), stdout=PIPE) as process:
         while not (tmp_path / "waiting").exists():
-            assert process.poll() is None
+            with pytest.raises(TimeoutExpired):
+                process.wait(LOOK_SECONDS)
         asyncio.run(_cancel(kind, tmp_path))
         told, _ = process.communicate(timeout=30)
-    assert ast.literal_eval(told.decode())[0] == "CANCELLED"
+    assert ast.literal_eval(told)[0] == "CANCELLED"
     assert sorted(effects(tmp_path)) == ["step", "worked"]
     assert lived(kind, tmp_path, "stuck", 1) == ("IDLE", ["WORKED", "STEP"])
     assert sorted(effects(tmp_path)) == ["step", "worked"]

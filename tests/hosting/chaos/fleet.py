@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import signal
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tests import warm
 from tests.hosting.chaos.world import WAIT_SECONDS_MAX, Fact
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 class Ship:
     """One host process."""
 
-    process: subprocess.Popen[bytes]
+    process: warm.Process
     is_frozen: bool = False
     is_ending: bool = False
 
@@ -55,7 +55,7 @@ class Fleet:
     counts: Counter[str] = field(default_factory=Counter[str])
     spares: int = 0
     """How many processes wait to be hosts: a program takes seconds to load where a machine is busy."""
-    _spares: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
+    _spares: list[warm.Process] = field(default_factory=list[warm.Process])
 
     @property
     def log(self) -> Path:
@@ -73,11 +73,11 @@ class Fleet:
         self.counts["hosts"] += 1
         return ship
 
-    def _built(self) -> subprocess.Popen[bytes]:
+    def _built(self) -> warm.Process:
         """A process that is about to be a host, as soon as its input ends."""
-        command = [sys.executable, "-m", "tests.hosting.chaos.worker", self.workflow, *self.place.arguments]
+        command = ("-m", "tests.hosting.chaos.worker", self.workflow, *self.place.arguments)
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
+            return warm.start(*command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log.fileno(), stderr=log.fileno())
 
     def kill(self, ship: Ship) -> None:
         """Kill a host, frozen or not."""

@@ -14,16 +14,21 @@ from perdure.records import Retention
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from perdure.clock import Clock
+    from perdure.records import Part
     from perdure.stores.port import HostStore, Store
+    from perdure.testing.stores.driver import RunDriver
 
 P = ParamSpec("P")
 
 UNWOKEN_SECONDS = 30.0
 """When a test gives up on someone who should have been woken long ago."""
+
+LATE_COMMITS_MAX = 200
+"""How long a collection that nobody asked for may be late, as it runs beside the commits."""
 
 REFUSED = (ClaimLostError, StaleHeadError)
 """What a writer is told whose run was replaced or is gone."""
@@ -82,3 +87,18 @@ async def contents_of(store: Store, checkpoint_id: str) -> Mapping[str, bytes]:
     manifest = await store.manifest(checkpoint_id)
     parts = await store.parts(manifest.toc.values())
     return {path: parts[part] for path, part in manifest.toc.items()}
+
+
+async def go_by_themselves(run: RunDriver, parts: Sequence[Part], **values: Part) -> bool:
+    """Whether a third of these parts, which nothing needs any more, go while the run goes on with these values.
+
+    Closes the store.
+    """
+    hashes, fewer = [part.hash for part in parts], 2 * len(parts) // 3
+    for _ in range(LATE_COMMITS_MAX):
+        if len(await run.store.parts(hashes)) < fewer:
+            break
+        await run.commit(values)
+    # A collection that nobody asked for is waited for by who closes the store.
+    await run.store.close()
+    return len(await run.store.parts(hashes)) < fewer
