@@ -13,6 +13,7 @@ from perdure.agent_workflows.definition import (
     END,
     START,
     Approval,
+    Conversation,
     Definition,
     Edge,
     Handoffs,
@@ -145,6 +146,27 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
 )
 def test_what_is_wrong_is_said(definition: Definition, problem: str) -> None:
     assert problem in problems(definition)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wrong"),
+    [
+        (Conversation("fork_per_agent", thread_prefix=""), "root"),
+        (Conversation("fork_per_agent", thread_id="all", thread_prefix=""), "all"),
+        (Conversation("fork_per_agent", thread_id="agent-b"), "b"),
+        (Conversation("per_agent", thread_id="root", thread_prefix=""), None),
+        (Conversation("shared", thread_id="b", thread_prefix=""), None),
+        (Conversation("fork_per_agent"), None),
+    ],
+)
+def test_no_node_speaks_in_the_thread_that_the_others_are_forks_of(policy: Conversation, wrong: str | None) -> None:
+    found = problems(defined("root all b", conversation=policy))
+    thread = policy.thread_id or "root"
+    expected = (
+        f"the thread of node {wrong!r} would be {thread!r}, which is the root that the threads of all nodes are forks "
+        "of: give the conversation policy another thread_prefix or root_thread_id, or the node another id"
+    )
+    assert found == ([] if wrong is None else [expected])
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

@@ -166,6 +166,25 @@ async def test_after_a_denial_nobody_is_asked_to_mend_what_can_not_be_read() -> 
     assert played.told("workflow_completed")[0].successful_nodes == ("a",)
 
 
+async def test_nobody_stands_in_for_a_node_that_can_not_be_told_its_task_and_a_resume_with_it_mended_goes_on() -> None:
+    storage = InMemoryCheckpointStorage()
+
+    def reading(template: str) -> Troupe:
+        nodes = [node("a"), node("b"), node("c", template=template, on_error=falls_back()), node("d"), node("f")]
+        says: dict[str, Says] = {"c": boom}
+        return Troupe(defined(nodes, when("a>b"), "a>c", "a>d", "b>c"), says, storage=storage)
+
+    first = reading("{{b.answer}}")
+    with pytest.raises(MissingInputError, match=r"node 'c' reads 'b\.answer', which is not there: 'b' was skipped"):
+        await first.workflow().run("go", run_id="r1")
+    assert len(first.actors["f"].tasks) == 0
+    mended = reading("{{a.answer}}!")
+    (result,) = (await mended.workflow().run(run_id="r1")).get_outputs()
+    assert [(task.text, task.error) for task in mended.actors["f"].tasks] == [("a(go)!", "ValueError: boom")]
+    assert result.outputs["c.answer"] == "f(a(go)!)"
+    assert result.failed == {"c": "ValueError: boom"}
+
+
 async def test_a_fallback_is_not_given_the_task_of_the_pass_before() -> None:
     nodes = [
         node("src", reads="request"),
@@ -176,10 +195,9 @@ async def test_a_fallback_is_not_given_the_task_of_the_pass_before() -> None:
     says: dict[str, Says] = {"src": lambda task: {"extra": "first"} if task.visit == 0 else {"answer": "x"}}
     nodes[0] = replace(nodes[0], output=StructuredOutput({"type": "object"}))
     troupe = Troupe(defined(nodes, *edges), says)
-    await troupe.run()
-    (task,) = troupe.actors["f"].tasks
-    assert task.text == ""
-    assert "reads 'src.extra'" in (task.error or "")
+    with pytest.raises(MissingInputError, match=r"node 'a' reads 'src\.extra'"):
+        await troupe.run()
+    assert len(troupe.actors["f"].tasks) == 0
 
 
 async def test_a_key_that_is_called_error_is_no_failure() -> None:

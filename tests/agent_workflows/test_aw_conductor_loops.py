@@ -159,6 +159,55 @@ async def test_loops_that_have_nothing_to_do_with_each_other_have_the_limit_each
     assert result.final_answer == "2\n\n2"
 
 
+async def test_loops_one_behind_the_other_have_the_limit_each_for_itself() -> None:
+    nodes = [node("a", reads="request"), node("b", reads="request")]
+    edges = [f"{START}>a", when("a>a", "no"), otherwise("a>b"), when("b>b", "no"), otherwise(f"b>{END}")]
+    says: dict[str, Says] = {each: lambda task: f"{task.visit}" if task.visit == 2 else "no" for each in "ab"}
+    played = await Troupe(defined(nodes, *edges, iterations=loops(3, converges=False)), says).run()
+    assert played.result.final_answer == "2"
+    stubborn = Troupe(defined(nodes, *edges, iterations=loops(2, converges=False)), {**says, "a": lambda _: "yes"})
+    with pytest.raises(IterationLimitError, match=r"the loop 'b' -> 'b' would go on after 2 passes"):
+        await stubborn.run()
+
+
+async def test_of_two_loops_that_go_back_at_once_the_one_behind_begins_anew() -> None:
+    nodes = [node("a", reads="request"), node("b"), node("c", input_key="b.answer"), node("d")]
+    back = [when("b>a", "b0"), when("d>c", 1, key="again")]
+    edges = [f"{START}>a", "a>b", "b>c", "c>d", *back, otherwise(f"d>{END}")]
+    says: dict[str, Says] = {
+        "a": lambda task: f"a{task.visit}",
+        "b": lambda task: f"b{task.visit}",
+        "d": lambda task: {"again": int(task.visit == 0), "answer": task.text},
+    }
+    played = await Troupe(defined(nodes, *edges), says).run()
+    assert played.texts("c") == ["b0", "b1"]
+    back_taken = [(each.source, each.target) for each in played.told("edge_traversed") if each.source in "bd"]
+    assert back_taken == [("b", "c"), ("b", "a"), ("b", "c"), ("d", END)]
+
+
+async def test_a_loop_that_changes_nothing_is_left_though_the_one_beside_it_goes_on() -> None:
+    nodes = [node("a", reads="request"), node("b", reads="request"), node("j", reads="upstream")]
+    edges = [f"{START}>a", f"{START}>b", when("a>a", "no"), when("b>b", 1, key="again")]
+    says: dict[str, Says] = {
+        "a": lambda _: "no",
+        "b": lambda task: {"again": int(task.visit < 4), "answer": f"{task.visit}"},
+    }
+    troupe = Troupe(defined(nodes, *edges, otherwise("a>j"), otherwise("b>j")), says)
+    played = await troupe.run()
+    assert played.result.success
+    assert [len(troupe.actors[each].tasks) for each in "abj"] == [2, 5, 1]
+    (diagnostic,) = played.told("diagnostic")
+    assert diagnostic.message == "the loop 'a' -> 'a' is left: pass 2 has changed nothing"
+
+
+async def test_what_a_node_behind_a_loop_says_does_not_keep_it_going() -> None:
+    nodes = [node("a", reads="request"), node("b")]
+    says: dict[str, Says] = {"a": lambda _: "no", "b": lambda task: f"{task.visit}"}
+    troupe = Troupe(defined(nodes, f"{START}>a", when("a>a", "no"), "a>b"), says)
+    assert (await troupe.run()).result.final_answer == "1"
+    assert len(troupe.actors["a"].tasks) == 2
+
+
 async def test_what_was_heard_before_a_limit_is_kept_before_the_run_fails() -> None:
     storage = InMemoryCheckpointStorage()
     says: dict[str, Says] = {"review": _strict, "draft": lambda task: f"d{task.visit}"}

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agent_workflows.building import Cast, review, writers
 
-from perdure import ChatClientException, CheckpointStorage, Host, InMemoryCheckpointStorage
+from perdure import (
+    ChatClientException,
+    CheckpointStorage,
+    Host,
+    InMemoryCheckpointStorage,
+)
 from perdure.agent_workflows import (
     END,
     START,
@@ -22,6 +27,7 @@ from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from perdure.agent_workflows import AgentWorkflowBuilder
+    from perdure.storages.base import StoreStorage
 
 
 def two_askers(cast: Cast) -> AgentWorkflowBuilder:
@@ -234,3 +240,47 @@ async def test_events_of_an_execution_are_read_from_the_workflow(storage: Checkp
     assert [event.data.node_id for event in every if event.type == "agent_completed"] == ["draft", "review"]
     rest = [event async for event in workflow.events("one", from_seq=5)]
     assert [event.seq for event in rest] == [event.seq for event in every[4:]]
+
+
+async def test_a_fork_that_waits_says_what_was_known_before_it(storage: StoreStorage) -> None:
+    cast = Cast(first=[ChatClientException("down")], spare=["S"], one=["A"], two=["B"], idle=["never"])
+
+    def built() -> AgentWorkflow:
+        return (
+            AgentWorkflow.create()
+            .with_name("Forked")
+            .with_checkpointing()
+            .with_workflow_store(storage)
+            .add_agent("first", cast["first"], output_key="text", on_error=fallback("spare"))
+            .add_agent("spare", cast["spare"])
+            .add_agent("idle", cast["idle"])
+            .add_agent("a", cast["one"], approval="a?")
+            .add_agent("b", cast["two"], approval="b?", on_error="isolate")
+            .from_("first")
+            .to("idle")
+            .when_equals("text", "none")
+            .to("a", "b")
+            .as_default()
+            .build()
+        )
+
+    original = await built().run("go", execution_id="one")
+    host = Host(storage)
+    host.register(built().as_workflow)
+    between = await host.fork("one")
+    fork = (await between.fork()).run_id
+    # What happens to those that it comes from is nothing to it.
+    for other in ("one", between.run_id):
+        ids = by_node(dict((await built().resume(other)).requests))
+        later = await built().resume(other, responses={ids["a"]: NodeApprovalRequest.approve()})
+        assert dict(later.outputs) == {**original.outputs, "a.answer": "A"}
+    forked = await built().resume(fork)
+    assert (forked.execution_id, forked.state, len(forked.requests)) == (fork, "waiting", 2)
+    assert forked.outputs == original.outputs == {"first.answer": "S", "first.text": "S"}
+    assert (forked.failed, forked.skipped) == (original.failed, original.skipped)
+    assert list(forked.skipped) == ["idle"]
+    assert forked.duration >= original.duration
+    ids = by_node(dict(forked.requests))
+    later = await built().resume(fork, responses={ids["b"]: NodeApprovalRequest.deny("bad")})
+    assert dict(later.outputs) == {**original.outputs, "b.error": "bad"}
+    assert dict(later.failed) == {**original.failed, "b": "bad"}

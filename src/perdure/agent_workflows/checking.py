@@ -56,6 +56,21 @@ def _setting_problems(definition: Definition) -> Iterator[str]:
         yield f"a loop has at least one pass: its limit is 1 or more, not {definition.iterations.limit}"
     if _is_no_time(definition.timeout):
         yield f"the timeout of the workflow is more than 0, not {definition.timeout}; leave it out for no limit"
+    yield from _thread_problems(definition)
+
+
+def _thread_problems(definition: Definition) -> Iterator[str]:
+    policy = definition.conversation
+    if policy.root_id is None:
+        return
+    # Nodes have ids of their own, so no two of them have one thread.
+    for node_id in dict.fromkeys(node.id for node in definition.nodes):
+        if policy.thread_of(node_id) == policy.root_id:
+            yield (
+                f"the thread of node {node_id!r} would be {policy.root_id!r}, which is the root that the threads of "
+                "all nodes are forks of: give the conversation policy another thread_prefix or root_thread_id, or the "
+                "node another id"
+            )
 
 
 def _node_problems(definition: Definition, node: Node) -> Iterator[str]:

@@ -44,6 +44,7 @@ class Conductor(Executor):
     an execution that is no success the last two say why: its error is the answer.
 
     `on_begin` is called once when an execution begins, and returns the version of the definition that it begins with.
+    `origins` says of an execution which ones it is a fork of, the first of them first.
     `author_name` is who an `AgentResponse` is of, if that is not the workflow.
     """
 
@@ -56,6 +57,7 @@ class Conductor(Executor):
         gives: Gives = "result",
         clock: Clock | None = None,
         on_begin: Callable[[], Awaitable[int | None]] | None = None,
+        origins: Callable[[str], Awaitable[tuple[str, ...]]] | None = None,
         author_name: str | None = None,
     ) -> None:
         super().__init__(CONDUCTOR)
@@ -65,6 +67,7 @@ class Conductor(Executor):
             clock=clock or SystemClock(),
             name=name,
             on_begin=on_begin,
+            origins=origins,
         )
         self._gives: Gives = gives
         self._author_name = author_name or name

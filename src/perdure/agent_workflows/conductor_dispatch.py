@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_workflows.conductor_state import Acting, Heard, Task
-from perdure.agent_workflows.errors import MissingInputError
 from perdure.agent_workflows.inputs import Known, task_text
 from perdure.agent_workflows.messages import NodeTask
 
@@ -40,13 +39,7 @@ class Dispatch:
 
     async def first(self, node_id: str) -> bool:
         """Give a node its task; False if it has done that very task before and need not. Raises MissingInputError."""
-        try:
-            text = task_text(self._plan, node_id, self._known(node_id))
-        except MissingInputError:
-            # Who stands in for it must not be given the task of the pass before.
-            self._book.take_back(node_id)
-            raise
-        task = await self._task(text, node_id)
+        task = await self._task(task_text(self._plan, node_id, self._known(node_id)), node_id)
         if self._is_done(node_id, task):
             return False
         await self._send(Acting(node_id, node_id), task)
@@ -91,9 +84,8 @@ class Dispatch:
 
     async def _send_again(self, acting: Acting) -> None:
         given = self._book.task(acting.node_id)
-        # Without a task the node has failed since there was nothing to read: the error is all that there is to tell.
-        text = "" if given is None else given.text
-        await self._send(acting, await self._task(text, acting.actor))
+        assert given is not None, f"node {acting.node_id!r} has failed in its task, so it was given one"
+        await self._send(acting, await self._task(given.text, acting.actor))
 
     async def _send(self, acting: Acting, task: Task) -> None:
         past = await self._threads.past(acting.actor, but=int(task.is_in_thread))

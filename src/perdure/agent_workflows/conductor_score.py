@@ -26,6 +26,7 @@ class Score:
     clock: Clock
     name: str
     on_begin: Callable[[], Awaitable[int | None]] | None = None
+    origins: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
 
     @cached_property
     def digest(self) -> str:

@@ -9,6 +9,7 @@ from perdure.agent_workflows import scheduling
 from perdure.agent_workflows.checking import CONDUCTOR
 from perdure.agent_workflows.conductor_dispatch import Dispatch
 from perdure.agent_workflows.conductor_edges import changes_in, holding
+from perdure.agent_workflows.conductor_loops import Loops
 from perdure.agent_workflows.conductor_result import result_of
 from perdure.agent_workflows.conductor_state import Acting, Book, Record, Said
 from perdure.agent_workflows.conductor_telling import Telling
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from perdure import WorkflowContext
     from perdure.agent_workflows.conductor_score import Score
     from perdure.agent_workflows.messages import NodeResult
-    from perdure.agent_workflows.plan import Way
     from perdure.agent_workflows.result import AgentWorkflowResult
     from perdure.agent_workflows.scheduling import Move, Outcome
 
@@ -38,6 +38,7 @@ class Work:
         self._ctx = ctx
         self._book = Book(ctx.scope())
         self._telling = Telling(score.plan, self._book, score.clock, ctx)
+        self._loops = Loops(score.plan, self._book, self._telling)
         self._threads = Threads(score.conversations, self._book, ctx)
         self._dispatch = Dispatch(
             score.plan, self._book, telling=self._telling, threads=self._threads, clock=score.clock, ctx=ctx
@@ -102,13 +103,15 @@ class Work:
     async def _moved(self) -> tuple[str, ...]:
         """In a fork, be an execution of its own; those that it comes from."""
         if not self._book.has_begun:
-            return ()
+            # Nobody but the store knows of a fork that was made before the execution has begun.
+            origins = self._score.origins
+            return () if origins is None else await origins(self._ctx.run_id)
         await self._threads.move()
         return self._book.record.forked_from
 
     async def _resume(self) -> None:
         """Go on in what may be another life, another program, a fork. Raises AgentWorkflowError if it can't."""
-        await self._moved()
+        await self._threads.move()
         record, score = self._book.record, self._score
         if record.digest != score.digest:
             changed = ", ".join(sorted(set(self._book.ways).symmetric_difference(self._plan.ways)))
@@ -160,8 +163,9 @@ class Work:
         try:
             is_given = await self._dispatch.first(node_id)
         except MissingInputError as error:
-            if self._plan.node(node_id).on_error.mode != "stop":
+            if self._plan.node(node_id).on_error.mode in {"skip_dependents", "isolate"}:
                 return await self._failed(acting, str(error))
+            # There is no task that another could be given: it would have to make up what the node should have read.
             if self._may_fail:
                 raise
             await self._telling.agent_completed(acting, error=str(error))
@@ -204,7 +208,7 @@ class Work:
         node_id = acting.node_id
         before = self._book.said(node_id)
         if self._is_changed(before, said):
-            self._note_change(node_id)
+            self._loops.note_change(node_id)
         if before != said:
             self._book.hear(node_id, said)
         await self._dispatch.end(acting)
@@ -228,37 +232,13 @@ class Work:
     async def _next_pass(self) -> Move | None:
         """A further pass of a loop if something leads back, or what follows if it is left; None if there is neither."""
         for loop, ways in scheduling.quiet_loops(self._plan, self._book.progress):
-            move = await self._turned(loop, ways)
-            if move is not None:
-                return move
+            try:
+                return await self._loops.turned(loop, ways)
+            except IterationLimitError:
+                if self._may_fail:
+                    raise
+                await self._call_oneself()
         return None
-
-    async def _turned(self, loop: int, held: tuple[Way, ...]) -> Move | None:
-        progress, iterations, record = self._book.progress, self._plan.definition.iterations, self._book.record
-        passes = progress.iteration(loop) + 1
-        ways = ", ".join(f"{source!r} -> {target!r}" for source, target in held)
-        if iterations.converges and set(held) <= set(record.unchanged):
-            await self._telling.diagnostic(f"the loop {ways} is left: pass {passes} has changed nothing")
-            return scheduling.leave(self._plan, progress, loop)
-        if passes < iterations.limit:
-            self._book.note(unchanged=tuple(dict.fromkeys((*record.unchanged, *held))))
-            return scheduling.follow(self._plan, progress, loop)
-        if iterations.then == "leave":
-            await self._telling.diagnostic(f"the loop {ways} is left: it has had {passes} passes", level="warning")
-            return scheduling.leave(self._plan, progress, loop)
-        if not self._may_fail:
-            return await self._call_oneself()
-        raise IterationLimitError(
-            f"the loop {ways} would go on after {passes} passes, and its limit is {iterations.limit}: resume the "
-            "execution with a larger limit, and it goes on from here; or let the loop be left then, with "
-            "with_max_iterations(..., then='leave')"
-        )
-
-    def _note_change(self, node_id: str) -> None:
-        """Keep that no edge of the loop of a node that went back has brought nothing new."""
-        loop, unchanged = self._plan.loop_of(node_id), self._book.record.unchanged
-        if unchanged:
-            self._book.note(unchanged=tuple(way for way in unchanged if self._plan.loop_of(way[1]) != loop))
 
     async def _finished(self) -> AgentWorkflowResult:
         result = result_of(self._plan, self._book, self._score.clock)

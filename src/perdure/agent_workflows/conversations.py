@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from perdure.agent_workflows.definition import Conversation
     from perdure.threads import SessionStore, Thread
 
-_SHARED: Final = "main"
-_ROOT: Final = "root"
-_PREFIX: Final = "agent-"
 _EXECUTION: Final = "execution_id"
 """The tag that says of an event in which execution it was added."""
 
@@ -70,25 +67,27 @@ class Conversations:
 
     def thread_id(self, node_id: str) -> str:
         """The thread that a node speaks in."""
-        if self._policy.kind == "shared":
-            return self._policy.thread_id or _SHARED
-        return f"{_PREFIX if self._policy.thread_prefix is None else self._policy.thread_prefix}{node_id}"
+        return self._policy.thread_of(node_id)
 
     @property
     def has_root(self) -> bool:
         """Whether there is a thread with the request, of which the others are forks."""
-        return self._policy.kind == "fork_per_agent"
+        return self._policy.root_id is not None
 
     @property
     def root_id(self) -> str:
         """That thread."""
-        return self._policy.thread_id or _ROOT
+        assert self._policy.root_id is not None, "whoever asks for it has asked whether there is one"
+        return self._policy.root_id
 
     async def begin(self, course: Course, request: str, *, key: str) -> int:
         """Add the request to the root, unless that was done; the number of the event."""
+        session_id, root_id = self.session_id(course), self.root_id
+        if course.forked_from:
+            await self._begun(course, root_id)
         return await self._store.append(
-            self.session_id(course),
-            course.own(self.root_id),
+            session_id,
+            course.own(root_id),
             [Message("user", [request])],
             key=key,
             tags=self._tags(course),
@@ -110,13 +109,16 @@ class Conversations:
     async def _found(self, course: Course, node_id: str, asked: Asked | None) -> Thread | None:
         """The thread of a node, forked if it has to be. Raises ThreadExistsError if another was quicker."""
         session_id, thread_id = self.session_id(course), self.thread_id(node_id)
-        found = await self._store.thread(session_id, course.own(thread_id))
-        if found is None and course.forked_from:
-            found = await self._earlier(course, thread_id)
+        found = await self._begun(course, thread_id)
         if found is None and asked is not None:
             root_id, sequence = course.own(self.root_id), asked.sequence
             found = await self._store.fork(session_id, root_id, course.own(thread_id), from_message=sequence)
         return found
+
+    async def _begun(self, course: Course, thread_id: str) -> Thread | None:
+        """A thread of this course, if there is something in it; that of a fork begins with what was said earlier."""
+        found = await self._store.thread(self.session_id(course), course.own(thread_id))
+        return await self._earlier(course, thread_id) if found is None and course.forked_from else found
 
     async def _earlier(self, course: Course, thread_id: str) -> Thread | None:
         """A fork of what was said in a thread before the executions spoke there that this is a fork of."""

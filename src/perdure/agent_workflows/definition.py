@@ -90,6 +90,7 @@ class OnError:
     `stop`: the run fails, and goes on with that node when it is resumed. `skip_dependents`: what depends on the node is
     skipped, the rest goes on. `isolate`: all goes on as if the node had said nothing; its output is its `error`.
     `fallback`: another node is given the same task and the error, and what it says stands for the output of the node.
+    A node that could not be told its task stops the run with this mode, too.
     """
 
     mode: ErrorMode = "stop"
@@ -168,6 +169,7 @@ class Edge:
 class Iterations:
     """How loops end: after `limit` passes at the latest, or when a pass has changed nothing (`converges`).
 
+    Loops inside of each other have their passes together, any others each for itself.
     `then` says what happens at the limit: the run fails, or the loop is left as if its condition did not hold.
     """
 
@@ -196,6 +198,17 @@ class Conversation:
     thread_id: str | None = None
     """Of the shared thread, or of the root."""
     thread_prefix: str | None = None
+
+    @property
+    def root_id(self) -> str | None:
+        """The thread with the request, of which the others are forks, if there is one."""
+        return (self.thread_id or "root") if self.kind == "fork_per_agent" else None
+
+    def thread_of(self, node_id: str) -> str:
+        """The thread that a node speaks in."""
+        if self.kind == "shared":
+            return self.thread_id or "main"
+        return f"{'agent-' if self.thread_prefix is None else self.thread_prefix}{node_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,9 @@ class Plan:
     `layers` are the nodes by how far they are from START, over edges that don't go back; `ends` the nodes with an edge
     to END; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
 
-    Edges that go back to nodes with something in common after them make one loop. Loops are numbered, and a node is in
-    one of them at most: if it acts again when something goes back there.
+    `circles` are the nodes that an edge which goes back closes a circle of; those with nodes in common are one. What
+    comes after several circles acts again once for all of them, so these have their passes together: they and all that
+    comes after them are one of the `loops`. Both are numbered, and a node is in one of each at most.
     """
 
     definition: Definition
@@ -95,14 +96,31 @@ class Plan:
         return reached([node_id], lambda each: (edge.target for edge in self.forward_from(each))) - {END}
 
     @cached_property
+    def circles(self) -> tuple[frozenset[str], ...]:
+        """By the number of a circle: the nodes that are in it."""
+        return _joined(
+            self.again(target) & (self.before(source) | {source})
+            for target in self.in_order({target for _, target in self.backs})
+            for source in self.in_order({source for source, back_to in self.backs if back_to == target})
+        )
+
+    def circle_of(self, way: Way) -> int:
+        """The number of the circle that an edge which goes back closes."""
+        return next(number for number, nodes in enumerate(self.circles) if way[1] in nodes)
+
+    @cached_property
+    def deciding(self) -> tuple[frozenset[str], ...]:
+        """By the number of a circle: the nodes in it and before it. Nothing else changes what comes of a pass."""
+        return tuple(nodes.union(*(self.before(each) for each in nodes)) for nodes in self.circles)
+
+    def again(self, target: str) -> frozenset[str]:
+        """The nodes that are decided anew when something goes back to a node: it and all that comes after it."""
+        return self.after(target) | {target}
+
+    @cached_property
     def loops(self) -> tuple[frozenset[str], ...]:
         """By the number of a loop: the nodes that are in it."""
-        found: list[frozenset[str]] = []
-        for target in self.in_order({target for _, target in self.backs}):
-            region = self.after(target) | {target}
-            joined = [each for each in found if each & region]
-            found = [*(each for each in found if not each & region), region.union(*joined)]
-        return tuple(found)
+        return _joined(map(self.again, self.in_order({target for _, target in self.backs})))
 
     @cached_property
     def _loop_numbers(self) -> Mapping[str, int]:
@@ -210,6 +228,15 @@ def _descend(root: str, outgoing: Mapping[str, tuple[Edge, ...]], seen: set[str]
             seen.add(edge.target)
             on_the_way.add(edge.target)
             stack.append((edge.target, iter(outgoing.get(edge.target, ()))))
+
+
+def _joined(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
+    """The same, those with something in common as one."""
+    found: list[frozenset[str]] = []
+    for each in sets:
+        common = [other for other in found if other & each]
+        found = [*(other for other in found if not other & each), each.union(*common)]
+    return tuple(found)
 
 
 def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:

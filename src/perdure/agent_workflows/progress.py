@@ -18,6 +18,8 @@ class Progress:
 
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
     """By the number of a loop: how often something went back in it."""
+    rounds: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By the number of a circle: how often its edges went back."""
     nodes: Mapping[str, str] = field(default_factory=dict[str, str])
     edges: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """By source and target: the decision."""
@@ -37,6 +39,10 @@ class Progress:
     def iteration(self, loop: int | None) -> int:
         """In which pass a loop is, from 0; without a loop, always the first."""
         return 0 if loop is None else self.passes.get(str(loop), 0)
+
+    def round(self, circle: int) -> int:
+        """How often the edges of a circle went back."""
+        return self.rounds.get(str(circle), 0)
 
     @property
     def acting(self) -> frozenset[str]:

@@ -64,7 +64,7 @@ def ended(plan: Plan, progress: Progress, node_id: str, outcome: Outcome, holdin
 
 
 def quiet_loops(plan: Plan, progress: Progress) -> list[tuple[int, tuple[Way, ...]]]:
-    """The loops whose pass has ended: by number, with the edges that hold and would go back.
+    """The loops whose pass has ended: by number, with the edges that hold and are to be followed.
 
     Nobody acts in them, or before them. Who acts elsewhere can change nothing about them, so nobody waits for that.
     """
@@ -77,26 +77,44 @@ def quiet_loops(plan: Plan, progress: Progress) -> list[tuple[int, tuple[Way, ..
         assert loop is not None, "what goes back makes a loop"
         if not plan.bearing_on[loop] & acting:
             found.setdefault(loop, []).append(way)
-    return [(loop, tuple(ways)) for loop, ways in sorted(found.items())]
+    return [(loop, _outermost(plan, tuple(ways))) for loop, ways in sorted(found.items())]
+
+
+def _outermost(plan: Plan, held: tuple[Way, ...]) -> tuple[Way, ...]:
+    """Of edges that hold and go back, those of which no other one lets the source be decided anew.
+
+    If two do that to each other, the one that goes back further counts, and both if they go back to one node.
+    """
+    again = {target: plan.again(target) for _, target in held}
+
+    def is_outer(one: Way, other: Way) -> bool:
+        return other[0] in again[one[1]] and one[1] not in again[other[1]]
+
+    return tuple(way for way in held if not any(is_outer(other, way) for other in held))
 
 
 def follow(plan: Plan, progress: Progress, loop: int) -> Move:
-    """A further pass of a loop: its edges that go back and hold are followed. Who comes after is undecided again."""
+    """A further pass of a loop: its edges that go back and hold are followed. Who comes after is undecided again.
+
+    So is what an edge rests on whose source comes after: it is not followed, and does not hold any more.
+    """
     ways = _held_in(plan, progress, loop)
     assert ways, "something leads back"
     assert not plan.bearing_on[loop] & progress.acting, "a pass begins when nobody acts who has a part in it"
     targets = {target for _, target in ways}
-    again = targets.union(*(plan.after(target) for target in targets))
-    others = tuple(way for way in progress.followed if plan.loop_of(way[1]) != loop)
+    again = frozenset[str]().union(*map(plan.again, targets))
+    rounds = {str(circle): progress.round(circle) + 1 for circle in sorted({plan.circle_of(way) for way in ways})}
+    others = tuple(way for way in progress.followed if way[1] not in again)
     board = _Board(
         plan,
         replace(
             progress,
             passes={**progress.passes, str(loop): progress.iteration(loop) + 1},
+            rounds={**progress.rounds, **rounds},
             nodes={each: standing for each, standing in progress.nodes.items() if each not in again},
             edges={source: decisions for source, decisions in progress.edges.items() if source not in again},
             skipped={each: reason for each, reason in progress.skipped.items() if each not in again},
-            held=tuple(way for way in progress.held if way not in ways),
+            held=tuple(way for way in progress.held if way[0] not in again),
             followed=(*others, *ways),
         ),
     )
@@ -105,9 +123,12 @@ def follow(plan: Plan, progress: Progress, loop: int) -> Move:
     return board.move()
 
 
-def leave(plan: Plan, progress: Progress, loop: int) -> Move:
-    """The move if edges of a loop that go back don't count any more: what is there for that case is taken."""
-    ways = _held_in(plan, progress, loop)
+def leave(plan: Plan, progress: Progress, loop: int, circle: int | None = None) -> Move:
+    """The move if edges that go back don't count any more: what is there for that case is taken.
+
+    They are those of a loop that would be followed; of these, those of one circle if it is named.
+    """
+    ways = [way for way in _held_in(plan, progress, loop) if circle in {None, plan.circle_of(way)}]
     board = _Board(plan, replace(progress, held=tuple(way for way in progress.held if way not in ways)))
     waiting = [
         edge
@@ -122,7 +143,8 @@ def leave(plan: Plan, progress: Progress, loop: int) -> Move:
 
 
 def _held_in(plan: Plan, progress: Progress, loop: int) -> tuple[Way, ...]:
-    return tuple(way for way in progress.held if plan.loop_of(way[1]) == loop)
+    """The edges of a loop that hold and are to be followed."""
+    return _outermost(plan, tuple(way for way in progress.held if plan.loop_of(way[1]) == loop))
 
 
 def halt(plan: Plan, progress: Progress, node_ids: Iterable[str], reason: str) -> Move:

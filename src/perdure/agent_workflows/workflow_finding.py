@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import EventsForgottenError, Host, RunExistsError, RunNotFoundError
+from perdure import Host, RunExistsError, RunNotFoundError
 from perdure.agent_workflows.definition_store import DefinitionStore
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from perdure import CheckpointStorage, PendingRequest, RunInfo, WorkflowEvent
+    from perdure import CheckpointStorage, PendingRequest, RunInfo
 
 
 async def latest_execution(storage: CheckpointStorage, name: str) -> str:
@@ -63,14 +61,6 @@ async def is_begun(storage: Any, name: str, execution_id: str) -> bool:
     return True
 
 
-async def begun_at(storage: Any, execution_id: str) -> str | None:
-    """When an execution has begun; None if the storage does not know."""
-    try:
-        return (await Host(storage).info(execution_id)).created_at.isoformat()
-    except (RunNotFoundError, TypeError):
-        return None
-
-
 async def requests_of(storage: Any, execution_id: str) -> list[PendingRequest] | None:
     """What an execution asks, also what has an answer that waits; None if the storage knows nothing of requests."""
     if not hasattr(storage, "requests"):
@@ -79,17 +69,6 @@ async def requests_of(storage: Any, execution_id: str) -> list[PendingRequest] |
         return await storage.requests(execution_id)
     except RunNotFoundError:
         return []
-
-
-async def told_by(storage: Any, execution_id: str) -> AsyncGenerator[WorkflowEvent[Any]]:
-    """What an execution has told so far; nothing if the storage keeps no events, or has forgotten some."""
-    if not hasattr(storage, "events"):
-        return
-    try:
-        async for event in storage.events(execution_id):
-            yield event
-    except (RunNotFoundError, EventsForgottenError):
-        return
 
 
 async def executions_of(storage: Any, name: str) -> list[RunInfo]:

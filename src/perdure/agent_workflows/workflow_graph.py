@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from perdure import SystemClock, Workflow, WorkflowBuilder
@@ -12,6 +13,7 @@ from perdure.agent_workflows.conversations import Conversations
 from perdure.agent_workflows.node import AgentNode
 from perdure.agent_workflows.plan import plan_of
 from perdure.agent_workflows.workflow_finding import definitions_in
+from perdure.agent_workflows.workflow_origins import origins_of
 from perdure.agent_workflows.workflow_shapes import AgentOfWorkflow
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class Parts:
             clock=self.clock,
             name=self.name,
             on_begin=self.keep_definition,
+            origins=None if storage is None else partial(origins_of, storage),
             author_name=author_name,
         )
         builder = WorkflowBuilder(

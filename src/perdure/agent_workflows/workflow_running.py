@@ -10,17 +10,11 @@ from perdure import ResponseStream
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
 from perdure.agent_workflows.timing import seconds_since
 from perdure.agent_workflows.workflow_events import Failures, given_result, known_result, told_requests
-from perdure.agent_workflows.workflow_finding import (
-    begun_at,
-    found_execution,
-    is_begun,
-    latest_execution,
-    requests_of,
-    told_by,
-)
+from perdure.agent_workflows.workflow_finding import found_execution, is_begun, latest_execution, requests_of
 from perdure.agent_workflows.workflow_held import Held
 from perdure.agent_workflows.workflow_known import Known
 from perdure.agent_workflows.workflow_listening import Listeners
+from perdure.agent_workflows.workflow_origins import begun_at, told_by
 from perdure.agent_workflows.workflow_words import (
     ABOUT_RUNS,
     in_own_words,
