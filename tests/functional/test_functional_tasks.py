@@ -243,6 +243,53 @@ async def test_tasks_of_functions_inside_of_others_wait_side_by_side(storage: St
     assert sorted(paid) == ["a", "b"]
 
 
+class Busy(Executor):
+    """A plain handler of another workflow that begins tasks, each when it likes."""
+
+    @handler
+    async def go(self, turns: int, ctx: WorkflowContext[str, str]) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.gather(self.work(), self.work())
+        await ctx.yield_output("busy")
+
+    async def work(self) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_tasks_of_a_workflow_that_a_function_runs_are_none_of_its_own(storage: Storage) -> None:
+    asked: list[str] = []
+    turns = iter([0, TURNS])
+
+    async def reply(*_: Any) -> str:
+        asked.append("model")
+        return f"answer {len(asked)}"
+
+    agent = Agent(ScriptedChatClient(reply), "x", name="A")
+
+    @workflow
+    async def office(_: str, ctx: RunContext) -> list[str]:
+        inner = WorkflowBuilder(start_executor=Busy("busy"), name="inner").build()
+        waiting = next(turns)
+
+        async def busy() -> str:
+            return (await inner.run(waiting)).get_outputs()[0]
+
+        async def later() -> str:
+            for _ in range(TURNS // 2):
+                await asyncio.sleep(0)
+            first, second = await asyncio.gather(agent.run("go"), agent.run("go"))
+            return f"{first.text}, {second.text}"
+
+        found = list(await asyncio.gather(busy(), later()))
+        return [*found, await ctx.request_info("go on?", str)]
+
+    await office.run("go", run_id="r", checkpoint_storage=storage)
+    result = await office.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["busy", "answer 1, answer 2", "yes"]]
+    assert len(asked) == 2
+
+
 class Sleeper(Executor):
     """A plain handler that catches what comes out of a task group, and waits."""
 

@@ -201,6 +201,8 @@ class _Numbering:
         branch, name = _branch.get(), _name_of(coro)
         if branch is None or name is None or _numbered.get() == id(coro):
             return make(loop, coro, **options)
+        if current_activation() is not branch.owner:  # a handler of another workflow, which the function runs
+            return make(loop, coro, **options)
         here, together = _in_this_task(branch), _given_together(coro)
         child = here.begins(None, name) if together is None else here.begins_of(together, coro)
         context = copy_context()
