@@ -25,7 +25,7 @@ from perdure.testing.clock import ManualClock
 from perdure.testing.crash import CrashError, CrashPoint, crashing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from subprocess import CompletedProcess
 
     from perdure import CheckpointStorage, Workflow
@@ -139,6 +139,76 @@ async def test_a_superstep_with_a_single_activation_writes_its_commit_and_nothin
         await workflow.run(5)
     assert "record" not in point.calls
     assert point.calls.count("commit") == 7
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_siblings_that_end_together_are_committed_and_not_noted_before(*, is_streamed: bool) -> None:
+    point = CrashPoint(-1, "before")
+    workflow = fan(crashing(InMemoryCheckpointStorage(), point), slow={})
+    if is_streamed:
+        async for _ in workflow.run(1, stream=True):
+            pass
+    else:
+        await workflow.run(1)
+    assert "record" not in point.calls
+
+
+async def test_siblings_that_have_ended_are_noted_together_when_another_one_goes_on() -> None:
+    point, storage = CrashPoint(-1, "before"), InMemoryCheckpointStorage()
+    noted: list[int] = []
+
+    async def dies() -> None:
+        await dies_after_a_while(point)
+        noted.append(point.calls.count("record"))
+
+    with pytest.raises(CrashError):
+        await fan(crashing(storage, point), slow={"b9": dies}).run(1, run_id="r")
+    assert noted == [1]
+    result = await fan(storage, slow={}).run(run_id="r")
+    assert result.get_outputs() == list(range(10))
+    assert {event.executor_id for event in result if event.type == "executor_invoked"} == {"b9"}
+
+
+async def test_a_reader_who_takes_the_time_does_not_make_siblings_run_again_that_end_meanwhile() -> None:
+    point, storage = CrashPoint(-1, "before"), InMemoryCheckpointStorage()
+    ended: list[str] = []
+
+    async def late() -> None:
+        await asyncio.sleep(0)
+        ended.append("b9")
+
+    async def read() -> None:
+        async for event in fan(crashing(storage, point), slow={"b9": late}).run(1, run_id="r", stream=True):
+            if event.type == "executor_invoked" and event.executor_id == "b0":
+                await turns(until=lambda: "b9" in ended)
+                await dies_after_a_while(point)
+
+    with pytest.raises(CrashError):
+        await read()
+    result = await fan(storage, slow={}).run(run_id="r")
+    assert result.get_outputs() == list(range(10))
+    assert {event.executor_id for event in result if event.type == "executor_invoked"} == set()
+
+
+def fan(storage: CheckpointStorage, *, slow: Mapping[str, Callable[[], Awaitable[None]]]) -> Workflow:
+    """One executor and ten after it; some of them take their time."""
+
+    @executor(id="begin")
+    async def begin(number: int, ctx: WorkflowContext[int, int]) -> None:
+        await ctx.send_message(number)
+
+    def branch(number: int) -> Any:
+        @executor(id=f"b{number}")
+        async def do(_: int, ctx: WorkflowContext[int, int]) -> None:
+            wait = slow.get(f"b{number}")
+            if wait is not None:
+                await wait()
+            await ctx.yield_output(number)
+
+        return do
+
+    builder = WorkflowBuilder(name="w", start_executor=begin, checkpoint_storage=storage)
+    return builder.add_fan_out_edges(begin, [branch(number) for number in range(10)]).build()
 
 
 class Lone:

@@ -43,6 +43,10 @@ class Superstep:
     _has_failed = False
     _failed: asyncio.Task[None] | None = None
     _late: asyncio.Handle | None = None
+    _is_late = False
+    """Whether the commit does not follow at once, so that all that has ended is noted."""
+    _is_noting = False
+    """Whether what has ended is about to be noted if the others have not ended by then."""
 
     def __init__(self, activations: Sequence[Activation], around: Surroundings, telling: Telling, drift: Drift) -> None:
         self._activations = activations
@@ -55,8 +59,6 @@ class Superstep:
         self._found: dict[str, Done] = {}
         self._states: dict[str, object] = {}
         """By executor: the state after its last activation in this superstep that has ended."""
-        # Of a single activation the commit itself is the record, if it follows at once.
-        self._notes_each = len(activations) > 1
         self._unnoted: dict[str, Done] = {}
         limit = around.graph.rules.max_concurrency
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
@@ -81,10 +83,19 @@ class Superstep:
 
     def note_all(self) -> None:
         """Note what has ended, and from now on all that ends: the commit is late, or does not come."""
-        self._notes_each = True
+        self._is_late = True
+        self._note_ended()
+
+    def _note_ended(self) -> None:
         if self._unnoted:
             self._around.journal.keep(self._unnoted)
             self._unnoted = {}
+
+    def _note_before_others_end(self) -> None:
+        """Note what has ended, unless nothing runs any more: of a last one the commit itself is the record."""
+        self._is_noting = False
+        if not self.has_ended:
+            self._note_ended()
 
     async def settle(self) -> None:
         """The commit comes at once, or not at all: wait until all that was noted is written."""
@@ -326,12 +337,15 @@ class Superstep:
             self._telling.wake()
 
     def _note(self, *finished: Done) -> None:
-        """Note what has ended, together."""
+        """Note what has ended, together; with it what ends in the same turn of the loop."""
         if not self._around.is_checkpointed:
             return
         self._unnoted |= {self._around.home_of(done.effects.activation): done for done in finished}
-        if self._notes_each:
-            self.note_all()
+        if self._is_late:
+            self._note_ended()
+        elif not self._is_noting and not self.has_ended:
+            self._is_noting = True
+            asyncio.get_running_loop().call_soon(self._note_before_others_end)
 
     async def _kept(self, executor: Executor, done: Done) -> Done:
         """The same, with the state that the executor has now."""
