@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,8 @@ from perdure.orchestrations import (
     MagenticBuilder,
     MagenticContext,
     MagenticOrchestrator,
+    MagenticProgressLedger,
+    MagenticProgressLedgerItem,
     MaxMessages,
     StandardMagenticManager,
 )
@@ -123,6 +126,44 @@ async def test_a_team_that_is_stuck_forgets_and_plans_anew() -> None:
     assert spoken == ["dig", "look up"], "the second time nobody remembers the first"
     assert "NEW FACTS? the facts" in model.seen[4][-1].text
     assert model.seen[6][0].text == "tides / new facts / a new plan"
+
+
+async def test_a_manager_makes_another_plan_of_the_one_that_failed_and_of_what_the_team_has_said() -> None:
+    model = Model(ledger("ada", "dig"), ledger("ada", "dig deeper", moves=False), DONE)
+    await team(model, participants=members(["only sand"]), max_stall_count=0).run("tides")
+    said = ["tides", "tides / the facts / the plan", "dig", "only sand"]
+    facts, plan, progress = ([message.text for message in shown] for shown in model.seen[4:7])
+    assert facts == [*said, "NEW FACTS? the facts"]
+    assert plan[:5] == facts
+    assert progress == ["tides / new facts / a new plan", "PROGRESS? ada, bob"], "what did not lead on is forgotten"
+
+
+async def test_a_manager_of_ones_own_is_shown_what_failed_when_the_reset_is_counted() -> None:
+    class Impatient(CountingManager):
+        async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
+            found = await super().create_progress_ledger(magentic_context)
+            return replace(found, is_in_loop=MagenticProgressLedgerItem("it is", answer=self.count == 2))
+
+    manager = Impatient(max_stall_count=0)
+    await team(manager=manager).run("tides")
+    shown = next(context for context in manager.contexts if context.reset_count)
+    assert [message.text for message in shown.chat_history] == ["tides", "a plan", "number 1", "number 1"]
+    assert (shown.stall_count, shown.reset_count) == (0, 1)
+
+
+async def test_the_prompt_for_another_plan_has_the_one_before() -> None:
+    asked: list[str] = []
+
+    def model(messages: Sequence[Message], _: Mapping[str, Any]) -> str:
+        asked.append(messages[-1].text)
+        return "dig at the beach"
+
+    manager = StandardMagenticManager(Agent(ScriptedChatClient(model), name="boss"))
+    context = MagenticContext("tides", participant_descriptions={"ada": "helps"})
+    await manager.plan(context)
+    await manager.replan(context)
+    assert "dig at the beach" in asked[-1]
+    assert "- ada: helps" in asked[-1]
 
 
 async def test_a_reset_gives_each_agent_another_session() -> None:

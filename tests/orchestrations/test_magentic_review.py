@@ -43,13 +43,36 @@ async def test_a_revised_plan_is_asked_about_again() -> None:
     request = request_of(await workflow.run("tides"))
     result = await workflow.run(responses={request.request_id: request.revise("be brief")})
     assert told(result) == ["replanned"]
-    assert [message.text for message in model.seen[2]] == ["tides", "be brief", "NEW FACTS? the facts"]
     second = request_of(result)
     assert second.request_id != request.request_id
     assert second.plan.text == "tides / new facts / a new plan"
     result = await workflow.run(responses={second.request_id: second.approve()})
     assert result.get_outputs()[0].text == "the answer"
-    assert [message.text for message in model.seen[4]][:3] == ["tides", "be brief", second.plan.text]
+
+
+async def test_a_manager_is_shown_each_plan_that_it_is_to_revise_before_what_a_person_says_of_it() -> None:
+    model = Model(DONE, new_facts=["second facts", "third facts"], new_plan=["a second plan", "a third plan"])
+    workflow = team(model, enable_plan_review=True)
+    request = request_of(await workflow.run("tides"))
+    for feedback in ("be brief", "briefer"):
+        request = request_of(await workflow.run(responses={request.request_id: request.revise(feedback)}))
+    said = ["tides", "tides / the facts / the plan", "be brief"]
+    assert [message.text for message in model.seen[2]] == [*said, "NEW FACTS? the facts"]
+    assert [message.text for message in model.seen[3]][:3] == said
+    said += ["tides / second facts / a second plan", "briefer"]
+    assert [message.text for message in model.seen[4]] == [*said, "NEW FACTS? second facts"]
+    await workflow.run(responses={request.request_id: request.approve()})
+    assert [message.text for message in model.seen[6]] == [*said, request.plan.text, "PROGRESS? ada, bob"]
+
+
+async def test_a_manager_is_shown_the_plan_of_a_team_that_was_stuck_which_a_person_wants_changed() -> None:
+    model = Model(STUCK, DONE)
+    workflow = team(model, max_stall_count=0, enable_plan_review=True)
+    request = request_of(await workflow.run("tides"))
+    request = request_of(await workflow.run(responses={request.request_id: request.approve()}))
+    await workflow.run(responses={request.request_id: request.revise("ask Bob")})
+    shown = [message.text for message in model.seen[-2]]
+    assert shown == ["tides / new facts / a new plan", "ask Bob", "NEW FACTS? new facts"]
 
 
 async def test_a_new_plan_of_a_team_that_was_stuck_is_asked_about_with_the_reason() -> None:

@@ -133,13 +133,13 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     ) -> None:
         """Follow the plan that a person has approved; or make another, and ask about that."""
         task = _task_in(ctx)
+        task.history.append(task.plan_made)
         task.hear(response.review)
         if response.review:
             await self._make_plan(task, ctx, MagenticOrchestratorEventType.REPLANNED)
             await self._ask_for_review(task, ctx, is_stalled=original_request.is_stalled)
         else:
             ctx.require_approved(task.plan_made.text)
-            task.history.append(task.plan_made)
             await self._lead(task, ctx)
         ctx.scope().set(_TASK, task)
 
@@ -172,14 +172,16 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await ctx.add_event(WorkflowEvent("group_chat", sent))
 
     async def _has_begun_anew(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
-        """Let everybody forget, and make another plan. Whether the team may follow it. Raises MagenticAnswerError."""
+        """Make another plan, and let everybody forget. Whether the team may follow it. Raises MagenticAnswerError."""
         is_limited = self._manager.max_reset_count is not None or self._manager.max_round_count is not None
         if task.idle_resets >= _IDLE_RESETS_MAX and not is_limited:
             raise MagenticAnswerError(_stuck(self._manager.max_stall_count))
-        task.reset()
+        task.count_reset()
         for name in self._heeds_reset:
             await ctx.send_message(MagenticResetSignal(), target_id=name)
         await self._make_plan(task, ctx, MagenticOrchestratorEventType.REPLANNED)
+        # The manager comes last: it has to know what failed to plan something else.
+        task.forget()
         return await self._is_allowed(task, ctx, is_stalled=True)
 
     async def _make_plan(

@@ -58,8 +58,12 @@ the facts, drop those that were wrong, and add at least one new guess with the r
 """
 
 PLAN_UPDATE_PROMPT: Final = """\
-The plan so far will not do. Say in a sentence or two why. Then write a new one: a short list of steps that does not \
-repeat the mistake, and heeds what was said about the old one. This is your team:
+The plan so far will not do:
+
+{plan}
+
+Say in a sentence or two why. Then write a new one: a short list of steps that does not repeat the mistake, and heeds \
+what was said about the old one. This is your team:
 
 {team}
 """

@@ -44,12 +44,15 @@ class MagenticState:
         self.conversation.extend(said)
         self.idle_resets = 0
 
-    def reset(self) -> None:
-        """Forget what was said, and count the reset."""
-        self.history = Log()
+    def count_reset(self) -> None:
+        """Count a reset, and no stalls. What was said is still there: another plan is made of it."""
         self.stall_count = 0
         self.reset_count += 1
         self.idle_resets += 1
+
+    def forget(self) -> None:
+        """Forget what was said: it did not lead on."""
+        self.history = Log()
 
     def judge(self, progress: MagenticProgressLedger) -> None:
         """Take a ledger, and count whether the team is stuck: each round that gets on makes up for one that did not."""
