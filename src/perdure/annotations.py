@@ -8,9 +8,11 @@ import re
 import sys
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _IDENTIFIER: Final = re.compile(r"\w+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Namespace:
     """The names that were visible where a function was defined, those of its module excepted."""
 

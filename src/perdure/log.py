@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, overload
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +39,7 @@ class Sealed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seals:
     """What the codec knows of a log: what was sealed, by whom, and the elements that were not."""
 

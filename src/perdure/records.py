@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +41,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """An encoded value, or a piece of one, addressed by the hash of its bytes."""
 
@@ -54,7 +56,7 @@ class Part:
         return cls(digest(data), data, refs, kind)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manifest:
     """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path.
 
@@ -118,7 +120,7 @@ class Manifest:
         return digest(_json(identity) + b"\n" + self.header + pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewRun:
     """What is recorded of a run when it begins: at its start, or as a fork of a checkpoint."""
 
@@ -130,7 +132,7 @@ class NewRun:
     parent_checkpoint_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunRecord:
     """A run as a store knows it. A fork's head is its parent's checkpoint until its first commit."""
 
@@ -162,7 +164,7 @@ class RunRecord:
         return self.status if self.halt is None else self.halt.kind
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Halt:
     """Why nobody goes on with a run unasked. The next claim ends it, but for a run that was exported."""
 
@@ -175,7 +177,7 @@ class Halt:
     """What the engine knows of it; a store never reads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Due:
     """A run that can go on and that nobody advances, with the number of the newest command that waits."""
 
@@ -183,7 +185,7 @@ class Due:
     commands: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner:
     """A process that advances runs, described so that others can tell whether it lives."""
 
@@ -196,7 +198,7 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """The right to advance one run. Every write carries the token; a replaced token writes nothing."""
 
@@ -211,7 +213,7 @@ class Claim:
     """The run as it was claimed, so that nobody has to ask for it again; None if the store does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Commit:
     """All that one commit changes, in one transaction."""
 
@@ -230,7 +232,7 @@ class Commit:
     """What the commit tells; the store gives the numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewEvents:
     """The events of one commit, as one piece."""
 
@@ -242,7 +244,7 @@ class NewEvents:
     """Parts to be written with them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventBatch:
     """The events of one commit as a store has them. They are numbered from `first` on; the first of a run is 1."""
 
@@ -265,7 +267,7 @@ class EventBatch:
         return digest(_json(identity) + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """Something from outside that waits in a run's inbox: an answer, a message, the wish to cancel."""
 
@@ -288,7 +290,7 @@ class Command:
         return digest(_json(identity) + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """How far a run is known: its newest commit, its newest event, the newest command that waits, owner and halt.
 
@@ -306,7 +308,7 @@ def _json(value: object) -> bytes:
     return _compact(value).encode("utf-8", "surrogatepass")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JournalRecord:
     """Something that the superstep in progress has finished."""
 
@@ -326,7 +328,7 @@ class JournalRecord:
         return digest(json.dumps(identity, separators=(",", ":")).encode("ascii") + b"\n" + self.data)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArchivedCheckpoint:
     """A checkpoint with what its commit said of the run."""
 
@@ -336,7 +338,7 @@ class ArchivedCheckpoint:
     wake_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Archive:
     """A whole run, to be kept elsewhere: all that a store has of it."""
 
@@ -354,17 +356,17 @@ class Archive:
     """In order; what was before the first of them is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LatestOnly:
     """Keep the newest checkpoint of each run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FullHistory:
     """Keep every checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeepLast:
     """Keep the newest `n` checkpoints of each run."""
 
@@ -375,7 +377,7 @@ class KeepLast:
             raise ValueError(f"KeepLast({self.n}) would keep nothing; give 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeepFor:
     """Keep what is younger than `age`."""
 
@@ -386,7 +388,7 @@ class KeepFor:
             raise ValueError(f"KeepFor({self.age!r}) lies in the future; give an age of zero or more")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retention:
     """What a store may forget. A run's newest checkpoint and what a fork rests on always stay.
 

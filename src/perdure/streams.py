@@ -7,9 +7,10 @@ import inspect
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
+
+from perdure.data import frozen
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")
@@ -44,17 +45,17 @@ class _End(Enum):
     TOKEN = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Finished(Generic[FinalT]):
     final: FinalT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Failed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Closed:
     """Nobody wanted the rest."""
 

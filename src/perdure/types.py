@@ -20,7 +20,6 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from types import NoneType
 from typing import (
     Annotated,
@@ -45,6 +44,7 @@ import typing_extensions
 from typing_extensions import ReadOnly, TypeAliasType
 
 from perdure.annotations import resolved
+from perdure.data import frozen
 
 _UNIONS: Final = (Union, types.UnionType)
 _WRAPPERS: Final = (Annotated, Required, NotRequired, ReadOnly, ClassVar, Final)
@@ -246,7 +246,7 @@ def _declares(cls: type, name: str) -> bool:
     return any(name in vars(base) or name in inspect.get_annotations(base) for base in cls.__mro__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Rule:
     """How types are compared: whether an unknown source fits, and which pairs are being compared already.
 
@@ -326,7 +326,7 @@ def _tuples_fit(source: object, target: object, rule: _Rule) -> bool:
     return all(map(_fits, given.items, wanted.items, [rule] * len(given.items)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _TupleShape:
     """The items of a tuple type: some at the start, one type any number of times, some at the end."""
 
@@ -396,7 +396,7 @@ def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ..
     return _ELEMENTS.get(cls, ())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranking:
     """Candidate types prepared for choosing: the members of all unions in a row, and which is narrower than which."""
 

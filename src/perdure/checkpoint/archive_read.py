@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.checkpoint.archive import FORMAT, PRODUCT, Tally, run_checksum
 from perdure.checkpoint.manifest import header_of
+from perdure.data import frozen
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
@@ -49,7 +50,7 @@ class DamagedExportError(Exception):
     """What was read is not what was written; says where and how."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Line:
     """The fields of a line, each of the type that it has to be of. Raises DamagedExportError if it is not."""
 

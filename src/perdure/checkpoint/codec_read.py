@@ -7,7 +7,6 @@ is left of the stack.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
@@ -15,6 +14,7 @@ from perdure.checkpoint.codec_copy import Uncopyable, copied, type_of
 from perdure.checkpoint.codec_faults import Damage, Fault, Untrusted
 from perdure.checkpoint.codec_memo import Chunk, Leaf, Memo
 from perdure.checkpoint.codec_paths import spelled
+from perdure.data import frozen
 from perdure.records import Part
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Node: TypeAlias = "dict[str, Any]"
 Read: TypeAlias = "Callable[[Reader, Node], Any]"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tag:
     """How objects with one tag are read, and which keys they may have."""
 
@@ -79,7 +79,7 @@ class Decodes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Where a value comes from, for errors and for what is read later."""
 
@@ -265,7 +265,7 @@ class Reader:
             raise Damage(f"a malformed {name!r}: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Gathered:
     """Which chunks a list was put together from: their addresses, and where they begin and end in it."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.checkpoint.codec import DamagedPartError
 from perdure.checkpoint.documents import document, loads, piece, plain, with_parts
 from perdure.checkpoint.values import Kept
+from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN_LENGTH_MAX = 80
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerCommand:
     """An answer to a request: who gave it, when, and what it is."""
 
@@ -32,7 +32,7 @@ class AnswerCommand:
     shown: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageCommand:
     """A message: for an executor, or for the start of the next turn."""
 
@@ -43,7 +43,7 @@ class MessageCommand:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelCommand:
     """The wish that the run stops."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import frozen
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
 from perdure.graph.context import private_owner
 from perdure.graph.executor import wiring
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Delayed, Request, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Affected:
     """Something stored that the present graph can't take."""
 
@@ -30,7 +31,7 @@ class Affected:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompatibilityReport:
     """How a graph differs from the one that wrote a checkpoint, and what that breaks."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """`data` is the type of the data, `make` the way from it to an instance, and `told` how users are told of it."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.documents import dumps, quoted, quoted_or_null
+from perdure.data import frozen
 from perdure.typenames import describe
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Author:
     """Whose checkpoints they are, and of which graph: what all of one life say."""
 

@@ -14,6 +14,7 @@ from perdure.checkpoint.heading import FORMAT, Heading
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.trails import gathered
+from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
 
@@ -36,12 +37,12 @@ _TRACE = b'"trace"'
 """In a header: most have none, and need not be read for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Written:
     """A checkpoint, as its successor has to know it."""
 
     manifest: Manifest | None = None
-    contents: Contents = Contents()  # noqa: RUF009 - frozen
+    contents: Contents = Contents()
     snapshot: Snapshot | None = None
     """What it was made of; None if its entries have to be compared one by one."""
     changed: frozenset[str] = frozenset()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import frozen
 from perdure.errors import WorkflowCheckpointException
 from perdure.graph.context import SHARED_SCOPE, private_owner, private_scope
 from perdure.graph.edges import FanInEdgeGroup
@@ -23,7 +24,7 @@ _NUMBERED = re.compile(r"(.*?)(#\d+(?:/.*)?)\Z", re.DOTALL)
 """An executor, and its number with what is inside of that activation."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Migrated:
     """A snapshot in the terms of the present version, and which executors have another name now."""
 

@@ -10,6 +10,7 @@ from perdure.checkpoint.documents import loads, piece, verified
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.checkpoint.values import CodedValues, Kept, decode
 from perdure.clock import SystemClock
+from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
 from perdure.graph.context import SHARED_SCOPE
@@ -83,7 +84,7 @@ class WorkflowCheckpoint:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Where the values of a stored checkpoint are read from, and with which trust they are decoded."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from perdure.checkpoint.codec import Codec
+from perdure.data import frozen
 from perdure.errors import ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ PART_SIZE_MAX = 400 * _MIB
 """No part is larger, whatever the limits say: SQLite and PostgreSQL end at 1 GB, and a driver may send hex digits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeLimits:
     """How many bytes a single value may take: an entry of the state, a message, an output, the state of an executor.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.documents import document, loads, piece, plain
 from perdure.checkpoint.trust import Trust, register_type
 from perdure.checkpoint.values import Kept
+from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @register_type
-@dataclass(frozen=True, slots=True)
+@frozen
 class InterruptedStep:
     """A request: this step had begun when the process died, and nobody knows whether its work was done.
 
@@ -37,7 +38,7 @@ class InterruptedStep:
 
 
 @register_type
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepDecision:
     """The answer to an `InterruptedStep`: do it again; take it as done, with this result; or let the step fail."""
 
@@ -45,7 +46,7 @@ class StepDecision:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RaisedRecord:
     """An error that a step has raised and that was caught: the name of its type, and what it was made of."""
 
@@ -53,7 +54,7 @@ class RaisedRecord:
     args: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRecord:
     """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
 
@@ -111,7 +112,7 @@ class StepRecord:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TriesRecord:
     """How often something was tried and failed, when it may be tried again, and how it failed last."""
 
@@ -133,7 +134,7 @@ class TriesRecord:
         return cls(count, due, error)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedRecord:
     """What was asked at some place: the request, what tells the question from others, and what was to be approved.
 

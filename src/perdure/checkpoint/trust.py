@@ -16,10 +16,10 @@ import types
 import typing
 import uuid
 import zoneinfo
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint.trust_reach import is_data_type, reachable, visible
+from perdure.data import frozen
 from perdure.log import Log
 from perdure.typenames import module_name, type_name
 
@@ -47,7 +47,7 @@ _BUILT_IN: Mapping[str, type] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Registration:
     """What `register_type` was told about a class."""
 

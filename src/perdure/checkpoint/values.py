@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint.codec_copy import ATOMS, copied, is_immutable, spare
 from perdure.checkpoint.codec_source import Source
+from perdure.data import frozen
 from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Kept:
         return self._source
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """What a step has given and spent."""
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from perdure.data import frozen
 from perdure.graph.context import SHARED_SCOPE, private_scope
 from perdure.graph.edges import (
     FanInEdgeGroup,
@@ -31,7 +32,7 @@ Reducer: TypeAlias = Callable[[Any, Any], Any]
 Upgrade: TypeAlias = Callable[[dict[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputDesignation:
     """Whose yields are outputs and whose are intermediate. Both None: everybody's are outputs."""
 
@@ -50,7 +51,7 @@ class OutputDesignation:
         return "intermediate" if executor_id in (self.intermediates or ()) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Migration:
     """How to read what an older version of a workflow has stored.
 
@@ -66,7 +67,7 @@ class Migration:
     shared_state: Upgrade | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rules:
     """What the builder was told about running."""
 
@@ -81,7 +82,7 @@ class Rules:
     record_payloads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ways:
     """Where messages go: to executors, and by group into fan-ins, of which the executor is named that they end at."""
 

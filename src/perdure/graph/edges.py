@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from perdure.data import frozen
 from perdure.graph.messages import INTERNAL_SOURCE_ID
 from perdure.records import digest
 
@@ -34,7 +35,7 @@ class Default:
     target: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edge:
     """One directed edge, perhaps with a condition on the message."""
 
@@ -195,7 +196,7 @@ class FanInEdgeGroup(EdgeGroup):
         return self.edges[0].target_id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SwitchCaseEdgeGroupCase:
     """A case of a switch, by the id of its target."""
 
@@ -214,7 +215,7 @@ class SwitchCaseEdgeGroupCase:
         return {"target_id": self.target_id, "type": "Case", "condition_name": self.condition_name}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SwitchCaseEdgeGroupDefault:
     """The default of a switch, by the id of its target."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import frozen
 from perdure.graph.handlers import declaration_of
 from perdure.graph.policy import policy_of
 from perdure.typenames import describe
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.types import Ranking
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """A handler of an executor: the name of the method, and its types."""
 
@@ -72,7 +73,7 @@ class Dispatch:
         yield from self.answers
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Wiring:
     """What the engine keeps of an executor, under one name so that users' attributes never clash with it.
 
@@ -89,7 +90,7 @@ class _Wiring:
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shared:
     """Something that an executor was given and may have in common with others: which object, and its key in the state.
 

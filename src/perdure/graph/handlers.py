@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, TypeVar, get_args, get_origin, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
+from perdure.data import frozen
 from perdure.graph.context import WorkflowContext
 from perdure.typenames import describe
 from perdure.types import contains_typevar, split_union
@@ -22,7 +23,7 @@ _DECLARATION = "__perdure_handler__"
 _CONTEXT_ARGUMENTS_MAX = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HandlerTypes:
     """What a handler takes, sends and yields."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import frozen
 from perdure.events import WorkflowEvent  # noqa: TC001 - trust follows the fields of a dataclass at run time
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class WorkflowMessage:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimersDue:
     """Tells a sub-workflow that what waits inside of it is due up to this moment."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY  # noqa: TC003 - dataclasses look for it in this module
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypeIs
 
+from perdure.data import frozen
 from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields of FailedMessage
 from perdure.moments import seconds_of
 
@@ -16,7 +17,7 @@ Backoff: TypeAlias = float | timedelta | Callable[[int], float]
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """Try again after a failure: `attempts` in all, for the errors that `on` names or says yes to.
 
@@ -58,7 +59,7 @@ class Retry:
             return longest if first else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """What an executor was told about failing: attempts, seconds for each, and the id of the one who is told."""
 
@@ -71,7 +72,7 @@ NO_POLICY = Policy()
 """That of most executors: one attempt, however long it takes, and a failure stops the run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FailedMessage:
     """A message that an executor could not handle, and why: what `on_error` sends to the executor that it names."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,7 +28,7 @@ IfInterrupted: TypeAlias = "Literal['rerun', 'ask'] | Callable[[str], Any]"
 """What becomes of a step that a crash interrupted: it is run again, somebody is asked, or a function finds out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """What a request comes with: until when it waits, the answer that stands then, and what is approved by it."""
 
@@ -38,7 +39,7 @@ class Terms:
     """What `approves` comes to, where only that is known: of a request that is passed on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where a handler asks, if counting its questions does not say it: `key` names the place.
 
@@ -49,7 +50,7 @@ class Place:
     counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scope:
     """That a step is the function of a workflow: what that calls is named after it, and it can be left to wait.
 
@@ -59,7 +60,7 @@ class Scope:
     reads: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepCall:
     """A step as a handler asked for it. `timeout` is in seconds."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from perdure.kernel.value import value
+from perdure.data import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

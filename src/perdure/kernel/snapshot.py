@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
+from perdure.data import value
 from perdure.kernel.trail import Trail
-from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from perdure.data import value
 from perdure.kernel.effects import Activation, Conflict
 from perdure.kernel.snapshot import Delayed, Delivery, Snapshot, Suspended
-from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

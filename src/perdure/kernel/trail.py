@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from perdure.kernel.value import value
+from perdure.data import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

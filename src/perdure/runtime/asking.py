@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.steps import value_digest
+from perdure.data import frozen
 from perdure.errors import ApprovalMismatchError
 from perdure.events import WorkflowEvent
 from perdure.graph.port import ABSENT, Terms
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.runtime.logbook import Logbook
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """A request whose data is fixed when the activation ends."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +20,7 @@ class Absent:
 ABSENT: Final = Absent()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """What a caller asked for."""
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.values import as_kept
+from perdure.data import value
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph.executor import Executor
 from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
-from perdure.kernel.value import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

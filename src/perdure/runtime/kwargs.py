@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.data import frozen
 from perdure.errors import EncodeError
 from perdure.secrets import Secret
 
@@ -25,7 +25,7 @@ _LIKE_SECRETS = re.compile(
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Entry:
     """One value, and whose it is. Without a key it is all that its target gets."""
 

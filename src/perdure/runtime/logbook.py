@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint.values import as_kept
+from perdure.data import frozen
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.kernel.effects import Told
 from perdure.records import digest
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FRAMEWORK = WorkflowEventSource.FRAMEWORK
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Later:
     """Stands for an event whose data is fixed when the activation ends."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.steps import StepRecord
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ _KEYED = "@"
 _COUNTED_IN_BRANCH = "@%20"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sought:
     """A call whose record is sought: `stem` is where all calls of its name are, `place` where this one would be."""
 
@@ -36,7 +36,7 @@ class Sought:
         return None in {self.digest, record.digest} or self.digest == record.digest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """Where the record of a call is, or is to be if there is none."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from perdure.data import frozen
 from perdure.graph.exits import require_no_exit
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _QUIET_TURNS = 8
 _NONE: Counter[int] = Counter()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parked:
     """What a handler that was left waits for."""
 

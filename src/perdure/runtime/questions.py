@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from perdure.checkpoint.steps import AskedRecord, value_digest
 from perdure.checkpoint.values import Held, Kept, as_kept
+from perdure.data import frozen
 from perdure.errors import ApprovalMismatchError, EncodeError
 from perdure.graph.port import ABSENT
 from perdure.runtime.branches import branch_place
@@ -36,7 +37,7 @@ def _differ(before: str | None, now: str | None) -> bool:
     return None not in {before, now} and before != now
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """A question as a handler asked it."""
 
@@ -46,7 +47,7 @@ class Question:
     terms: Terms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spot:
     """Where a question is asked: the key of its record, and what the keys of all begin with that are asked there.
 

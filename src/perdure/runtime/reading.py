@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.steps import label_in, label_record
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from perdure.runtime.surroundings import Surroundings
@@ -15,7 +15,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """`asyncio.wait_for` begins a task in some versions of Python and none in others."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """A function as it reads now, beside how it read when it was entered first."""
 

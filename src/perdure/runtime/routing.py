@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.data import value
 from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupCase, ask
 from perdure.graph.executor import Executor, wiring
 from perdure.graph.messages import WorkflowMessage
 from perdure.graph.policy import FailedMessage
-from perdure.kernel.value import value
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.codec import Codec
 from perdure.checkpoint.record import Source, StoredCheckpoint
 from perdure.checkpoint.size_limits import Scale, SizeLimits
 from perdure.checkpoint.values import CodedValues
+from perdure.data import frozen
 from perdure.storages.base import StoreStorage
 from perdure.storages.foreign import ForeignStore
 from perdure.storages.protocol import CheckpointStorage
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.stores.port import Store
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binding:
     """Everything that is needed to write and read the checkpoints of a workflow."""
 

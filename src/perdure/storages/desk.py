@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -20,6 +19,7 @@ from perdure.checkpoint.commands import (
 from perdure.checkpoint.documents import dumps, loads, verified
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.checkpoint.schema import check_against
+from perdure.data import frozen
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -51,7 +51,7 @@ _REQUEST = "request/"
 _ANSWERED = "answered/"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PendingRequest:
     """A request that waits for its answer, as the store has it."""
 
@@ -75,7 +75,7 @@ class PendingRequest:
     """Who has given an answer that the run has not taken in yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Open:
     """A request as the head of a run has it."""
 
@@ -86,7 +86,7 @@ class _Open:
     request_type: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Head:
     """The newest checkpoint of a run as far as it is about requests. That of a new fork is of another run."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.documents import dumps
+from perdure.data import frozen
 from perdure.errors import RunNotFoundError
 from perdure.storages.size_table import table
 from perdure.storages.weighing import Scales
@@ -22,7 +22,7 @@ GROWTH_OVER = (10, 100)
 """How many checkpoints back the head is compared with, where they are still there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartSize:
     """One thing of a run's newest checkpoint: an entry of the state, an executor, the messages on their way, ..."""
 
@@ -40,7 +40,7 @@ class PartSize:
     """By how many bytes it has grown: by number of checkpoints over which."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SizeReport:
     """The bytes of a run. `str()` of it is a table to read."""
 

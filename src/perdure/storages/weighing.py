@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint.codec import DamagedPartError, references
 from perdure.checkpoint.contents import entries_of
+from perdure.data import frozen
 from perdure.records import digest
 from perdure.storages.size_names import name_of
 
@@ -24,7 +25,7 @@ _CHECKPOINTS_AT_ONCE = 200
 _CONTENTS = "table of contents"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Beside:
     """What there is of a run beside its checkpoints, in bytes."""
 

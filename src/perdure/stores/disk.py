@@ -11,12 +11,12 @@ import errno
 import fcntl
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from perdure.data import frozen
 from perdure.errors import WorkflowCheckpointException
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stamp:
     """Which file stands under a name, and how long it is."""
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from perdure.clock import SystemClock
+from perdure.data import frozen
 from perdure.records import Owner
 from perdure.stores.disk import boot_id
 from perdure.stores.heartbeat import Heartbeat, touch
@@ -33,7 +34,7 @@ LEASE_SECONDS = 30.0
 _CONTENT_SIZE_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Held:
     """A lock file of this process."""
 
