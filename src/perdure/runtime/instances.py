@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sized
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.checkpoint.values import as_kept
-from perdure.data import value
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.graph.executor import Executor
 from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.graph.definition import Graph
@@ -101,8 +99,7 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
             await load(child, snapshot.children[executor_id], values)
 
 
-@value
-class Look:
+class Look(NamedTuple):
     """An executor as far as it can be compared cheaply: which object each attribute is, and how long."""
 
     names: tuple[str, ...]
@@ -127,7 +124,9 @@ class Drift:
             return None
         attributes = vars(executor)
         values = attributes.values()
-        return Look(tuple(attributes), tuple(map(id, values)), tuple(map(_length, values)))
+        # It is looked at twice in every activation, and most of what it has has no length.
+        lengths = tuple([None if type(each) in _UNCHANGING else _length(each) for each in values])
+        return Look(tuple(attributes), tuple(map(id, values)), lengths)
 
     def noticed(self, executor: Executor, before: Look) -> str | None:
         """The warning about the first attribute that is not as before; once for each executor."""
@@ -146,10 +145,8 @@ class Drift:
         return None
 
 
-def _length(value: object) -> int | None:
-    if type(value) in _UNCHANGING:
-        return None
+def _length(value: Any) -> int | None:
     try:
-        return len(value) if isinstance(value, Sized) else None
+        return len(value) if hasattr(value, "__len__") else None
     except Exception:  # noqa: BLE001 - a user's __len__ that fails only makes us notice less
         return None

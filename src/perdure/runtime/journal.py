@@ -16,7 +16,7 @@ from perdure.errors import AgentFrameworkException, CheckpointWriteError, Encode
 from perdure.records import JournalRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from perdure.checkpoint.codec import Codec
     from perdure.events import CheckpointInfo
@@ -65,7 +65,7 @@ class Journal(Protocol):
         """All records, or those of one activation, with their parts, for a snapshot to carry."""
         ...
 
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
         """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
 
         Only of one that is entered again anything was carried.
@@ -121,7 +121,7 @@ class NoJournal:
         del home
         return {}
 
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
         """None."""
         del home, is_entered_again
         return ()
@@ -304,15 +304,14 @@ class _JournalPart:
                 found[key.removeprefix(self._prefix)] = _with_parts(kept)
         return {key: kept for key, kept in found.items() if home is None or key == home or key.startswith(f"{home}/")}
 
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Iterable[str]:
+    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
         """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
 
         Only of one that is entered again anything was carried.
         """
-        for key in self._journal.steps_before.get(f"{self._prefix}{home}", ()):
-            yield key.removeprefix(self._prefix)
-        if is_entered_again:
-            yield from (key for key in self._carried if key.startswith(f"{home}{STEP}"))
+        recorded = self._journal.steps_before.get(f"{self._prefix}{home}", ()) if self._journal.steps_before else ()
+        carried = [key for key in self._carried if key.startswith(f"{home}{STEP}")] if is_entered_again else ()
+        return [*(key.removeprefix(self._prefix) for key in recorded), *carried] if recorded or carried else ()
 
     def done(self, home: str, activation: Activation) -> Done | None:
         """An activation that an earlier life has finished."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def steps_left_out(journal: Journal, home: str, begun: Collection[str], *, is_entered_again: bool) -> list[str]:
     """The names of an activation's steps that are recorded and were not begun, but for steps inside of others."""
     recorded = journal.steps_before(home, is_entered_again=is_entered_again)
+    if not recorded:
+        return []
     inner = (place.removeprefix(f"{home}{STEP}") for place in recorded if place not in begun)
     return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})
 
