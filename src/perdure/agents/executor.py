@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
@@ -42,6 +43,8 @@ _CACHE = "cache"
 """What the agent is told next."""
 _CONVERSATION = "conversation"
 """Of a turn that waits for answers: what was said in it so far."""
+_SPOKEN = "spoken"
+"""Of such a turn: what of it the agent itself has said."""
 _PENDING = "pending"
 """What was asked of the outside, by request."""
 _ANSWERS = "answers"
@@ -255,16 +258,20 @@ class AgentExecutor(Executor):
             logger.warning("agent %r is run without a message, which some models refuse", self.id)
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, is_told=self.tells_turns)
         response = await turn.taken(told)
-        own = ctx.scope()
-        conversation = [*own.get(_CONVERSATION, ()), *told, *without_questions(response.messages)]
+        own, said = ctx.scope(), without_questions(response.messages)
+        conversation = [*own.get(_CONVERSATION, ()), *told, *said]
         own.set(_CACHE, Log(cached[len(told) :]))
         if turn.asked or turn.questions:
             _warn_of_unsaid(self.id, response, len(turn.asked) + len(turn.questions))
             own.set(_CONVERSATION, Log(conversation))
+            own.set(_SPOKEN, Log([*own.get(_SPOKEN, ()), *said]))
             await self.__ask_all(ctx, turn)
             return ()
         if own.has(_CONVERSATION):
-            own.delete(_CONVERSATION)
+            response = copy(response)
+            response.messages = told_on([*own.get(_SPOKEN, ()), *said], within=conversation)
+            for key in filter(own.has, (_CONVERSATION, _SPOKEN)):
+                own.delete(key)
         if self.tells_turns:
             ctx.activation.output(response, is_told=not ctx.is_streaming())
         return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)

@@ -33,8 +33,17 @@ class AgentExecutorResponse:
     def with_text(self, text: str) -> AgentExecutorResponse:
         """The same turn with another answer. Who changes what an agent said sends this on, and no context is lost."""
         said = Message("assistant", [text])
-        before = self.full_conversation[: len(self.full_conversation) - len(self.agent_response.messages)]
-        return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), [*before, said])
+        return AgentExecutorResponse(self.executor_id, AgentResponse(messages=[said]), [*self._unsaid(), said])
+
+    def _unsaid(self) -> list[Message]:
+        """The conversation without the answer, whose parts may stand apart: others speak while an agent waits."""
+        left, kept = list(self.agent_response.messages), list[Message]()
+        for message in reversed(self.full_conversation):
+            if left and message == left[-1]:
+                left.pop()
+            else:
+                kept.append(message)
+        return kept[::-1]
 
 
 register_type(AgentExecutorRequest, name="perdure:AgentExecutorRequest")

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Never, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from perdure import AgentExecutorResponse, AgentResponse, Executor, FunctionExecutor, WorkflowContext, handler
+from perdure import AgentExecutorResponse, AgentResponse, Executor, FunctionExecutor, Message, WorkflowContext, handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from perdure import Message
 
 logger = logging.getLogger(__name__)
 
@@ -26,34 +24,47 @@ Aggregating: TypeAlias = (
 """A function that makes a whole of the answers, sync or async."""
 
 _WITH_CONTEXT = 2
+_SEVERAL = 2
 _UNNAMED = "_CallbackAggregator_unnamed"
 
 
 class AnswersTogether(Executor):
-    """The last message of each participant, in their order, as one response. What was asked is no part of it."""
+    """One message of each participant, in their order, as one response. What was asked is no part of it.
+
+    It is the last one of an agent. Of a workflow that takes part as an agent it has all that the workflow has said.
+    """
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Take the last words of each."""
+        """Take the words of each."""
         if not results:
             raise ValueError(f"aggregator {self.id!r} got no answers: somebody has to answer before it is asked")
-        said = [words for result in results if (words := _last_words(result)) is not None]
+        said = [words for result in results if (words := _words_of(result)) is not None]
         if not said:
             names = ", ".join(repr(result.executor_id) for result in results)
             raise RuntimeError(f"none of {names} has said anything: there is nothing to put together")
         await ctx.yield_output(AgentResponse(messages=said))
 
 
-def _last_words(result: AgentExecutorResponse) -> Message | None:
-    words = _last_of(result.agent_response.messages) or _last_of(result.full_conversation)
-    if words is None:
+def _words_of(result: AgentExecutorResponse) -> Message | None:
+    said = _said_by(result.agent_response.messages) or _said_by(result.full_conversation)[-1:]
+    if not said:
         logger.warning("participant %r has said nothing: it is left out", result.executor_id)
-    return words
+        return None
+    # A call is on the way to something: of an agent only the last message has none.
+    words = [message for message in said if message.text.strip() and not _calls(message)]
+    if len(words) < _SEVERAL:
+        return said[-1]
+    texts = [content for message in words for content in message.contents if content.type == "text"]
+    return Message("assistant", texts, author_name=words[-1].author_name, message_id=words[-1].message_id)
 
 
-def _last_of(messages: Iterable[Message]) -> Message | None:
-    said = [message for message in messages if message.role == "assistant"]
-    return said[-1] if said else None
+def _said_by(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if message.role == "assistant"]
+
+
+def _calls(message: Message) -> bool:
+    return any(content.type == "function_call" for content in message.contents)
 
 
 def aggregator_of(aggregator: Executor | Aggregating) -> Executor:

@@ -31,9 +31,10 @@ class ConcurrentBuilder:
     """Participants side by side: `dispatcher`, then all at once, then `aggregator` when every one has answered.
 
     Each participant gets an `AgentExecutorRequest`; an executor of your own answers with an `AgentExecutorResponse`.
-    The output is one `AgentResponse` with the last message of each, in the order of the participants, or what your own
-    aggregator makes of the answers. `output_from` and `intermediate_output_from` name participants whose outputs are
-    told as well. `max_iterations` limits the supersteps since the last input.
+    The output is one `AgentResponse` with a message of each, in the order of the participants: the last of an agent,
+    all words of a workflow that takes part as an agent. Or it is what your own aggregator makes of the answers.
+    `output_from` and `intermediate_output_from` name participants whose outputs are told as well.
+    `max_iterations` limits the supersteps since the last input.
 
     `termination_condition` is asked about the input and after each answer, with all that was said so far. If it is over
     with the input, nobody is asked, and the output is what the aggregator makes of no answers. Once it is over, one

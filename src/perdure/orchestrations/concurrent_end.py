@@ -104,11 +104,11 @@ def _is_over(ctx: WorkflowContext[Any, Any]) -> bool:
 
 
 class AnswersIfThereAreSome(AnswersTogether):
-    """The last message of each participant; if nobody was asked, a last word that says so."""
+    """One message of each participant; if nobody was asked, a last word that says so."""
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Take the last words of each, or have them."""
+        """Take the words of each, or have the last word."""
         if results:
             await super().aggregate(results, ctx)
             return
