@@ -12,7 +12,7 @@ from perdure.agent_workflows.definition import END, START
 from perdure.agent_workflows.errors import IterationLimitError
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.definition import Definition, Iterations
+    from perdure.agent_workflows.definition import Definition, Edge, Iterations
     from perdure.agent_workflows.messages import NodeTask
 
 
@@ -288,3 +288,39 @@ async def test_a_node_that_reads_what_came_before_is_told_who_called_it_back() -
     assert first == "a(go)"
     assert "again" in second
     assert "a(go)" in second
+
+
+@pytest.mark.parametrize("leaves", [when("critic>mail"), otherwise("critic>mail")], ids=["condition", "default"])
+async def test_who_comes_after_a_loop_acts_once_whether_it_is_left_by_a_condition_or_by_default(leaves: Edge) -> None:
+    nodes = [
+        node("search", reads="request"),
+        node("write", reads="request"),
+        node("critic"),
+        node("mail", template="{{write.answer}} {{search.answer}}"),
+    ]
+    edges = [f"{START}>search", f"{START}>write", "write>critic", when("critic>write", "no"), leaves, "search>mail"]
+    says: dict[str, Says] = {
+        "search": lambda _: "found",
+        "write": lambda task: f"draft {task.visit}",
+        "critic": lambda task: "no" if task.visit < 2 else "yes",
+    }
+    played = await Troupe(defined(nodes, *edges), says).run()
+    assert played.texts("mail") == ["draft 2 found"]
+    assert not played.told("agent_skipped")
+
+
+async def test_a_loop_that_is_left_at_its_limit_is_left_by_its_default_and_by_no_condition() -> None:
+    nodes = [node("write", reads="request"), node("mail")]
+    says: dict[str, Says] = {"write": lambda _: "no"}
+    for leaves, answer in ((otherwise("write>mail"), "mail(no)"), (when("write>mail"), None)):
+        edges = [f"{START}>write", when("write>write", "no"), leaves]
+        result = (await Troupe(defined(nodes, *edges, iterations=loops(2, then="leave")), says).run()).result
+        assert (result.success, result.final_answer) == (answer is not None, answer)
+
+
+async def test_what_came_from_outside_of_a_loop_is_known_in_each_pass() -> None:
+    nodes = [node("out", reads="request"), node("a", reads="request"), node("b", reads="upstream")]
+    edges = [f"{START}>out", f"{START}>a", "out>b", "a>b", when("b>a", "no"), otherwise(f"b>{END}")]
+    says: dict[str, Says] = {"a": lambda task: f"a{task.visit}", "b": lambda task: "yes" if task.visit else "no"}
+    played = await Troupe(defined(nodes, *edges), says).run()
+    assert played.texts("b") == ["out:\nout(go)\n\na:\na0", "out:\nout(go)\n\na:\na1"]

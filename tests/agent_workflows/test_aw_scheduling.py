@@ -89,6 +89,62 @@ def test_what_is_outside_of_a_loop_keeps_its_decision() -> None:
     assert ended(plan, again.progress, "a", "completed").acts == ("b",)
 
 
+def test_an_edge_from_outside_lets_nobody_act_in_a_further_pass() -> None:
+    inside = [f"{START}>a", when("a>b"), otherwise("a>c"), "b>c", when("c>a", "no"), otherwise(f"c>{END}")]
+    plan = plan_of(defined("out a b c", "out>b", *inside))
+    first = _played(plan, out=set(), a=set(), b=set(), c={"a"})
+    again = follow(plan, first, 0)
+    assert again.progress.decision("out", "b") == "spent"
+    after_a = ended(plan, again.progress, "a", "completed", holding=())
+    assert (after_a.acts, after_a.skips) == (("c",), ("b",))
+    needs = "'a' -> 'b' was not taken: it needs answer == 'yes'"
+    assert after_a.progress.skipped == {"b": f"'out' -> 'b' has counted in an earlier pass; {needs}"}
+    assert ended(plan, again.progress, "a", "completed", holding={"b"}).acts == ("b",)
+
+
+def test_an_edge_from_outside_counts_until_its_target_has_acted() -> None:
+    edges = [f"{START}>a", "a>b", when("b>a"), when("b>mail", "no"), "out>mail"]
+    plan = plan_of(defined("out a b mail", *edges))
+    first = _played(plan, out=set(), a=set(), b={"a"})
+    assert "mail" not in first.nodes
+    again = follow(plan, first, 0).progress
+    assert again.decision("out", "mail") == "taken"
+
+
+def test_who_comes_after_a_loop_waits_until_it_is_over_unless_the_loop_leads_there() -> None:
+    edges = [f"{START}>a", "a>b", when("b>a"), when("b>mail", "no"), when("a>mail", "now"), "out>mail"]
+    plan = plan_of(defined("out a b mail", *edges))
+    begun = ended(plan, begin(plan).progress, "out", "completed").progress
+    waiting = ended(plan, ended(plan, begun, "a", "completed").progress, "b", "completed", {"a"})
+    assert (waiting.acts, waiting.skips) == ((), ())
+    assert follow(plan, waiting.progress, 0).acts == ("a",)
+    assert leave(plan, waiting.progress, 0).acts == ("mail",)
+    called = ended(plan, ended(plan, begun, "a", "completed", {"mail"}).progress, "b", "completed", {"a"})
+    assert called.acts == ("mail",)
+    over = ended(plan, ended(plan, begun, "a", "completed").progress, "b", "completed")
+    assert over.acts == ("mail",)
+
+
+def test_who_comes_after_a_loop_is_skipped_once_when_it_is_over() -> None:
+    edges = [f"{START}>a", when("a>a"), when("a>x", "no"), "x>y", otherwise(f"a>{END}")]
+    plan = plan_of(defined("a x y", *edges))
+    first = ended(plan, begin(plan).progress, "a", "completed", {"a"})
+    assert first.skips == ()
+    second = ended(plan, follow(plan, first.progress, 0).progress, "a", "completed")
+    assert second.skips == ("x", "y")
+
+
+def test_three_who_call_each_other_in_a_circle_at_once_all_act_in_the_next_pass() -> None:
+    calls = [when("a>b"), when("b>c"), when("c>a"), *(otherwise(f"{each}>{END}") for each in "abc")]
+    plan = plan_of(defined("a b c", *(f"{START}>{each}" for each in "abc"), *calls))
+    all_ = _played(plan, a={"b"}, b={"c"}, c={"a"})
+    again = follow(plan, all_, 0)
+    assert (again.acts, again.progress.held) == (("a", "b", "c"), ())
+    one = follow(plan, _played(plan, a={"b"}, b=set(), c=set()), 0)
+    assert one.acts == ("b",)
+    assert [one.progress.decision(each, END) for each in "abc"] == ["not_taken", None, "taken"]
+
+
 def test_while_a_loop_goes_round_its_default_edge_waits_and_nobody_is_skipped() -> None:
     plan = plan_of(defined("a b c", f"{START}>a", "a>b", when("b>a", "no"), otherwise("b>c")))
     after_a = ended(plan, begin(plan).progress, "a", "completed").progress

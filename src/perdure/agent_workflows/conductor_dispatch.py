@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_workflows.conductor_state import Acting, Heard, Task
+from perdure.agent_workflows.definition import START
 from perdure.agent_workflows.inputs import Known, task_text
 from perdure.agent_workflows.messages import NodeTask
 
@@ -99,8 +100,9 @@ class Dispatch:
 
     def _known(self, node_id: str) -> Known:
         progress, record = self._book.progress, self._book.record
-        before = (edge.source for edge in self._plan.forward_to(node_id))
-        forward = (source for source in before if progress.decision(source, node_id) == "taken")
+        before = {edge.source for edge in self._plan.forward_to(node_id)} - {START}
+        led = {source for source in before if progress.decision(source, node_id) in {"taken", "spent"}}
+        forward = self._plan.in_order(led)
         back = (source for source, target in progress.followed if target == node_id)
         # Who has failed and yet has outputs is one that another stands in for.
         failed = {each: why for each, why in record.failed.items() if self._has_nothing_to_say(each)}

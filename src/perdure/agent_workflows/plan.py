@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from perdure.agent_workflows.definition import END, START, Edge
+from perdure.agent_workflows.plan_backs import back_ways, by_end, circles_of, reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.agent_workflows.definition import Definition, Node
-
-Way: TypeAlias = tuple[str, str]
-"""An edge by its ends: there is one between two nodes at most."""
+    from perdure.agent_workflows.plan_backs import Way
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +22,11 @@ class Plan:
     """A definition, and what follows from it. It is made by `plan_of`.
 
     `layers` are the nodes by how far they are from START, over edges that don't go back; `ends` the nodes with an edge
-    to END; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
+    to END, as they were declared; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
 
-    `circles` are the nodes that an edge which goes back closes a circle of; those with nodes in common are one. What
-    comes after several circles acts again once for all of them, so these have their passes together: they and all that
-    comes after them are one of the `loops`. Both are numbered, and a node is in one of each at most.
+    `circles` are the nodes that all lead to each other: loops with nodes in common are one. What comes after several
+    circles acts again once for all of them, so these have their passes together: they and all that comes after them
+    are one of the `loops`. Both are numbered, and a node is in one of each at most.
     """
 
     definition: Definition
@@ -98,15 +97,54 @@ class Plan:
     @cached_property
     def circles(self) -> tuple[frozenset[str], ...]:
         """By the number of a circle: the nodes that are in it."""
-        return _joined(
-            self.again(target) & (self.before(source) | {source})
-            for target in self.in_order({target for _, target in self.backs})
-            for source in self.in_order({source for source, back_to in self.backs if back_to == target})
-        )
+        found = circles_of(self.edges)
+        return tuple(sorted(found, key=lambda nodes: self._places[self.in_order(nodes)[0]]))
+
+    @cached_property
+    def _circle_numbers(self) -> Mapping[str, int]:
+        return {node_id: number for number, nodes in enumerate(self.circles) for node_id in nodes}
 
     def circle_of(self, way: Way) -> int:
         """The number of the circle that an edge which goes back closes."""
-        return next(number for number, nodes in enumerate(self.circles) if way[1] in nodes)
+        return self._circle_numbers[way[1]]
+
+    @cached_property
+    def leading_to_circle(self) -> tuple[frozenset[str], ...]:
+        """By the number of a circle: the nodes in it, and all that it can follow, over edges that go back as well."""
+        return tuple(
+            nodes | reached(nodes, lambda each: (edge.source for edge in self.incoming(each))) - {START}
+            for nodes in self.circles
+        )
+
+    @cached_property
+    def _from_circle(self) -> tuple[frozenset[str], ...]:
+        """By the number of a circle: the nodes in it, and all that comes after it."""
+        return tuple(
+            nodes | reached(nodes, lambda each: (edge.target for edge in self.forward_from(each))) - {END}
+            for nodes in self.circles
+        )
+
+    @cached_property
+    def _circles_to(self) -> Mapping[str, frozenset[int]]:
+        """By node: the circles that it is in or comes after."""
+        found: dict[str, set[int]] = {}
+        for number, nodes in enumerate(self._from_circle):
+            for node_id in nodes:
+                found.setdefault(node_id, set()).add(number)
+        return {node_id: frozenset(numbers) for node_id, numbers in found.items()}
+
+    def circles_to(self, node_id: str) -> frozenset[int]:
+        """The numbers of the circles that a node is in or comes after."""
+        return self._circles_to.get(node_id, frozenset())
+
+    def circles_before(self, node_id: str) -> frozenset[int]:
+        """The numbers of the circles that a node comes after, and is not in."""
+        return self.circles_to(node_id) - {self._circle_numbers.get(node_id)}
+
+    @cached_property
+    def after_circles(self) -> tuple[str, ...]:
+        """The nodes that come after a circle, and are not in it."""
+        return self.in_order(node_id for node_id in self._circles_to if self.circles_before(node_id))
 
     @cached_property
     def deciding(self) -> tuple[frozenset[str], ...]:
@@ -120,7 +158,7 @@ class Plan:
     @cached_property
     def loops(self) -> tuple[frozenset[str], ...]:
         """By the number of a loop: the nodes that are in it."""
-        return _joined(map(self.again, self.in_order({target for _, target in self.backs})))
+        return _joined(self._from_circle)
 
     @cached_property
     def _loop_numbers(self) -> Mapping[str, int]:
@@ -153,15 +191,15 @@ def plan_of(definition: Definition) -> Plan:
     """The plan of a definition. What is wrong with one is for `checking` to say."""
     fallbacks = _fallbacks(definition)
     edges = (*definition.edges, *implied_edges(definition))
-    incoming, outgoing = _by_end(edges, lambda edge: edge.target), _by_end(edges, lambda edge: edge.source)
+    incoming, outgoing = by_end(edges, lambda edge: edge.target), by_end(edges, lambda edge: edge.source)
     ids = [node.id for node in definition.nodes if node.id not in fallbacks]
-    backs = _back_ways(outgoing, ids)
+    backs = back_ways(edges)
     layers = _layers(ids, [edge for edge in edges if (edge.source, edge.target) not in backs])
     return Plan(
         definition=definition,
         edges=edges,
         layers=layers,
-        ends=tuple(dict.fromkeys(edge.source for edge in edges if edge.target == END)),
+        ends=tuple(id_ for id_ in ids if any(edge.target == END for edge in outgoing.get(id_, ()))),
         fallbacks=fallbacks,
         backs=backs,
         _nodes={node.id: node for node in definition.nodes},
@@ -194,42 +232,6 @@ def _fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def _by_end(edges: Sequence[Edge], end: Callable[[Edge], str]) -> Mapping[str, tuple[Edge, ...]]:
-    found: dict[str, list[Edge]] = {}
-    for edge in edges:
-        found.setdefault(end(edge), []).append(edge)
-    return {id_: tuple(own) for id_, own in found.items()}
-
-
-def _back_ways(outgoing: Mapping[str, tuple[Edge, ...]], ids: Sequence[str]) -> frozenset[Way]:
-    """The edges that lead to a node on the way from START to their source, depth first, in the order of declaration."""
-    seen: set[str] = set()
-    backs: set[Way] = set()
-    for root in (START, *ids):
-        if root not in seen:
-            _descend(root, outgoing, seen, backs)
-    return frozenset(backs)
-
-
-def _descend(root: str, outgoing: Mapping[str, tuple[Edge, ...]], seen: set[str], backs: set[Way]) -> None:
-    """Go down from a node. It keeps its own stack: graphs may be deeper than Python's."""
-    seen.add(root)
-    on_the_way = {root}
-    stack: list[tuple[str, Iterator[Edge]]] = [(root, iter(outgoing.get(root, ())))]
-    while stack:
-        node_id, rest = stack[-1]
-        edge = next(rest, None)
-        if edge is None:
-            on_the_way.discard(node_id)
-            stack.pop()
-        elif edge.target in on_the_way:
-            backs.add((edge.source, edge.target))
-        elif edge.target not in seen:
-            seen.add(edge.target)
-            on_the_way.add(edge.target)
-            stack.append((edge.target, iter(outgoing.get(edge.target, ()))))
-
-
 def _joined(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
     """The same, those with something in common as one."""
     found: list[frozenset[str]] = []
@@ -243,7 +245,7 @@ def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...
     """Each node in the first layer that comes after all nodes before it."""
     known = set(ids)
     inner = [edge for edge in forward if edge.source in known and edge.target in known]
-    after = _by_end(inner, lambda edge: edge.source)
+    after = by_end(inner, lambda edge: edge.source)
     missing = Counter(edge.target for edge in inner)
     layers: list[tuple[str, ...]] = []
     current = [id_ for id_ in ids if not missing[id_]]
@@ -257,14 +259,3 @@ def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...
                 following.append(edge.target)
         current = sorted(following, key=order.__getitem__)
     return tuple(layers)
-
-
-def reached(node_ids: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> frozenset[str]:
-    """All that neighbours of neighbours lead to, without the nodes themselves unless they lead back to them."""
-    found: set[str] = set()
-    frontier = list(node_ids)
-    while frontier:
-        fresh = [each for each in neighbours(frontier.pop()) if each not in found]
-        found.update(fresh)
-        frontier.extend(fresh)
-    return frozenset(found)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Decision: TypeAlias = Literal["taken", "not_taken", "blocked"]
+Decision: TypeAlias = Literal["taken", "not_taken", "blocked", "spent"]
+"""`spent` was taken in an earlier pass, and its target has acted then: what its source has said is still known, and it
+lets nobody act anew."""
 Standing: TypeAlias = Literal["acting", "completed", "isolated", "failed", "skipped", "blocked"]
 """`isolated` has failed, and all goes on; `failed` has, and what depends on it is skipped: that is `blocked`."""
 
@@ -43,6 +45,10 @@ class Progress:
     def round(self, circle: int) -> int:
         """How often the edges of a circle went back."""
         return self.rounds.get(str(circle), 0)
+
+    def has_acted(self, node_id: str) -> bool:
+        """Whether a node has ended, in whatever way, and was not skipped."""
+        return self.nodes.get(node_id) in {"completed", "isolated", "failed"}
 
     @property
     def acting(self) -> frozenset[str]:

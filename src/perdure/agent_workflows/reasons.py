@@ -62,6 +62,8 @@ def _failed_before(plan: Plan, progress: Progress, node_id: str) -> str | None:
 
 
 def _why_not_taken(progress: Progress, edge: Edge) -> str:
+    if progress.decision(edge.source, edge.target) == "spent":
+        return f"{way_in_words(edge)} has counted in an earlier pass"
     if edge.source != START and progress.nodes.get(edge.source) == "skipped":
         return f"{edge.source!r} was skipped"
     if edge.is_default:

@@ -2,6 +2,9 @@
 
 A node is decided when each of its edges is that does not go back: it acts if one was taken, else it is skipped. Edges
 that go back wait until nobody acts any more whom their loop depends on; then a further pass begins, or it is left.
+
+In a further pass an edge from outside counts as data alone: it has let its target act once. Who comes after a loop that
+may go on, and is led to by nothing of it yet, waits until it is over: a later pass may still lead there.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from perdure.agent_workflows.definition import END, START
+from perdure.agent_workflows.plan_backs import reached
 from perdure.agent_workflows.progress import Progress
 from perdure.agent_workflows.reasons import why_skipped
 
@@ -83,14 +87,15 @@ def quiet_loops(plan: Plan, progress: Progress) -> list[tuple[int, tuple[Way, ..
 def _outermost(plan: Plan, held: tuple[Way, ...]) -> tuple[Way, ...]:
     """Of edges that hold and go back, those of which no other one lets the source be decided anew.
 
-    If two do that to each other, the one that goes back further counts, and both if they go back to one node.
+    If two do that to each other, the one that goes back further counts, and both if neither does.
     """
     again = {target: plan.again(target) for _, target in held}
 
-    def is_outer(one: Way, other: Way) -> bool:
-        return other[0] in again[one[1]] and one[1] not in again[other[1]]
+    def outer_than(way: Way) -> list[Way]:
+        return [other for other in held if way[0] in again[other[1]] and other[1] not in again[way[1]]]
 
-    return tuple(way for way in held if not any(is_outer(other, way) for other in held))
+    outer = {way: reached([way], outer_than) for way in held}
+    return tuple(way for way in held if not any(way not in outer[other] for other in outer[way]))
 
 
 def follow(plan: Plan, progress: Progress, loop: int) -> Move:
@@ -112,15 +117,43 @@ def follow(plan: Plan, progress: Progress, loop: int) -> Move:
             passes={**progress.passes, str(loop): progress.iteration(loop) + 1},
             rounds={**progress.rounds, **rounds},
             nodes={each: standing for each, standing in progress.nodes.items() if each not in again},
-            edges={source: decisions for source, decisions in progress.edges.items() if source not in again},
+            edges={
+                source: _spent(decisions, progress, again)
+                for source, decisions in progress.edges.items()
+                if source not in again
+            },
             skipped={each: reason for each, reason in progress.skipped.items() if each not in again},
-            held=tuple(way for way in progress.held if way[0] not in again),
+            held=tuple(way for way in progress.held if way[0] not in again and way not in ways),
             followed=(*others, *ways),
         ),
     )
     board.taken.extend(edge for edge in plan.edges if (edge.source, edge.target) in ways)
-    board.settle(targets)
+    # A source that is not decided anew has gone this way, and so not the one for any other case.
+    passed = _waiting(plan, progress, [source for source, _ in ways if source not in again])
+    for edge in passed:
+        board.decide(edge, "not_taken")
+    board.settle((*targets, *(edge.target for edge in passed)))
     return board.move()
+
+
+def _waiting(plan: Plan, progress: Progress, sources: Iterable[str]) -> list[Edge]:
+    """The edges of nodes that wait until it is known whether something goes back."""
+    return [
+        edge
+        for source in dict.fromkeys(sources)
+        for edge in plan.forward_from(source)
+        if progress.decision(edge.source, edge.target) is None
+    ]
+
+
+def _spent(decisions: Mapping[str, str], progress: Progress, again: Collection[str]) -> Mapping[str, str]:
+    """The decisions about the edges of a node outside of a pass: those that have let a node act which is in it."""
+    spent = {
+        target: "spent"
+        for target, decision in decisions.items()
+        if decision == "taken" and target in again and progress.has_acted(target)
+    }
+    return {**decisions, **spent} if spent else decisions
 
 
 def leave(plan: Plan, progress: Progress, loop: int, circle: int | None = None) -> Move:
@@ -130,12 +163,7 @@ def leave(plan: Plan, progress: Progress, loop: int, circle: int | None = None) 
     """
     ways = [way for way in _held_in(plan, progress, loop) if circle in {None, plan.circle_of(way)}]
     board = _Board(plan, replace(progress, held=tuple(way for way in progress.held if way not in ways)))
-    waiting = [
-        edge
-        for source in dict.fromkeys(source for source, _ in ways)
-        for edge in plan.forward_from(source)
-        if progress.decision(edge.source, edge.target) is None
-    ]
+    waiting = _waiting(plan, progress, [source for source, _ in ways])
     for edge in waiting:
         board.decide(edge, "taken")
     board.settle(edge.target for edge in waiting)
@@ -227,28 +255,62 @@ class _Board:
 
     def settle(self, candidates: Iterable[str]) -> None:
         """Decide each of these nodes that can be decided now, and what follows from it."""
+        self._settle(candidates)
+        while freed := self._freed():
+            self._settle(freed)
+
+    def _settle(self, candidates: Iterable[str]) -> None:
         open_ = deque(each for each in dict.fromkeys(candidates) if each != END)
         while open_:
             node_id = open_.popleft()
             if node_id in self._nodes or not self._is_decided(node_id):
                 continue
             self._decide_node(node_id)
-            if self._nodes[node_id] != "acting":
+            if self._nodes.get(node_id, "acting") != "acting":
                 open_.extend(edge.target for edge in self._plan.forward_from(node_id) if edge.target != END)
+
+    def _freed(self) -> list[str]:
+        """The nodes that wait for loops which are over by now."""
+        undecided = [each for each in self._plan.after_circles if each not in self._nodes]
+        if not undecided:
+            return []
+        going_on = frozenset(number for number in range(len(self._plan.circles)) if self._goes_on(number))
+        return [each for each in undecided if not going_on & self._plan.circles_before(each) and self._is_decided(each)]
+
+    def _goes_on(self, circle: int) -> bool:
+        """Whether something may still happen in a circle: not all is decided there and before it, or leads back."""
+        nodes = self._plan.leading_to_circle[circle]
+        return any(target in nodes for _, target in self._held) or any(
+            self._nodes.get(each, "acting") == "acting" for each in nodes
+        )
 
     def _is_decided(self, node_id: str) -> bool:
         return all(self._decision(edge) is not None for edge in self._plan.forward_to(node_id))
 
     def _decide_node(self, node_id: str) -> None:
-        decisions = {self._decision(edge) for edge in self._plan.forward_to(node_id)}
+        edges = self._plan.forward_to(node_id)
+        decisions = {self._decision(edge) for edge in edges}
+        taken = [edge.source for edge in edges if self._decision(edge) == "taken"]
         is_called = any(target == node_id for _, target in self._before.followed)
-        if "blocked" in decisions:
+        if "blocked" not in decisions and is_called:
+            self._let_act(node_id)
+        elif self._is_to_wait(node_id, () if "blocked" in decisions else taken):
+            return
+        elif "blocked" in decisions:
             self.skip(node_id, self._why_skipped(node_id), "blocked")
-        elif "taken" in decisions or is_called:
-            self.stand(node_id, "acting")
-            self._acts.append(node_id)
+        elif taken:
+            self._let_act(node_id)
         else:
             self.skip(node_id, self._why_skipped(node_id), "skipped")
+
+    def _let_act(self, node_id: str) -> None:
+        self.stand(node_id, "acting")
+        self._acts.append(node_id)
+
+    def _is_to_wait(self, node_id: str, taken: Iterable[str]) -> bool:
+        """Whether a node comes after loops that may go on, and none of the nodes that lead to it is of one of them."""
+        going_on = {circle for circle in self._plan.circles_before(node_id) if self._goes_on(circle)}
+        return bool(going_on) and not any(self._plan.circles_to(source) & going_on for source in taken)
 
     def _why_skipped(self, node_id: str) -> str:
         # It is read at once, so nothing of the board is copied for it.
