@@ -10,6 +10,7 @@ from tests.orchestrations.chain_team import Shouter, team, told
 from perdure import (
     AgentExecutorResponse,
     AgentResponse,
+    AgentResponseUpdate,
     AnswerTypeError,
     Content,
     FunctionInvocationContext,
@@ -20,7 +21,14 @@ from perdure import (
     WorkflowRunState,
     tool,
 )
-from perdure.orchestrations import AgentRequestInfoResponse, ConcurrentBuilder, SequentialBuilder
+from perdure.orchestrations import (
+    AgentRequestInfoResponse,
+    ConcurrentBuilder,
+    GroupChatBuilder,
+    HandoffBuilder,
+    SequentialBuilder,
+    TextMentioned,
+)
 from perdure.testing import ToolCall
 from perdure.testing.crash import sweep
 
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.orchestrations.chain_team import Team
 
-    from perdure import Workflow, WorkflowEvent, WorkflowRunResult
+    from perdure import Agent, Workflow, WorkflowEvent, WorkflowRunResult
     from perdure.storages.shipped import StoreStorage
 
 APPROVED = AgentRequestInfoResponse.approve()
@@ -186,6 +194,49 @@ async def test_a_stream_shows_drafts_of_those_whose_outputs_are_intermediate() -
     passed = [event.data.text for event in told_after if event.type == "intermediate"]
     # The turn that has passed; and no draft of the critic, who is an output.
     assert passed == ["A line."]
+
+
+def reviewed(pattern: str, cast: list[Agent[Any]]) -> Any:
+    """A builder whose participants are outputs, all of them reviewed."""
+    match pattern:
+        case "sequential":
+            return SequentialBuilder(participants=cast, output_from="all").with_request_info()
+        case "concurrent":
+            return ConcurrentBuilder(participants=cast, output_from="all").with_request_info()
+        case "group chat":
+            builder = GroupChatBuilder(participants=cast, selection_func="round_robin", max_rounds=2, output_from="all")
+            return builder.with_request_info()
+        case _:
+            builder = HandoffBuilder(participants=cast, termination_condition=TextMentioned("Good.", by="critic"))
+            return builder.with_start_agent("critic").with_request_info()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "speakers"),
+    [
+        ("sequential", ["critic", "writer"]),
+        ("concurrent", ["critic", "writer"]),
+        ("group chat", ["critic", "writer"]),
+        ("handoff", ["critic"]),
+    ],
+)
+async def test_a_stream_is_told_updates_of_a_turn_that_has_passed_and_the_run_keeps_the_response(
+    pattern: str, speakers: list[str]
+) -> None:
+    cast, storage = press(writer=["A line."], critic=["Good."]), InMemoryCheckpointStorage()
+    workflow = reviewed(pattern, cast.agents).with_checkpointing(storage).build()
+    said: list[WorkflowEvent[Any]] = []
+    given: dict[str, Any] = {"message": "Write.", "run_id": "r"}
+    while given:
+        events = [event async for event in workflow.run(stream=True, **given)]
+        said += [event for event in events if event.type == "output" and event.executor_id in speakers]
+        waiting = {event.request_id: APPROVED for event in events if event.type == "request_info"}
+        given = {"responses": waiting} if waiting else {}
+    assert sorted(event.executor_id or "" for event in said) == speakers
+    assert {type(event.data) for event in said} == {AgentResponseUpdate}
+    kept = [event async for event in storage.events("r") if event.type == "output" and event.executor_id in speakers]
+    assert {event.executor_id: type(event.data) for event in kept} == dict.fromkeys(speakers, AgentResponse)
+    assert {event.data.text for event in kept} == {event.data.text for event in said}
 
 
 async def test_executors_are_not_asked_about() -> None:

@@ -130,6 +130,14 @@ async def test_the_others_have_no_turn_when_the_conversation_is_over() -> None:
     assert result.get_final_state() is WorkflowRunState.IDLE
 
 
+async def test_a_stream_is_told_updates_when_the_conversation_is_over() -> None:
+    cast = team(writer=["A line. STOP"], critic=["Too short."])
+    builder = SequentialBuilder(participants=cast.agents, termination_condition=TextMentioned("STOP"))
+    outputs = [event async for event in builder.build().run("Write.", stream=True) if event.type == "output"]
+    assert [(event.executor_id, type(event.data)) for event in outputs] == [("after-writer", AgentResponseUpdate)]
+    assert outputs[0].data.text == "A line. STOP"
+
+
 async def test_a_conversation_that_is_not_over_goes_to_its_end() -> None:
     cast = team(writer=["A line."], critic=["Too short. STOP"])
     builder = SequentialBuilder(participants=cast.agents).with_termination_condition(TextMentioned("STOP"))

@@ -83,11 +83,10 @@ async def answered(build: Callable[[], Workflow], *, streams: tuple[bool, ...] =
     return result
 
 
-async def _run(workflow: Workflow, is_stream: bool, **how: Any) -> WorkflowRunResult:  # noqa: FBT001 - one of a row
-    if not is_stream:
-        return await workflow.run(**how)
-    stream: Any = workflow.run(stream=True, **how)
-    return await stream.get_final_response()
+async def _run(workflow: Any, is_stream: bool, **how: Any) -> WorkflowRunResult:  # noqa: FBT001 - one of a row
+    if is_stream:
+        return await workflow.run(stream=True, **how).get_final_response()
+    return await workflow.run(**how)
 
 
 @pytest.mark.parametrize("streams", [(False,) * 3, (True,) * 3, (True, False, True), (False, True, False)])

@@ -102,9 +102,9 @@ class AgentApprovalExecutor(WorkflowExecutor):
     """An agent and who asks about its turns, as one participant under the agent's name.
 
     To the others it is what an `AgentExecutor` is: it takes the same messages, and a turn that has passed is sent on as
-    an `AgentExecutorResponse`, and is an output as an `AgentResponse`. A turn that somebody is asked about is a draft,
-    which the request shows; with `shows_drafts`, drafts are intermediate outputs too, and are streamed. `kind` is what
-    the agent is inside of it.
+    an `AgentExecutorResponse`, and is an output as an `AgentResponse`, in a stream as its updates. A
+    turn that somebody is asked about is a draft, which the request shows; with `shows_drafts`, drafts are intermediate
+    outputs too, and are streamed. `kind` is what the agent is inside of it.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class AgentApprovalExecutor(WorkflowExecutor):
         await super().process_propagated(request, response, ctx)
         for sent in ctx.get_sent_messages():
             if isinstance(sent, AgentExecutorResponse) and not isinstance(response, TooLateResponse):
-                await ctx.yield_output(sent.agent_response)
+                await ctx.yield_output(sent.agent_response, in_pieces=True)
 
 
 def _reviewed(agent: AgentExecutor, *, shows_drafts: bool) -> Workflow:

@@ -24,7 +24,7 @@ def gate_after(participant: Executor, condition: TerminationCondition) -> Execut
     async def look(message: Any, ctx: WorkflowContext[Any, AgentResponse]) -> None:
         conversation = _conversation(message)
         if conversation and await is_over(condition, conversation):
-            await ctx.yield_output(_said_last(message, conversation))
+            await ctx.yield_output(_said_last(message, conversation), in_pieces=True)
         else:
             await ctx.send_message(message)
 
