@@ -45,6 +45,10 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
             defined("a.b"),
             "node 'a.b': an id has no '.', '?' or braces, and no space at its ends, for '{{node.key}}'",
         ),
+        (
+            defined([node("a", output=TextOutput("input"))]),
+            "node 'a': the key 'input' is that of the request: give what it says another output_key",
+        ),
         (defined("a", "a>b"), "edge 'a' -> 'b': there is no node 'b'"),
         (defined("a", "b>a"), "edge 'b' -> 'a': there is no node 'b'"),
         (defined("a", f"a>{START}"), "edge 'a' -> 'START': nothing leads to START; name the first node"),

@@ -75,6 +75,28 @@ def test_a_node_in_a_loop_has_to_say_what_it_reads(edges: tuple[str, ...]) -> No
     assert found.startswith(f"node '{looped}' has to say what it reads, as 'b' leads back to it")
 
 
+FORM = StructuredOutput({"type": "object", "properties": {"input": {"type": "object"}, "n": {"type": "integer"}}})
+
+
+@pytest.mark.parametrize("reads", [{"template": "about {{input.x}}"}, {"input_key": "input.x"}])
+def test_the_request_is_not_read_where_a_node_before_puts_out_the_same_name(reads: dict[str, str]) -> None:
+    made = plan([node("a", output=FORM), node("m"), node("b", **reads)], "a>m", "m>b")
+    assert one_problem(made) == (
+        "node 'b' reads 'input.x', and 'a' before it writes that, too; write 'a.input.x' for what was made of the "
+        "request, or 'START.input.x' for the request itself"
+    )
+
+
+def test_the_request_and_an_output_of_its_name_are_read_by_whole_names() -> None:
+    made = plan([node("a", output=FORM), node("b", template="{{a.input.x}} of {{START.input.x}}")], "a>b")
+    assert read(made, "b", request={"x": "old"}, outputs={"a": {"input": {"x": "new"}}}) == "new of old"
+
+
+def test_an_output_of_that_name_elsewhere_does_not_hide_the_request() -> None:
+    made = plan([node("a", output=FORM, template="{{input}}"), node("b", template="{{input}}")], "b>a")
+    assert read(made, "a") == read(made, "b") == "the request"
+
+
 def test_a_node_after_a_router_has_to_say_what_it_reads() -> None:
     made = plan([node("r", output=DESKS), node("billing")], "r>billing")
     assert "node 'billing' has to say what it reads, as it comes after a router" in one_problem(made)

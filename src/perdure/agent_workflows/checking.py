@@ -83,6 +83,8 @@ def _node_problems(definition: Definition, node: Node) -> Iterator[str]:
         yield from _approval_problems(node, approval.when)
     if isinstance(node.output, Handoffs):
         yield from _router_problems(definition, node, node.output)
+    if node.output == TextOutput(INPUT):
+        yield f"node {node.id!r}: the key {INPUT!r} is that of the request: give what it says another output_key"
     for key in sorted(output_keys(node) or ()):
         if _UNREADABLE.search(key) if isinstance(node.output, TextOutput) else "." in key:
             yield f"node {node.id!r}: its output {key!r} could not be read as '{{{{node.key}}}}'; {_KEY_RULE}"

@@ -1,7 +1,7 @@
 """Where a name leads: to the request, or to what one of the nodes before has put out. It is seen before anything runs.
 
 A name is `input`, a key, or `node.key`; what follows after a further dot is inside of the value: a key of a dict, or
-the number of an element of a list, from 0 on.
+the number of an element of a list, from 0 on. `START.input` is the request, too, where a node has an output `input`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.agent_workflows.checking_words import listed
-from perdure.agent_workflows.definition import INPUT
+from perdure.agent_workflows.definition import INPUT, START
 from perdure.agent_workflows.outputs import keys_with_fallbacks
 
 if TYPE_CHECKING:
@@ -64,12 +64,25 @@ class Places:
     def place_of(self, node_id: str, name: str) -> Place:
         """Where a name leads that a node reads. Raises UnreadableError."""
         parts = name.split(".")
+        if parts[:2] == [START, INPUT]:
+            return InRequest(tuple(parts[2:]))
         if parts[0] == INPUT:
+            self._require_request(node_id, name)
             return InRequest(tuple(parts[1:]))
         writer = self._node_named(parts)
         if writer is not None:
             return self._in_node(node_id, writer, name.removeprefix(f"{writer}."))
         return self._in_any(node_id, name)
+
+    def _require_request(self, node_id: str, name: str) -> None:
+        """Refuse the name of the request where a node before has an output of that name, and so either may be meant."""
+        writers = sorted(self._leading_to(node_id).intersection(self._writers.get(INPUT, ())) - {node_id})
+        if writers:
+            ways = listed(f"{writer}.{name}" for writer in writers)
+            raise UnreadableError(
+                f"{listed(writers)} before it writes that, too; write {ways} for what was made of the request, or "
+                f"'{START}.{name}' for the request itself"
+            )
 
     def _node_named(self, parts: Sequence[str]) -> str | None:
         """The node that a name begins with. Ids may hold dots: the longest one is meant."""
