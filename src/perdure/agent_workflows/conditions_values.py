@@ -118,6 +118,9 @@ def order(value: Any, bound: float | str) -> int | None:
     if isinstance(bound, str):
         return _sign(value, bound) if isinstance(value, str) else None
     number = _number(value)
+    if isinstance(number, Decimal) and isinstance(bound, float):
+        # As it is written: what 0.8 is in binary is a bit more than the "0.8" that a model says.
+        return _sign(number, Decimal(repr(float(bound))))
     return None if number is None else _sign(number, bound)
 
 
