@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback as tracebacks
 import warnings
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
+
+from perdure.typenames import dotted_name, type_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -320,38 +321,20 @@ class WorkflowEvent(Generic[DataT]):
             "data": self.data,
             "request_id": self.request_id,
             "source_executor_id": self.source_executor_id,
-            "request_type": _dotted(self.request_type),
-            "response_type": _dotted(self.response_type),
+            "request_type": dotted_name(self.request_type),
+            "response_type": dotted_name(self.response_type),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowEvent[Any]:
-        """The request of `to_dict`. Types are looked up among what is loaded; nothing is imported."""
+        """The request of `to_dict`. Types are looked up among what is loaded; nothing is imported or called."""
         for name in ("data", "request_id", "source_executor_id", "request_type", "response_type"):
             if name not in data:
                 raise KeyError(f"a request needs {name!r}")
         request_data: object = data["data"]
-        if _dotted(type(request_data)) != data["request_type"]:
-            raise TypeError(
-                f"the request is a {_dotted(type(request_data))}, not the {data['request_type']} it is said to be"
-            )
-        return cls.request_info(
-            data["request_id"], data["source_executor_id"], data["data"], _loaded_type(data["response_type"])
-        )
-
-
-def _dotted(type_: object) -> str:
-    return f"{type_.__module__}.{type_.__qualname__}" if isinstance(type_, type) else str(type_)
-
-
-def _loaded_type(name: object) -> object:
-    if not isinstance(name, str):
-        return name
-    parts = name.split(".")
-    for split in range(len(parts) - 1, 0, -1):
-        found: object = sys.modules.get(".".join(parts[:split]))
-        for part in parts[split:]:
-            found = getattr(found, part, None)
-        if isinstance(found, type):
-            return found
-    raise TypeError(f"the type {name!r} is not known to this program: import it before reading the request")
+        found, response_type = dotted_name(type(request_data)), data["response_type"]
+        if found != data["request_type"]:
+            raise TypeError(f"the request is a {found}, not the {data['request_type']} it is said to be")
+        if isinstance(response_type, str):
+            response_type = type_named(response_type)
+        return cls.request_info(data["request_id"], data["source_executor_id"], request_data, response_type)

@@ -1,15 +1,22 @@
-"""The names of types: one that stays the same wherever the program runs, and one for messages."""
+"""The names of types: one that stays the same wherever the program runs, one for messages, one for type expressions.
+
+A name is read, and never run: classes are looked up in modules that are loaded.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Union, cast, get_args, get_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+_SHOWN_MAX = 200
 
 # A spawned child of multiprocessing runs the same script under the second name.
 _MAIN_NAMES = ("__main__", "__mp_main__")
@@ -44,6 +51,84 @@ def module_name(module: str) -> str:
 def describe(type_expression: object) -> str:
     """A type expression as a reader would write it: `list[Foo]`, `str | None`."""
     return _spelled(type_expression, lambda cls: cls.__name__)
+
+
+def dotted_name(type_expression: object) -> str:
+    """A type expression with whole names: `module.qualname` of a class, `list[module.qualname]`. `type_named` reads it.
+
+    Metadata of `Annotated` are left out, and an alias of `typing` is called what it stands for.
+    """
+    if type_expression is types.NoneType or not isinstance(type_expression, type) or get_origin(type_expression):
+        return _spelled(type_expression, _inside)
+    return f"{type_expression.__module__}.{type_expression.__qualname__}"
+
+
+def _inside(cls: type) -> str:
+    """What a class is called in an expression: those that need no import, as one writes them."""
+    return cls.__qualname__ if vars(builtins).get(cls.__qualname__) is cls else dotted_name(cls)
+
+
+def type_named(name: str) -> Any:
+    """The type expression of a `dotted_name`. Raises TypeError if this program does not know it."""
+    try:
+        return _read(ast.parse(name, mode="eval").body)
+    except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}..."
+        raise TypeError(f"the type {shown!r} is not known to this program: import it before it is read") from error
+
+
+class _UnknownError(Exception):
+    """A part of a name that means no type here."""
+
+
+def _read(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return None
+        case ast.Name() | ast.Attribute():
+            return _loaded(ast.unparse(node))
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_read(left), _read(right)]  # noqa: UP007 - a bar means what the classes make of it
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=given):
+            return Literal[tuple(map(ast.literal_eval, _parts(given)))]
+        case ast.Subscript(value=value, slice=given):
+            return _of(_loaded(ast.unparse(value)), tuple(map(_argument, _parts(given))))
+        case _:
+            raise _UnknownError
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _argument(node: ast.expr) -> Any:
+    return ... if isinstance(node, ast.Constant) and node.value is ... else _read(node)
+
+
+def _of(cls: Any, arguments: tuple[Any, ...]) -> Any:
+    return cls[arguments] if is_plain_generic(cls) else types.GenericAlias(cls, arguments)
+
+
+def is_plain_generic(cls: type) -> bool:
+    """Whether `cls[...]` runs only the code of `typing`: no class but `Generic` says what it means."""
+    bases = cls.__mro__
+    return Generic in bases and not any("__class_getitem__" in vars(base) for base in bases if base is not Generic)
+
+
+def _loaded(dotted: str) -> Any:
+    """The class of this name, found in namespaces, so that no `__getattr__` is called."""
+    parts = dotted.split(".")
+    if dotted == "Any":
+        return Any
+    if len(parts) == 1:
+        parts = ["builtins", dotted]
+    for split in range(len(parts) - 1, 0, -1):
+        found: object = sys.modules.get(".".join(parts[:split]))
+        for part in parts[split:]:
+            found = vars(found).get(part) if isinstance(found, types.ModuleType | type) else None
+        if isinstance(found, type):
+            return found
+    raise _UnknownError
 
 
 @functools.cache

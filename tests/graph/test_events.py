@@ -1,8 +1,16 @@
 """The one public event class."""
 
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Generic, Literal, Optional, TypeVar
+
 import pytest
 
-from perdure import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource, WorkflowRunState
+from perdure import Message, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource, WorkflowRunState
+
+T = TypeVar("T")
 
 
 class Question:
@@ -108,6 +116,69 @@ def test_reading_a_dict_form_imports_nothing() -> None:
     told = WorkflowEvent.request_info("r1", "asker", "?", bool).to_dict()
     with pytest.raises(TypeError, match="not known to this program"):
         WorkflowEvent.from_dict({**told, "response_type": "antigravity.fly"})
+
+
+@dataclass
+class Box(Generic[T]):
+    """Something with something in it."""
+
+    inside: T
+
+
+@pytest.mark.parametrize(
+    ("response_type", "name"),
+    [
+        (list[Message], "list[perdure.agents.messages.Message]"),
+        (Message | None, "perdure.agents.messages.Message | None"),
+        (Optional[int], "int | None"),  # noqa: UP045  what is meant is the alias
+        (dict[str, list[int | str]], "dict[str, list[int | str]]"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (tuple[()], "tuple[()]"),
+        (Sequence[Any], "collections.abc.Sequence[Any]"),
+        (Literal["yes", -1, True], "Literal['yes', -1, True]"),
+        (Box[int], f"{__name__}.Box[int]"),
+        (Box, f"{__name__}.Box"),
+        (str, "builtins.str"),
+        (Any, "typing.Any"),
+        (None, "None"),
+    ],
+)
+def test_a_request_comes_back_with_the_type_of_its_answer(response_type: Any, name: str) -> None:
+    told = WorkflowEvent.request_info("r1", "asker", "?", response_type).to_dict()
+    assert told["response_type"] == name
+    assert WorkflowEvent.from_dict(told).response_type == response_type
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "list[antigravity.fly]",
+        "list[__import__('antigravity')]",
+        "list[(lambda: int)()]",
+        "int or str",
+        "print[int]",
+        "int[",
+        "list[" * 5000,
+        "sys",
+        "",
+    ],
+)
+def test_a_name_is_read_and_never_run(name: str) -> None:
+    told = WorkflowEvent.request_info("r1", "asker", "?", bool).to_dict()
+    with pytest.raises(TypeError, match="not known to this program"):
+        WorkflowEvent.from_dict({**told, "response_type": name})
+    assert "antigravity" not in sys.modules
+
+
+def test_an_attribute_that_a_module_makes_when_it_is_asked_for_is_no_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Eager(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was asked for")
+
+    monkeypatch.setitem(sys.modules, "eager", Eager("eager"))
+    told = WorkflowEvent.request_info("r1", "asker", "?", bool).to_dict()
+    with pytest.raises(TypeError, match="not known to this program"):
+        WorkflowEvent.from_dict({**told, "response_type": "list[eager.Thing]"})
 
 
 def test_error_details_describe_an_exception() -> None:

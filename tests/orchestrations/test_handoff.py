@@ -15,6 +15,7 @@ from perdure import (
     FileCheckpointStorage,
     Message,
     SqliteCheckpointStorage,
+    WorkflowAgent,
     WorkflowRunState,
 )
 from perdure.orchestrations import (
@@ -178,6 +179,15 @@ async def test_a_message_without_words_is_refused() -> None:
     _, workflow = desk({})
     with pytest.raises(ValueError, match="is told nothing"):
         await workflow.run([Message("user", [])])
+
+
+async def test_whoever_uses_a_desk_as_an_agent_reads_what_it_asks() -> None:
+    _, workflow = desk({"triage": ["Who are you?"]})
+    response = await workflow.as_agent("desk").run("hi")
+    [call] = [content for content in response.messages[-1].contents if content.type == "function_call"]
+    asked_for = WorkflowAgent.RequestInfoFunctionArgs.from_dict(call.parse_arguments() or {}).request_event
+    assert isinstance(asked_for.data, HandoffAgentUserRequest)
+    assert asked_for.response_type == list[Message]
 
 
 async def test_a_handoff_is_talked_to_as_an_agent() -> None:

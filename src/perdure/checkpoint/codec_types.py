@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from perdure.checkpoint.codec_faults import Refusal
 from perdure.checkpoint.codec_read import Node, Reader, Tag, require
@@ -14,7 +14,7 @@ from perdure.checkpoint.codec_refusals import untrusted
 from perdure.checkpoint.codec_write import Write, Writer, quote
 from perdure.checkpoint.trust import stored_name
 from perdure.log import Log
-from perdure.typenames import describe
+from perdure.typenames import describe, is_plain_generic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,11 +133,7 @@ def _read_arguments(node: Node) -> Any:
 
 
 def _is_plain_generic(cls: Any) -> bool:
-    """Whether `cls[...]` runs only the code of `typing`: no class but `Generic` says what it means."""
-    if cls is Log:
-        return True
-    bases = cls.__mro__
-    return Generic in bases and not any("__class_getitem__" in vars(base) for base in bases if base is not Generic)
+    return cls is Log or is_plain_generic(cls)
 
 
 def _no_kind(value: object) -> Refusal:
