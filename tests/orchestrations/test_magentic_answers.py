@@ -32,6 +32,9 @@ USELESS = [
     ("Let me think about it.", "there is no JSON object in it"),
     ('{"is_request_satisfied": ', "there is no JSON object in it"),
     ("{" * 5000 + "}" * 5000, "there is no JSON object in it"),
+    (f"{json.dumps(ledger('ada', 'go'))} No, wait: {GOOD}", "two ledgers in it that differ in 'next_speaker'"),
+    (f"{GOOD} {json.dumps(DONE)}", "two ledgers in it that differ in 'is_request_satisfied'"),
+    ('{"thought": "hm"}', "the answer of 'is_request_satisfied' is true or false, and there is none"),
     (without("is_in_loop"), "the answer of 'is_in_loop' is true or false, and there is none"),
     (without("is_request_satisfied"), "the answer of 'is_request_satisfied' is true or false, and there is none"),
     (without("next_speaker"), "the answer of 'next_speaker' is a text that is not empty, and there is none"),
@@ -91,6 +94,29 @@ def test_a_ledger_is_found_however_it_is_wrapped(text: str) -> None:
     found = ledger_of(text, NAMES)
     assert (found.next_speaker.answer, found.instruction_or_question.answer) == ("bob", "go")
     assert found.is_request_satisfied.answer is False
+
+
+AGAIN = json.dumps(ledger(" bob ", "go", done="false")).replace("so it is", "for another reason")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{GOOD}\n{GOOD}",
+        f"{GOOD} or, in other words, {AGAIN}",
+        f'{{"thought": "hm"}} {GOOD} {{"next_speaker_was": "eve"}}',
+    ],
+    ids=["the same", "other words", "objects that are none"],
+)
+def test_a_ledger_that_is_said_twice_is_one(text: str) -> None:
+    assert ledger_of(text, NAMES).next_speaker.answer == "bob"
+
+
+def test_of_two_ledgers_that_are_done_nothing_else_counts() -> None:
+    short = {"is_request_satisfied": {"answer": True}}
+    assert (
+        ledger_of(f"{json.dumps(short)} {json.dumps(ledger(done='true'))}", NAMES).is_request_satisfied.answer is True
+    )
 
 
 def test_who_is_done_need_not_name_a_speaker() -> None:

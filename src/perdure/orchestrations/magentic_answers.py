@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from perdure import AgentInvalidResponseException, Message
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_ITEMS: Final = dict.fromkeys(each.name for each in fields(MagenticProgressLedger)).keys()
 _SHOWN_MAX: Final = 200
 
 
@@ -70,8 +71,23 @@ def spoken(message: Message) -> Message:
 
 
 def ledger_of(text: str, names: Collection[str]) -> MagenticProgressLedger:
-    """The progress ledger that a model wrote. Raises ValueError that says what is wrong with it."""
-    return checked_ledger(MagenticProgressLedger.from_dict(_object_in(text)), names)
+    """The progress ledger that a model wrote. Raises ValueError that says what is wrong with it.
+
+    A model may write it twice. If it writes two, nobody knows which it means.
+    """
+    found, *others = [checked_ledger(MagenticProgressLedger.from_dict(each), names) for each in _ledgers_in(text)]
+    for other in others:
+        if differing := _differing(found, other):
+            named = ", ".join(map(repr, differing))
+            raise ValueError(f"there are two ledgers in it that differ in {named}, and only one can be followed")
+    return found
+
+
+def _differing(ledger: MagenticProgressLedger, other: MagenticProgressLedger) -> list[str]:
+    """In what two ledgers answer otherwise. Reasons don't count; and nothing else does, if both are done."""
+    is_done = ledger.is_request_satisfied.answer is True and other.is_request_satisfied.answer is True
+    names = () if is_done else _ITEMS
+    return [name for name in names if getattr(ledger, name).answer != getattr(other, name).answer]
 
 
 def checked_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
@@ -125,8 +141,16 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
 
 
-def _object_in(text: str) -> Mapping[str, Any]:
-    """The first object in a text, as JSON or as Python writes it; the text around it does not matter."""
+def _ledgers_in(text: str) -> list[Mapping[str, Any]]:
+    """The ledgers in a text, or else the first object, which is to be one. Raises ValueError if there is none."""
+    objects = list(_objects_in(text))
+    if not objects:
+        raise ValueError("there is no JSON object in it, or one that is broken")
+    return [each for each in objects if not _ITEMS.isdisjoint(each)] or objects[:1]
+
+
+def _objects_in(text: str) -> Iterator[Mapping[str, Any]]:
+    """The objects in a text, as JSON or as Python writes them; the text around them does not matter."""
     for candidate in _balanced(text):
         for read in (json.loads, ast.literal_eval):
             try:
@@ -134,8 +158,8 @@ def _object_in(text: str) -> Mapping[str, Any]:
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 continue
             if isinstance(found, dict):
-                return cast("Mapping[str, Any]", found)
-    raise ValueError("there is no JSON object in it, or one that is broken")
+                yield cast("Mapping[str, Any]", found)
+                break
 
 
 def _balanced(text: str) -> Iterator[str]:
