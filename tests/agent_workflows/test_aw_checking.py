@@ -103,7 +103,7 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
         ),
         (
             defined([node("a", approval=Approval(when=Exists("amount")))]),
-            "node 'a': its approval depends on 'amount', which it never puts out; it has 'answer'",
+            "node 'a': its approval depends on 'amount', which 'a' never puts out; it has 'answer'",
         ),
         (
             defined([node("r", output=Handoffs({}))]),

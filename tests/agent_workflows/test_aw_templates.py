@@ -50,7 +50,7 @@ def listing(template: str) -> tuple[Cast, AgentWorkflow]:
 
 
 async def test_a_path_leads_into_lists_by_number() -> None:
-    _, workflow = listing("{{{{ {{critic.points.0}}, {{points.1.why}}, {{input.words.0}}{{points.7?}}{{points.-1?}}")
+    _, workflow = listing("{{{{ {{critic.points.0}}, {{points.1.why}}, {{input.words.0}}{{points.7?}}")
     assert (await workflow.run({"words": ["first"]})).outputs["write.answer"] == "{{ dark, late, first"
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from perdure.agent_workflows.checking_edges import edge_problems, fallback_problems
+from perdure.agent_workflows.checking_edges import dead_ends, edge_problems, fallback_problems
 from perdure.agent_workflows.checking_kinds import sound
 from perdure.agent_workflows.checking_words import listed
 from perdure.agent_workflows.conditions import Condition
-from perdure.agent_workflows.definition import END, INPUT, START, Handoffs, TextOutput
+from perdure.agent_workflows.conditions_fields import paths_of
+from perdure.agent_workflows.definition import END, INPUT, START, Handoffs, OnError, TextOutput
 from perdure.agent_workflows.outputs import output_keys
 from perdure.agent_workflows.plan import plan_of, reached
 
@@ -95,14 +97,10 @@ def _is_no_time(given: timedelta | float | None) -> bool:
 
 
 def _approval_problems(node: Node, when: object) -> Iterator[str]:
-    keys = output_keys(node)
-    if isinstance(when, Condition) and keys is not None:
-        for field in sorted(when.fields()):
-            if field.split(".")[0] not in keys:
-                yield (
-                    f"node {node.id!r}: its approval depends on {field!r}, which it never puts out; it has "
-                    f"{listed(sorted(keys))}"
-                )
+    if isinstance(when, Condition):
+        # It is asked when the node itself has spoken, so nobody stands in for it.
+        for why in dead_ends(replace(node, on_error=OnError()), {}, paths_of(when)):
+            yield f"node {node.id!r}: its approval depends on {why}"
 
 
 def _router_problems(definition: Definition, node: Node, handoffs: Handoffs) -> Iterator[str]:

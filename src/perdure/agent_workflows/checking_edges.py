@@ -6,12 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from perdure.agent_workflows.checking_words import listed
+from perdure.agent_workflows.conditions_fields import paths_of
 from perdure.agent_workflows.definition import END, INPUT, START
 from perdure.agent_workflows.outputs import keys_with_fallbacks
+from perdure.agent_workflows.outputs_paths import dead_end
 from perdure.agent_workflows.reasons import way_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from perdure.agent_workflows.definition import Definition, Edge, Node
 
@@ -48,20 +50,27 @@ def _condition_problems(edge: Edge, nodes: Mapping[str, Node]) -> Iterator[str]:
         yield f"edge {way} is a default and has a condition: it can be one of the two"
     if edge.condition is None:
         return
-    keys = _keys(edge.source, nodes)
-    if keys is None:
-        return
-    for field in sorted(edge.condition.fields()):
-        if field.split(".")[0] not in keys:
-            has = listed(sorted(keys))
-            yield f"edge {way} depends on {field!r}, which {edge.source!r} never puts out; it has {has}"
+    if edge.source == START:
+        yield from (
+            f"edge {way} depends on {path!r}, which {START!r} never puts out; it has {INPUT!r}"
+            for path in sorted(paths_of(edge.condition))
+            if path.split(".")[0] != INPUT
+        )
+    elif edge.source in nodes:
+        yield from (
+            f"edge {way} depends on {why}" for why in dead_ends(nodes[edge.source], nodes, paths_of(edge.condition))
+        )
 
 
-def _keys(source: str, nodes: Mapping[str, Node]) -> frozenset[str] | None:
-    """All keys that conditions may find: also those of a failure, and of whoever stands in. None: not known."""
-    if source == START:
-        return frozenset({INPUT})
-    return keys_with_fallbacks(nodes[source], nodes) if source in nodes else None
+def dead_ends(node: Node, nodes: Mapping[str, Node], paths: Iterable[str]) -> Iterator[str]:
+    """Of paths that are looked up in what a node puts out: those that lead nowhere, and why."""
+    keys = keys_with_fallbacks(node, nodes)
+    for path in sorted(paths):
+        key, *inner = path.split(".")
+        if keys is not None and key not in keys:
+            yield f"{path!r}, which {node.id!r} never puts out; it has {listed(sorted(keys))}"
+        elif (why := dead_end(node, nodes, key, inner)) is not None:
+            yield f"{path!r}, which is never there: {why}"
 
 
 def _default_problems(definition: Definition) -> Iterator[str]:

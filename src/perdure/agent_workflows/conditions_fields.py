@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent_workflows.conditions_base import Condition
+from perdure.agent_workflows.conditions_base import And, Condition, Not, Or
 from perdure.agent_workflows.conditions_values import MISSING, found, is_empty, json_of, require_key, same
 
 if TYPE_CHECKING:
@@ -37,6 +37,19 @@ class OfKey(Condition):
     def said(self, words: str) -> str:
         """The key with these words behind it, on one line."""
         return f"{self.key if self.key.isprintable() else repr(self.key)} {words}"
+
+
+def paths_of(condition: Condition) -> frozenset[str]:
+    """The keys that a condition asks about, with what it asks about inside of them."""
+    match condition:
+        case And(conditions) | Or(conditions):
+            return frozenset[str]().union(*map(paths_of, conditions))
+        case Not(inner):
+            return paths_of(inner)
+        case OfKey(key):
+            return frozenset({key})
+        case _:
+            return condition.fields()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

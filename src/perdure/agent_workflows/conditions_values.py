@@ -44,10 +44,15 @@ def inside(value: Any, key: str) -> Any:
     """What a dict has under a key, or a list at a place; MISSING if there is nothing."""
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value).get(key, MISSING)
-    if isinstance(value, list | tuple) and _PLACE.fullmatch(key):
+    if isinstance(value, list | tuple) and is_place(key):
         elements = cast("list[Any]", value)
         return elements[int(key)] if int(key) < len(elements) else MISSING
     return MISSING
+
+
+def is_place(key: str) -> bool:
+    """Whether it is the number of an element of a list."""
+    return _PLACE.fullmatch(key) is not None
 
 
 def json_of(value: object, what: str) -> Any:

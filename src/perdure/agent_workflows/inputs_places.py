@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from perdure.agent_workflows.checking_words import listed
 from perdure.agent_workflows.definition import INPUT, START
 from perdure.agent_workflows.outputs import keys_with_fallbacks
+from perdure.agent_workflows.outputs_paths import dead_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,7 +97,14 @@ class Places:
         found = _key_in(name, keys)
         if found is None:
             raise UnreadableError(f"{writer!r} does not write that; it writes {listed(sorted(keys or ()))}")
-        return InOutputs((writer,), *found)
+        return self._required(InOutputs((writer,), *found))
+
+    def _required(self, place: InOutputs) -> InOutputs:
+        """The same place, of one writer, if its path can lead somewhere. Raises UnreadableError."""
+        why = dead_end(self._nodes[place.writers[0]], self._nodes, place.key, place.path)
+        if why is not None:
+            raise UnreadableError(why)
+        return place
 
     def _in_any(self, node_id: str, name: str) -> Place:
         before = self._leading_to(node_id) - {node_id}
@@ -108,7 +116,7 @@ class Places:
             found = self._nearest(node_id, found, name)
         if found:
             is_whole = name in (self._keys[found[0]] or ())
-            return InOutputs((found[0],), *((name, ()) if is_whole else (key, tuple(path))))
+            return self._required(InOutputs((found[0],), *((name, ()) if is_whole else (key, tuple(path)))))
         maybe = tuple(writer for writer in self._unknown if writer in before)
         if not maybe:
             raise UnreadableError(f"nobody before it writes that; there is {listed(self._names(before))}")
