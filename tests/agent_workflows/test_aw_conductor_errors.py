@@ -246,6 +246,28 @@ async def test_nobody_waits_for_a_fallback_after_a_denial() -> None:
     assert result.outputs == {"b.answer": "f(go)"}
 
 
+async def test_who_depends_on_a_denied_node_is_told_that_it_was_denied_and_why() -> None:
+    nodes = [node("a", on_error="skip_dependents"), node("b"), node("c")]
+    result = (await Troupe(defined(nodes, "a>b", "b>c"), {"a": denied}).run()).result
+    assert result.skipped == {"b": "'a' was denied: too dear", "c": "'b' was skipped: 'a' was denied: too dear"}
+    assert result.error == "no end was reached: 'a' was denied: too dear"
+
+
+async def test_a_denial_of_who_stands_in_is_told_under_its_name() -> None:
+    nodes = [node("a", on_error=falls_back()), node("b"), node("f", on_error="skip_dependents")]
+    result = (await Troupe(defined(nodes, "a>b"), {"a": boom, "f": denied}).run()).result
+    assert result.skipped == {"b": "'f' was denied: too dear"}
+    assert result.error == "no end was reached: 'a' has failed: ValueError: boom; 'f' was denied: too dear"
+
+
+async def test_a_denial_of_an_earlier_pass_is_not_told_when_a_node_has_failed_in_a_later_one() -> None:
+    nodes = [node("a", reads="request", on_error="skip_dependents"), node("b"), node("c", reads="request")]
+    edges = [f"{START}>a", f"{START}>c", "a>b", when("a>c"), when("c>a"), otherwise(f"c>{END}")]
+    says: dict[str, Says] = {"a": lambda task: boom(task) if task.visit else denied(task), "c": lambda _: "yes"}
+    result = (await Troupe(defined(nodes, *edges), says).run()).result
+    assert result.skipped == {"b": "'a' has failed"}
+
+
 @pytest.mark.parametrize(
     ("on_error", "outputs"),
     [

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.agent_workflows.definition import END
+from perdure.agent_workflows.reasons import denied_in_words
 from perdure.agent_workflows.result import AgentWorkflowResult
 from perdure.agent_workflows.timing import seconds_since
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure import Clock
     from perdure.agent_workflows.conductor_state import Book
     from perdure.agent_workflows.plan import Plan
@@ -39,5 +42,11 @@ def _outputs(plan: Plan, book: Book) -> list[tuple[str, str, object]]:
 
 
 def _why_no_end(book: Book) -> str:
-    failed = "; ".join(f"{node_id!r} has failed: {error}" for node_id, error in book.record.failed.items())
+    denied = set(book.progress.denied.values())
+    failed = "; ".join(_how_failed(actor, error, denied) for actor, error in book.record.failed.items())
     return f"no end was reached: {failed}" if failed else "no end was reached: no edge to END was taken"
+
+
+def _how_failed(actor: str, error: str, denied: Collection[str]) -> str:
+    words = denied_in_words(actor, error)
+    return words if words in denied else f"{actor!r} has failed: {error}"

@@ -18,6 +18,7 @@ from perdure.agent_workflows.definition import ERROR, INPUT, START, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
 from perdure.agent_workflows.events import UNCHANGED
 from perdure.agent_workflows.messages import GoOn
+from perdure.agent_workflows.reasons import denied_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -193,17 +194,19 @@ class Work:
             await self._dispatch.again(acting)
             return None
         self._book.fail(acting, error)
+        denied = denied_in_words(acting.actor, error) if is_denied else None
         if on_error.mode == "stop":
-            return await self._halted(acting, f"{acting.actor!r} was denied: {error}")
+            assert denied is not None, "what else stops an execution is tried again"
+            return await self._halted(acting, denied)
         if on_error.mode == "isolate":
             return await self._ended(acting, "isolated", Said({ERROR: error}))
         if on_error.mode == "fallback" and self._book.progress.halted is None:
             assert on_error.fallback is not None, "it was checked"
             await self._dispatch.stand_in(acting, on_error.fallback, error)
             return None
-        return await self._ended(acting, "failed", None)
+        return await self._ended(acting, "failed", None, denied=denied)
 
-    async def _ended(self, acting: Acting, outcome: Outcome, said: Said | None) -> Move:
+    async def _ended(self, acting: Acting, outcome: Outcome, said: Said | None, *, denied: str | None = None) -> Move:
         """Keep what a node has put out, and decide its edges."""
         node_id = acting.node_id
         before = self._book.said(node_id)
@@ -213,7 +216,7 @@ class Work:
             self._book.hear(node_id, said)
         await self._dispatch.end(acting)
         held = set[str]() if said is None else await self._holding(node_id, said)
-        return scheduling.ended(self._plan, self._book.progress, node_id, outcome, held)
+        return scheduling.ended(self._plan, self._book.progress, node_id, outcome, held, denied=denied)
 
     async def _holding(self, node_id: str, said: Said) -> set[str]:
         return await holding(self._plan, node_id, said.outputs, self._book.request)

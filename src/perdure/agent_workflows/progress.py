@@ -31,6 +31,8 @@ class Progress:
     """The edges that go back and hold, and were not followed yet."""
     followed: tuple[tuple[str, str], ...] = ()
     """The edges that went back to begin the pass that each loop is in."""
+    denied: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By node that has failed since a person said no: who was denied, and why, in words."""
     halted: str | None = None
     """Why nobody else is given a task."""
 

@@ -47,9 +47,19 @@ def why_skipped(plan: Plan, progress: Progress, node_id: str) -> str:
 
 def _why_blocked(plan: Plan, progress: Progress, edge: Edge) -> str:
     if progress.nodes.get(edge.source) == "failed":
-        return f"{edge.source!r} has failed"
+        return _how_failed(progress, edge.source)
     failed = _failed_before(plan, progress, edge.source)
-    return f"{edge.source!r} was skipped: {'a node before it' if failed is None else repr(failed)} has failed"
+    how = "a node before it has failed" if failed is None else _how_failed(progress, failed)
+    return f"{edge.source!r} was skipped: {how}"
+
+
+def _how_failed(progress: Progress, node_id: str) -> str:
+    return progress.denied.get(node_id, f"{node_id!r} has failed")
+
+
+def denied_in_words(actor: str, reason: str) -> str:
+    """That a person said no to what somebody has put out."""
+    return f"{actor!r} was denied: {reason}"
 
 
 def _failed_before(plan: Plan, progress: Progress, node_id: str) -> str | None:

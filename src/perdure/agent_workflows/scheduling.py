@@ -52,10 +52,22 @@ def begin(plan: Plan, holding: Collection[str] | None = None) -> Move:
     return board.move()
 
 
-def ended(plan: Plan, progress: Progress, node_id: str, outcome: Outcome, holding: Collection[str] = ()) -> Move:
-    """The move after a node has ended. `holding` are the targets of those of its edges whose conditions hold."""
+def ended(
+    plan: Plan,
+    progress: Progress,
+    node_id: str,
+    outcome: Outcome,
+    holding: Collection[str] = (),
+    *,
+    denied: str | None = None,
+) -> Move:
+    """The move after a node has ended. `holding` are the targets of those of its edges whose conditions hold.
+
+    `denied` says who was denied and why, if that is how it has failed.
+    """
     assert progress.nodes.get(node_id) == "acting", f"node {node_id!r} is not acting"
-    board = _Board(plan, progress)
+    others = {each: words for each, words in progress.denied.items() if each != node_id}
+    board = _Board(plan, replace(progress, denied=others if denied is None else {**others, node_id: denied}))
     board.stand(node_id, outcome)
     if progress.halted is not None:
         board.close_edges(node_id, "not_taken")
@@ -314,7 +326,8 @@ class _Board:
 
     def _why_skipped(self, node_id: str) -> str:
         # It is read at once, so nothing of the board is copied for it.
-        return why_skipped(self._plan, Progress(nodes=self._nodes, edges=self._edges), node_id)
+        so_far = Progress(nodes=self._nodes, edges=self._edges, denied=self._before.denied)
+        return why_skipped(self._plan, so_far, node_id)
 
     def _decision(self, edge: Edge) -> str | None:
         return self._edges.get(edge.source, {}).get(edge.target)
