@@ -82,6 +82,16 @@ async def test_an_isolated_failure_is_an_output_that_edges_can_ask_for() -> None
     assert result.success
 
 
+async def test_an_execution_at_whose_ends_all_have_failed_is_no_success() -> None:
+    isolated = [node(each, on_error="isolate") for each in "ab"]
+    alone = (await Troupe(defined(isolated[:1]), {"a": boom}).run()).result
+    assert (alone.success, alone.final_answer) == (False, None)
+    assert alone.error == "no end was reached: 'a' has failed: ValueError: boom"
+    assert alone.outputs == {"a.error": "ValueError: boom"}
+    both = (await Troupe(defined(isolated), {"a": boom}).run()).result
+    assert (both.success, both.final_answer, both.error) == (True, "b(go)", None)
+
+
 async def test_a_fallback_is_given_the_same_task_and_the_error_and_stands_for_the_node() -> None:
     nodes = [node("a", output=TextOutput("draft"), on_error=falls_back()), node("b", input_key="draft"), node("f")]
     troupe = Troupe(defined(nodes, "a>b"), {"a": boom})

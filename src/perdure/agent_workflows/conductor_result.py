@@ -22,7 +22,9 @@ def result_of(plan: Plan, book: Book, clock: Clock) -> AgentWorkflowResult:
     progress, record = book.progress, book.record
     ends = [node_id for node_id in plan.ends if progress.decision(node_id, END) == "taken"]
     said = [said.text for node_id in ends if (said := book.said(node_id)) is not None and said.text]
-    error = progress.halted or (None if ends else _why_no_end(book))
+    # One that has failed lets all go on, also to END, and says nothing there.
+    is_reached = any(progress.nodes.get(node_id) != "isolated" for node_id in ends)
+    error = progress.halted or (None if is_reached else _why_no_end(book))
     return AgentWorkflowResult(
         execution_id=record.execution_id,
         success=error is None,
