@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback as tracebacks
 import warnings
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
 
+from perdure.data import frozen
 from perdure.typenames import dotted_name, type_named
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class WorkflowEventSource(str, Enum):
     EXECUTOR = "EXECUTOR"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkflowErrorDetails:
     """An exception as data."""
 
@@ -95,7 +95,7 @@ class WorkflowErrorDetails:
         return cls(type(exc).__name__, str(exc), text, executor_id, extra)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointInfo:
     """The data of a `checkpoint` event: which checkpoint was committed, and what it follows."""
 
@@ -107,7 +107,7 @@ class CheckpointInfo:
     timestamp: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UndeliveredMessage:
     """The data of an `undelivered` event: a message that found no taker, and why."""
 
@@ -117,7 +117,7 @@ class UndeliveredMessage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Undecoded:
     """What a committed event has in place of a value that this program can't have: why, and the JSON that is stored.
 
