@@ -220,6 +220,8 @@ def test_a_condition_with_a_wrong_value_is_refused_at_once(make: Any, message: s
         (lambda: GreaterThan("x", None), "give a number or a text"),  # pyright: ignore[reportArgumentType]
         (lambda: StartsWith("x", 1), "give a text"),  # pyright: ignore[reportArgumentType]
         (lambda: ContainsAny("x", "text"), "give a list"),
+        (lambda: ContainsAll("x", {"a": 1}), "give a list"),
+        (lambda: ContainsAny("x", b"ab"), "give a list"),
         (lambda: Matches("x", "a", ignore_case=1), "True or False"),  # pyright: ignore[reportArgumentType]
         (lambda: And(BILLING, Equals), "is made of conditions"),  # pyright: ignore[reportArgumentType]
         (lambda: BILLING and URGENT, "combine conditions with &, | and ~"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from perdure.agent_workflows.conditions_fields import OfKey, OfValue
 from perdure.agent_workflows.conditions_values import found, holds_in, json_of, require_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,8 @@ class OfValues(OfKey):
     def __init__(self, key: str, values: Iterable[Any]) -> None:
         require_key(key)
         what = f"the values of {type(self).__name__}({key!r}, ...)"
-        if isinstance(values, str) or not hasattr(values, "__iter__"):
+        # A text and a dict can be gone through, too, and nobody means its characters or keys.
+        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
             raise TypeError(f"{what} are {values!r}; give a list")
         listed = tuple(json_of(list(values), what))
         if not listed:
