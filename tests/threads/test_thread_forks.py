@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.threads.session_kinds import ON_DISK, opened
@@ -47,6 +47,14 @@ async def test_a_fork_of_a_fork_begins_with_both(sessions: SessionStore) -> None
     assert await sessions.append("s", "h", said("q")) == 2
     assert await texts(sessions, "h") == ["a", "q"]
     assert [thread.thread_id for thread in await sessions.threads("s")] == ["t", "f", "g", "h"]
+
+
+@pytest.mark.parametrize("wrong", [True, False, 1.0, b"id"])
+async def test_what_names_no_message_is_refused(sessions: SessionStore, wrong: Any) -> None:
+    await sessions.append("s", "t", said("a"))
+    with pytest.raises(TypeError, match="give the id of a message, its sequence number"):
+        await sessions.fork("s", "t", "f", from_message=wrong)
+    assert [thread.thread_id for thread in await sessions.threads("s")] == ["t"]
 
 
 async def test_a_fork_begins_at_a_message_by_its_id(sessions: SessionStore) -> None:

@@ -35,7 +35,8 @@ class Forking:
         self._holding = holding
 
     async def fork(self, parent: ThreadName, new: ThreadName, *, from_message: str | int | None) -> Thread:
-        """The fork, made now or before. Raises ThreadNotFoundError, ThreadExistsError."""
+        """The fork, made now or before. Raises ThreadNotFoundError, ThreadExistsError, TypeError."""
+        _require_message(from_message)
         while True:
             try:
                 with naming(new):
@@ -119,3 +120,12 @@ def _same(found: Place, point: ForkPoint) -> Place:
     if there is not None and there.thread_id != point.thread_id:
         what = f"a fork of {there.thread_id!r}, not of {point.thread_id!r}"
     raise ThreadExistsError(found.name.session_id, found.name.thread_id, what=what)
+
+
+def _require_message(given: object) -> None:
+    """Raise TypeError for what names no message. True is a number, and nobody means the first message by it."""
+    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
+        raise TypeError(
+            f"from_message is {given!r}: give the id of a message, its sequence number, 0 for none of them, or leave it "
+            "out for the last"
+        )

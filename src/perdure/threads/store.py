@@ -117,6 +117,7 @@ class SessionStore:
         Raises:
             ThreadNotFoundError: no such thread, or it has no such message.
             ThreadExistsError: a thread of the new name is there that is not this fork.
+            TypeError: `from_message` is neither of these.
         """
         parent = ThreadName(session_id, thread_id)
         return await self._forking.fork(parent, parent.sibling(new_thread_id), from_message=from_message)
