@@ -126,6 +126,6 @@ def _require_message(given: object) -> None:
     """Raise TypeError for what names no message. True is a number, and nobody means the first message by it."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
         raise TypeError(
-            f"from_message is {given!r}: give the id of a message, its sequence number, 0 for none of them, or leave it "
-            "out for the last"
+            f"from_message is {given!r}: give the id of a message, its sequence number, 0 for none of them, or leave "
+            "it out for the last"
         )
