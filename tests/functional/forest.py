@@ -58,6 +58,11 @@ class Tree:
     kind: str
     branches: list[Tree] = field(default_factory=list["Tree"])
 
+    @property
+    def tickets(self) -> int:
+        """How many are on it, in the end."""
+        return _TICKETS.get(self.kind, 0) + sum(each.tickets for each in self.branches)
+
     @classmethod
     def grown(cls, seed: random.Random, depth: int, path: str = "t") -> Tree:
         if depth == 0 or seed.random() < 0.2:
@@ -67,6 +72,7 @@ class Tree:
         return cls(path, kind, [cls.grown(seed, depth - 1, f"{path}{number}") for number in range(count)])
 
 
+_TICKETS = {"ticket": 1, "bundle": 3}
 diary = Diary(Path(os.devnull), 0)
 _path: ContextVar[str] = ContextVar("path")
 
@@ -92,9 +98,11 @@ async def dawdle() -> None:
 
 
 @step
-async def ticket() -> str:
-    """A step that is async."""
+async def ticket(ctx: RunContext) -> str:
+    """A step that is async, and is counted in the state with all others of its function."""
     path = _path.get()
+    await dawdle()
+    ctx.set_state("tickets", ctx.get_state("tickets", 0) + 1)
     await dawdle()
     return made(path, "ticket")
 
@@ -150,7 +158,9 @@ async def clerk(path: str, ctx: RunContext) -> list[str]:
         await dawdle()
         return await ticket()
 
-    return list(await asyncio.gather(ask(), work()))
+    found = list(await asyncio.gather(ask(), work()))
+    assert ctx.get_state("tickets") == 1
+    return found
 
 
 async def _asked(path: str) -> str:
@@ -304,9 +314,12 @@ _ALONE = frozenset({"in time", "timed", "shielded"})
 
 
 @workflow
-async def forest(tree: Tree) -> Any:
+async def forest(tree: Tree, ctx: RunContext) -> Any:
     """All that is on a tree."""
-    return await climb(tree)
+    found = await climb(tree)
+    count = ctx.get_state("tickets", 0)
+    assert count == tree.tickets, f"{tree.tickets} tickets, {count} of them are counted"
+    return found
 
 
 def storage_of(kind: str, directory: Path) -> StoreStorage:

@@ -1,4 +1,4 @@
-"""Branches that grow by chance, killed at any moment: what was seen is seen again, and not done again."""
+"""Branches that grow by chance, killed at any moment: what was seen is seen again, not done again, and counted once."""
 
 from __future__ import annotations
 

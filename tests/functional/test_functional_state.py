@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from perdure import InMemoryCheckpointStorage, Retry, RunContext, step, workflow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure import WorkflowRunResult
+    from perdure import FunctionalWorkflow, WorkflowRunResult
     from perdure.storages.base import StoreStorage as Storage
 
 
@@ -288,3 +289,247 @@ async def test_a_step_that_asks_forgets_what_it_had_set_before() -> None:
     await reviewed.run("go", run_id="r", checkpoint_storage=storage)
     last = await reviewed.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
     assert last.get_outputs() == [("yes", 1)]
+
+
+class Shaky:
+    """Lets the step of a name fail in the first life, when the function says that it is time for it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_time, self.is_over = asyncio.Event(), asyncio.Event()
+        self.has_failed = False
+
+    async def call(self, name: str) -> None:
+        """A step of this name is called."""
+        if name == self.name and not self.has_failed:
+            await self.is_time.wait()
+            self.has_failed = True
+            self.is_over.set()
+            raise OSError("down")
+
+    async def wait(self) -> None:
+        """Go on in the second life alone."""
+        if not self.has_failed:
+            self.is_time.set()
+            await self.is_over.wait()
+            raise OSError("down as well")
+
+
+async def failed_and_resumed(definition: FunctionalWorkflow, storage: Storage) -> WorkflowRunResult:
+    """What comes of a run that fails once, in another instance."""
+    with pytest.raises(OSError, match="down"):
+        await definition.run("go", run_id="r", checkpoint_storage=storage)
+    return await definition.twin().run(run_id="r", checkpoint_storage=storage)
+
+
+@pytest.mark.parametrize("steps_before", [0, 3, 30])
+async def test_a_step_that_is_done_sees_what_was_recorded_however_late_the_function_comes_to_that(
+    storage: Storage, steps_before: int
+) -> None:
+    shaky = Shaky("b")
+
+    @step
+    async def prepare(number: int) -> int:
+        return number
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+
+    async def branch(name: str, steps: int) -> None:
+        for number in range(steps):
+            await prepare(number)
+        await add(name)
+        shaky.is_time.set()
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(branch("a", steps_before), branch("b", 0))
+        return ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [2]
+    assert warnings(result) == []
+
+
+async def test_who_overwrites_what_is_recorded_and_was_not_looked_at_is_warned(storage: Storage) -> None:
+    shaky = Shaky("second")
+
+    @step
+    async def choose(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("winner", name)
+
+    async def branch(name: str, waits: int) -> None:
+        await turns(waits)
+        await choose(name)
+        shaky.is_time.set()
+
+    @workflow
+    async def race(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(branch("first", 100 if shaky.has_failed else 0), branch("second", 0))
+        return ctx.get_state("winner")
+
+    result = await failed_and_resumed(race, storage)
+    assert [text for text in warnings(result) if "'winner'" in text and "'choose'" in text]
+
+
+async def test_between_steps_the_function_sees_what_it_saw_before(storage: Storage) -> None:
+    shaky, seen = Shaky("last"), list[Any]()
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("all", [*ctx.get_state("all", []), name])
+
+    @workflow
+    async def lists(_: str, ctx: RunContext) -> Any:
+        ctx.set_state("all", ["begun"])
+        shaky.is_time.set()
+        for name in ("one", "two", "last"):
+            seen.append(ctx.get_state("all"))
+            await add(name)
+        return ctx.get_state("all")
+
+    result = await failed_and_resumed(lists, storage)
+    assert result.get_outputs() == [["begun", "one", "two", "last"]]
+    assert seen == [["begun"], ["begun", "one"], ["begun", "one", "two"]] * 2
+
+
+async def test_a_step_that_others_have_built_on_is_done_again_beneath_them(storage: Storage) -> None:
+    shaky = Shaky("a")
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        for _ in range(2):
+            ctx.set_state("count", ctx.get_state("count", 0) + 1)
+            await turns(10)
+        await shaky.call(name)
+
+    async def other() -> None:
+        await add("b")
+        shaky.is_time.set()
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(add("a"), other())
+        return ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [4]
+
+
+@pytest.mark.parametrize("fails", ["outer", "beside"])
+async def test_what_a_step_inside_of_an_unfinished_one_has_set_counts_once(storage: Storage, fails: str) -> None:
+    shaky, inner_is_done = Shaky(fails), asyncio.Event()
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+
+    @step
+    async def outer(ctx: RunContext) -> None:
+        await turns(100)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+        await add("inner")
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+        if fails == "outer":
+            inner_is_done.set()
+            await shaky.call("outer")
+        else:
+            await shaky.wait()
+
+    async def beside() -> None:
+        if fails == "outer":
+            await inner_is_done.wait()
+        await add("beside")
+        shaky.is_time.set()
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(outer(), beside())
+        return ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [4]
+
+
+async def test_what_a_failed_step_has_had_set_inside_of_it_is_seen_by_no_life(storage: Storage) -> None:
+    shaky = Shaky("beside")
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+
+    @step
+    async def outer() -> None:
+        await add("inner")
+        raise ValueError("not like this")
+
+    async def caught() -> None:
+        with pytest.raises(ValueError, match="not like this"):
+            await outer()
+        await add("after")
+        shaky.is_time.set()
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(caught(), add("beside"))
+        return ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [2]
+
+
+async def test_what_a_function_inside_has_set_is_its_own_in_every_life(storage: Storage) -> None:
+    shaky = Shaky("beside")
+
+    @step
+    async def add(name: str, ctx: RunContext) -> None:
+        await shaky.call(name)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+
+    @workflow
+    async def inner(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(add("here"), add("there"))
+        await shaky.wait()
+        return ctx.get_state("count")
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        await asyncio.gather(inner.run("go"), add("beside"))
+        return ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [1]
+
+
+async def test_a_type_that_only_a_step_names_does_not_keep_others_from_the_state(storage: Storage) -> None:
+    shaky = Shaky("b")
+
+    @dataclass
+    class Receipt:
+        number: int
+
+    @step
+    async def add(name: str, ctx: RunContext) -> Receipt:
+        await shaky.call(name)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+        return Receipt(ctx.get_state("count"))
+
+    async def branch(waits: int) -> Receipt:
+        await turns(waits)
+        receipt = await add("a")
+        shaky.is_time.set()
+        return receipt
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        receipts = await asyncio.gather(branch(500 if shaky.has_failed else 0), add("b"))
+        return [each.number for each in receipts], ctx.get_state("count")
+
+    result = await failed_and_resumed(counts, storage)
+    assert result.get_outputs() == [([1, 2], 2)]

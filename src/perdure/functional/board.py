@@ -2,28 +2,31 @@
 
 Steps that run side by side see what others set at once, as in any Python program. If two of them set one key and the
 second did not look at what the first had set, the one that was called later has the last word.
+
+A step that is done sees all that is on record, whether this entry of the function has come to it or not: it was done
+before, or side by side. The function itself sees what it has come to, as it did when it was entered first. A step that
+others have built on before it could be recorded is done again beneath them: it sees what it saw then.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from bisect import insort
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
+from perdure.functional.past import StepOutcome
 from perdure.graph.port import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-Rank: TypeAlias = tuple[int, int, str]
-"""How many writes of a key came before, which call of a step it was by, and the step's own key. The highest counts."""
+    from perdure.functional.past import Rank, Recorded
 
-_FIRST: Rank = (0, 0, "")
-_TURNS = 8
+_NOT_YET = float("inf")
 
 
 class Store(Protocol):
@@ -69,10 +72,16 @@ class Writer:
     name: str
     call: int
     began: int
-    outer: Writer | None
+    outer: Writer | None = None
     place: str = ""
+    """Where its record is, or is to be."""
+    key: str = ""
+    """What names it to others: the same in every life."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
     """By key: when it looked at it last."""
+    sets: Counter[str] = field(default_factory=Counter[str])
+    """By key: how often it has set it itself."""
+    is_recorded: bool = False
     has_ended: bool = False
     conflicts: list[str] = field(default_factory=list[str])
     """What there is to warn of."""
@@ -86,60 +95,100 @@ class Writer:
         """Whether it is that call, or a step inside of it."""
         return self is other or (self.outer is not None and self.outer.is_within(other))
 
+    def is_kin(self, other: Writer) -> bool:
+        """Whether one of the two is inside of the other."""
+        return self.is_within(other) or other.is_within(self)
+
+    def is_around(self, place: str) -> bool:
+        """Whether what is recorded at some place is inside of it."""
+        return bool(self.place) and place.startswith(f"{self.place}/")
+
+    def lineage(self) -> Iterator[Writer]:
+        """It, and the steps around it."""
+        yield self
+        if self.outer is not None:
+            yield from self.outer.lineage()
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """What a step has set."""
 
     rank: Rank
-    value: Any
+    give: Callable[[], Any]
     writer: Writer
-    at: int
+    shown: float
+    """Since when steps see it."""
+    come: float
+    """Since when the function sees it."""
+    rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By the keys of steps that were not on record when it was set: how often they had set it before."""
+    is_past: bool = False
+    """Whether another entry of the function has recorded it."""
+
+    def is_to_come_in(self, writer: Writer) -> bool:
+        """Whether it is recorded inside of a step that is done again, which has not come to it."""
+        return self.come == _NOT_YET and writer.is_around(self.writer.place)
+
+    def holds_down(self, key: str, writer: Writer) -> bool:
+        """Whether it was built on what a step had set that is done again, and has not set it again so far."""
+        return self.is_past and any(each.sets[key] < self.rests_on.get(each.key, 0) for each in writer.lineage())
 
 
 class Board:
-    """The state of one entry of a function. It may be used in threads.
+    """The state of one entry of a function, which begins with what others have recorded. It may be used in threads."""
 
-    `has_past` says whether steps of the function may have been done in an entry before.
-    """
-
-    def __init__(self, store: Store, *, has_past: bool = True) -> None:
+    def __init__(self, store: Store, past: Iterable[Recorded] = ()) -> None:
         self._store = store
-        self._has_past = has_past
         self._entries: dict[str, list[_Entry]] = {}
+        """By key: what the function has come to, the last word last."""
+        self._ahead: dict[str, list[_Entry]] = {}
+        """By key: what is on record, and the function has not come to."""
         self._floors: dict[str, Any] = {}
         """By key that steps have set: what it was before."""
-        self._unsettled: set[int] = set()
-        """The calls of steps of which it is not known yet whether they are to be done, or were."""
+        self._done: set[str] = set()
+        """The keys of steps that are on record."""
         self._lock = threading.RLock()
         self._time = 0
         self._calls = 0
+        for each in past:
+            writer = Writer(self, each.name, 0, 0, place=each.place, is_recorded=True, has_ended=True)
+            entry = _Entry(each.rank, each.give, writer, 0, _NOT_YET, each.rests_on, is_past=True)
+            self._ahead.setdefault(each.key, []).append(entry)
+            self._done.add(each.rank[-1])
 
     def called(self, name: str) -> Writer:
         """A step is called."""
         with self._lock:
             self._calls += 1
-            self._unsettled.add(self._calls)
             return Writer(self, name, self._calls, self._tick(), self._writing())
-
-    async def done_before(self, writer: Writer) -> None:
-        """A step is to be done: let those that were called beside it, and were done in another life, be set first.
-
-        What they set then is what this one would have seen. Finding a record takes them some turns of the loop.
-        """
-        self._unsettled.discard(writer.call)
-        for _ in range(_TURNS if self._has_past else 0):
-            if not self._unsettled:
-                return
-            await asyncio.sleep(0)
 
     def get(self, key: str, default: Any) -> Any:
         """The value of a key."""
         with self._lock:
             writer = self._writing()
-            if writer is not None:
-                writer.seen[key] = self._tick()
+            if writer is None:
+                return self._store.get(key, default)
+            writer.seen[key] = self._tick()
+            top = self._top(key, writer)
+            if top is not None and top is not self._last(key):
+                return top.give()
+            if top is None and self._last(key) is not None:
+                floor = self._floors[key]
+                return default if floor is ABSENT else floor
             return self._store.get(key, default)
+
+    def _last(self, key: str) -> _Entry | None:
+        """Who has the last word, as the function sees it."""
+        entries = self._entries.get(key)
+        return entries[-1] if entries else None
+
+    def _top(self, key: str, writer: Writer) -> _Entry | None:
+        """Who has the last word, as a step sees it that is being done."""
+        every = [*self._entries.get(key, ()), *self._ahead.get(key, ())]
+        limit = min((each.rank for each in every if each.holds_down(key, writer)), default=None)
+        seen = (each for each in every if limit is None or each.rank < limit or each.writer.is_kin(writer))
+        return max((each for each in seen if not each.is_to_come_in(writer)), key=_rank, default=None)
 
     def set(self, key: str, value: Any) -> None:
         """Keep a value. Raises RuntimeError in what a step has left running."""
@@ -157,21 +206,30 @@ class Board:
             self._put(key, value, writer)
 
     def _put(self, key: str, value: Any, writer: Writer) -> None:
-        entries = self._begun(key)
-        top = entries[-1] if entries else None
-        if top is not None and top.writer is writer:
-            rank = top.rank
-        elif top is None or not _is_blind(key, writer, top):
-            rank = (1 if top is None else top.rank[0] + 1, writer.call, writer.place)
+        top, rests_on = self._top(key, writer), dict[str, int]()
+        if top is None:
+            rank = (1, writer.call, writer.key)
+        elif top.writer is writer:
+            rank, rests_on = top.rank, dict(top.rests_on)
+        elif not _is_blind(key, writer, top):
+            rank, rests_on = (top.rank[0] + 1, writer.call, writer.key), self._beneath(key, top)
         else:
-            rank = (top.rank[0], writer.call, writer.place)
+            rank = (top.rank[0], writer.call, writer.key)
             writer.conflicts.append(
                 f"steps {top.writer.name!r} and {writer.name!r} run side by side and both set the state {key!r}: what "
                 f"{(writer if rank > top.rank else top.writer).name!r} sets stands, which was called later; let one of "
                 "them set it, or read it before it is set"
             )
+        writer.sets[key] += 1
+        entries = self._begun(key)
         entries[:] = [entry for entry in entries if entry.writer is not writer]
-        self._insert(key, _Entry(rank, value, writer, self._tick()))
+        now = self._tick()
+        self._insert(key, _Entry(rank, lambda: value, writer, now, now, rests_on))
+
+    def _beneath(self, key: str, top: _Entry) -> dict[str, int]:
+        """What would be done again if the process died now, of all that somebody builds on; and how often it is set."""
+        unrecorded = {each.key: each.sets[key] for each in top.writer.lineage() if not each.is_recorded}
+        return {each: count for each, count in {**top.rests_on, **unrecorded}.items() if each not in self._done}
 
     def _begun(self, key: str) -> list[_Entry]:
         if key not in self._entries:
@@ -179,14 +237,14 @@ class Board:
         return self._entries.setdefault(key, [])
 
     def _insert(self, key: str, entry: _Entry) -> None:
-        insort(self._entries[key], entry, key=lambda each: each.rank)
+        insort(self._entries[key], entry, key=_rank)
         self._show(key)
 
     def _show(self, key: str) -> None:
         """Let the value be what the last word is now."""
-        entries, floor = self._entries[key], self._floors[key]
-        if entries or floor is not ABSENT:
-            self._store.set(key, entries[-1].value if entries else floor)
+        last, floor = self._last(key), self._floors[key]
+        if last is not None or floor is not ABSENT:
+            self._store.set(key, floor if last is None else last.give())
         else:
             self._store.delete(key)
 
@@ -194,15 +252,15 @@ class Board:
         """An attempt at a step has failed: what it has set is not kept, by no life."""
         with self._lock:
             writer.has_ended = True
-            self._unsettled.discard(writer.call)
+            self._drop_ahead_inside(writer)
             for key, entries in self._entries.items():
                 left = [entry for entry in entries if not entry.writer.is_within(writer)]
                 if len(left) < len(entries):
                     entries[:] = left
                     self._show(key)
 
-    def settled(self, writer: Writer) -> tuple[dict[str, Any], dict[str, Rank]]:
-        """What a step and those in it have set, and in which order with others. It has ended well."""
+    def settled(self, writer: Writer, result: Any) -> StepOutcome:
+        """What a step gave, with what it and those in it have set. It has ended well."""
         with self._lock:
             writer.has_ended = True
             found = {
@@ -211,19 +269,41 @@ class Board:
                 for entry in entries
                 if entry.writer.is_within(writer)
             }
-            return {key: entry.value for key, entry in found.items()}, {key: found[key].rank for key in found}
+            return StepOutcome(
+                result,
+                {key: entry.give() for key, entry in found.items()},
+                {key: entry.rank for key, entry in found.items()},
+                {key: dict(entry.rests_on) for key, entry in found.items() if entry.rests_on},
+            )
 
-    def restore(self, writer: Writer, values: Mapping[str, Any], ranks: Mapping[str, Rank]) -> None:
+    def restore(self, writer: Writer, outcome: StepOutcome) -> None:
         """A step was done, in this life or another: what it has set is set, as it was recorded."""
         with self._lock:
-            self._unsettled.discard(writer.call)
-            for key, value in values.items():
-                entries = self._begun(key)
+            writer.is_recorded = True
+            self._done.add(writer.key)
+            self._drop_ahead_inside(writer)
+            for key, value in outcome.state.items():
+                entries, rank = self._begun(key), outcome.rank(key)
                 own = [entry for entry in entries if entry.writer.is_within(writer)]
-                # Who has looked at it since it was set knows of it.
-                at = max((entry.at for entry in own), default=0) or self._tick()
                 entries[:] = [entry for entry in entries if entry not in own]
-                self._insert(key, _Entry(ranks.get(key, _FIRST), value, writer, at))
+                is_past = self._is_taken_from_ahead(key, rank)
+                # Who has looked at it since it was set knows of it.
+                come = max((entry.come for entry in own), default=0) or self._tick()
+                shown, rests_on = 0 if is_past else come, outcome.rests_on.get(key, {})
+                self._insert(key, _Entry(rank, lambda value=value: value, writer, shown, come, rests_on, is_past))
+
+    def _is_taken_from_ahead(self, key: str, rank: Rank) -> bool:
+        """Whether the function has now come to something that is on record."""
+        ahead = self._ahead.get(key, [])
+        left = [each for each in ahead if each.rank != rank]
+        is_taken = len(left) < len(ahead)
+        ahead[:] = left
+        return is_taken
+
+    def _drop_ahead_inside(self, writer: Writer) -> None:
+        """A step has ended without coming to what is on record inside of it."""
+        for ahead in self._ahead.values():
+            ahead[:] = [each for each in ahead if not writer.is_around(each.writer.place)]
 
     def _tick(self) -> int:
         self._time += 1
@@ -235,10 +315,14 @@ class Board:
         return writer if writer is not None and writer.board is self else None
 
 
+def _rank(entry: _Entry) -> Rank:
+    return entry.rank
+
+
 def _is_blind(key: str, writer: Writer, top: _Entry) -> bool:
     """Whether somebody overwrites what they can't have known of."""
-    knew = max(writer.began, writer.seen.get(key, 0)) > top.at
-    return not (knew or writer.is_within(top.writer) or top.writer.is_within(writer))
+    knew = writer.began > top.come or writer.seen.get(key, 0) > top.shown
+    return not (knew or writer.is_kin(top.writer))
 
 
 _writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)

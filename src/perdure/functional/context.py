@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.functional.board import Board
 from perdure.functional.branches import branch_place
+from perdure.functional.past import recorded_by
 from perdure.graph.current import current_activation
 from perdure.graph.port import ABSENT, Place, Terms
-from perdure.runtime.activation import ActivationRecorder
 from perdure.runtime.kwargs import GLOBAL_KWARGS_KEY
 from perdure.runtime.staging import RUN_KWARGS_KEY
 
@@ -43,7 +43,7 @@ class RunContext:
         self._context = context
         self._workflow_name = workflow_name
         self._kwargs = kwargs or {}
-        self.board = Board(context.state if store is None else store, has_past=_has_past(context.activation))
+        self.board = Board(context.state if store is None else store, recorded_by(context.activation))
 
     @property
     def activation(self) -> ActivationPort:
@@ -112,15 +112,6 @@ class RunContext:
     def spend(self, **amounts: float) -> None:
         """Count what was spent, by name, against the budget of the run."""
         self._context.spend(**amounts)
-
-
-def _has_past(activation: ActivationPort) -> bool:
-    """Whether steps were done here when the handler was entered before."""
-    if not isinstance(activation, ActivationRecorder):
-        return True
-    around, home = activation.around, activation.home
-    again = activation.activation.delivery.home is not None
-    return bool(around.held(home)) or any(True for _ in around.journal.steps_before(home, is_entered_again=again))
 
 
 def get_run_context() -> RunContext | None:

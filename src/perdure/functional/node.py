@@ -9,6 +9,7 @@ from perdure.functional.board import OwnStore
 from perdure.functional.branches import branch_place, trunk
 from perdure.functional.context import RunContext, running
 from perdure.functional.parameters import Parameters, hints_of
+from perdure.functional.past import FUNCTION
 from perdure.functional.steps import StepWrapper
 from perdure.functional.texts import text_digest
 from perdure.graph.context import WorkflowContext
@@ -96,7 +97,7 @@ class FunctionNode(Executor):
             return await self.called(given, context)
 
         work.__annotations__ = self.gives
-        name = f"workflow {self.id}"
+        name = f"{FUNCTION}{self.id}"
         scope = Scope(text_digest(self.func))
         return activation.step(StepCall(name, work, (message,), branch_place(name), scope=scope))
 

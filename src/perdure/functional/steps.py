@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from perdure.annotations import namespace_here
-from perdure.checkpoint.trust import register_type
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.functional.board import writing
 from perdure.functional.branches import branch_place
 from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.parameters import Parameters, hints_of
+from perdure.functional.past import StepOutcome, place_in
 from perdure.graph.current import activation_at_work
 from perdure.graph.policy import policy_of
 from perdure.graph.port import StepCall
@@ -26,22 +27,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from perdure.annotations import Namespace
-    from perdure.functional.board import Rank, Writer
+    from perdure.functional.board import Writer
     from perdure.graph.policy import Retry
     from perdure.graph.port import IfInterrupted
 
 R = TypeVar("R")
-
-
-@register_type
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What a step gave and what it set in the state, as it is recorded. One that set nothing is its result alone."""
-
-    result: Any
-    state: dict[str, Any] = field(default_factory=dict[str, Any])
-    ranks: dict[str, Any] = field(default_factory=dict[str, Any])
-    """By key: in which order with others it was set."""
 
 
 class StepWrapper(Generic[R]):
@@ -165,7 +155,6 @@ class _Attempt:
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call an async function."""
-        await self.context.board.done_before(self.writer)
         self._announce()
         positional, keywords = self.parameters.with_context(args, kwargs, self.context)
         with self._trying() as writer:
@@ -187,7 +176,15 @@ class _Attempt:
     @contextmanager
     def _trying(self) -> Generator[Writer]:
         self.withdraw()
-        self.writer = replace(self.writer, place=step_key(), seen={}, conflicts=[], has_ended=False)
+        self.writer = replace(
+            self.writer,
+            place=place_in(self.context.activation),
+            key=step_key(),
+            seen={},
+            sets=Counter(),
+            conflicts=[],
+            has_ended=False,
+        )
         with self._writing(self.writer):
             yield self.writer
 
@@ -202,8 +199,8 @@ class _Attempt:
             raise
 
     def _outcome(self, result: Any, writer: Writer) -> Any:
-        written, ranks = self.context.board.settled(writer)
-        return StepOutcome(result, written, ranks) if written or isinstance(result, StepOutcome) else result
+        outcome = self.context.board.settled(writer, result)
+        return outcome if outcome.state or isinstance(result, StepOutcome) else result
 
     def withdraw(self) -> None:
         """What the last try has set is not kept."""
@@ -217,8 +214,7 @@ class _Attempt:
 
     def restore(self, outcome: StepOutcome) -> None:
         """Set what was recorded, and tell who else has set it."""
-        ranks: dict[str, Rank] = {key: tuple(rank) for key, rank in outcome.ranks.items()}
-        self.context.board.restore(self.writer, outcome.state, ranks)
+        self.context.board.restore(self.writer, outcome)
         for text in dict.fromkeys(self.writer.conflicts):
             warning = WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK)
             self.context.activation.tell(warning)
