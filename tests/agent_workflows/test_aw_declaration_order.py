@@ -205,6 +205,18 @@ async def test_a_join_in_a_loop_is_complete_before_it_acts() -> None:
         assert cast.client.calls[-1].messages[-1].text == "text:\nwords\n\nart:\npicture"
 
 
+def test_an_unnamed_workflow_has_the_same_name_in_each_order_of_declaration() -> None:
+    cast = Cast(worker=["x"])
+
+    def name(*ids: str) -> str:
+        builder = AgentWorkflow.create()
+        for each in ids:
+            builder.add_agent(each, cast["worker"], reads="request")
+        return builder.from_(*(each for each in ids if each != "c")).to("c").build().name
+
+    assert len({name(*ids) for ids in permutations("abc")}) == 1
+
+
 async def test_the_order_of_handoffs_means_nothing() -> None:
     for handoffs in permutations(("write", "fix")):
         for chosen in ("write", "fix"):

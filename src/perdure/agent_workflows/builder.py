@@ -89,6 +89,7 @@ class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
 
 
 def _drawn_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
-    """The name of one that was given none: the same for the same nodes and edges, in every process."""
-    shape = json.dumps([[node.id for node in nodes], [[edge.source, edge.target] for edge in edges]])
+    """The name of one that was given none: the same for the same nodes and edges, in every process and order."""
+    ways = sorted((edge.source, edge.target) for edge in edges)
+    shape = json.dumps([sorted(node.id for node in nodes), ways])
     return f"agent-workflow-{hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()}"
