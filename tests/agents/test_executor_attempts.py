@@ -15,7 +15,7 @@ from perdure.agents.executor import AgentExecutor, Context
 from perdure.agents.executor_messages import AgentExecutorRequest
 from perdure.agents.executor_shown import Shown
 from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponseUpdate
+from perdure.agents.responses import AgentResponse, AgentResponseUpdate
 from perdure.agents.tools import FunctionTool, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -169,16 +169,23 @@ def test_what_is_no_agent_or_no_session_is_refused(given: Any, session: Any, rea
         AgentExecutor(given, session=session)
 
 
-async def test_a_streamed_turn_that_asks_is_completed_with_what_it_has_told() -> None:
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_turn_that_asks_tells_and_keeps_its_words_however_it_is_read(is_stream: bool) -> None:  # noqa: FBT001
     @tool(approval_mode="always_require")
     def pay() -> str:
         return "paid"
 
-    workflow = WorkflowBuilder(start_executor=Agent(flaky(["Well", ToolCall("pay")]), name="a", tools=pay)).build()
-    events = [event async for event in workflow.run("go", stream=True)]
-    (completed,) = [event.data for event in events if event.type == "executor_completed"]
-    assert all(isinstance(update, AgentResponseUpdate) for update in completed)
-    assert "".join(update.text for update in completed) == "Well"
+    agent, storage = Agent(flaky(["Well", ToolCall("pay")]), name="a", tools=pay), InMemoryCheckpointStorage()
+    workflow = WorkflowBuilder(start_executor=agent, checkpoint_storage=storage).build()
+    run: Any = workflow.run("go", run_id="r", stream=is_stream)
+    events = [event async for event in run] if is_stream else list(await run)
+    assert "".join(event.data.text for event in events if event.type == "output") == "Well"
+    ((kept,),) = [event.data for event in events if event.type == "executor_completed"]
+    assert [(type(kept), kept.text)] == [(AgentResponse, "Well")]
+    outputs = [event.data async for event in storage.events("r") if event.type == "output"]
+    assert [[content.type for message in output.messages for content in message.contents] for output in outputs] == [
+        ["text"]
+    ]
 
 
 async def test_a_streamed_call_that_others_are_to_make_says_so() -> None:

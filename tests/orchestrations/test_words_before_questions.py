@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from perdure import Workflow, WorkflowRunResult
 
 SAID = ["The refund is 40.", "Anything else?"]
-ANSWERS = [HandoffAgentUserRequest.create_response("thanks"), HandoffAgentUserRequest.terminate()]
+MODES = [(False, False, False), (True, True, True), (True, False, True), (False, True, False)]
+"""Which calls of a run are read as streams."""
+ANSWERS: list[Any] = [HandoffAgentUserRequest.create_response("thanks"), HandoffAgentUserRequest.terminate()]
 
 
 def heard_in_chat(nodes: list[Any], **more: Any) -> Workflow:
@@ -74,10 +76,12 @@ def desk(cast: Team) -> Any:
     return HandoffBuilder(participants=cast.agents[:1]).with_start_agent("p").build().as_agent("desk")
 
 
-async def answered(build: Callable[[], Workflow], *, streams: tuple[bool, ...] = (False,) * 3) -> WorkflowRunResult:
+async def answered(
+    build: Callable[[], Workflow], *, streams: tuple[bool, ...] = (False,) * 3, answers: Sequence[Any] = ANSWERS
+) -> WorkflowRunResult:
     """The end of a run whose questions are answered by a new workflow each, as other processes would."""
     result = await _run(build(), streams[0], message="go", run_id="r")
-    for answer, is_stream in zip(ANSWERS, streams[1:], strict=True):
+    for answer, is_stream in zip(answers, streams[1:], strict=False):
         (event,) = result.get_request_info_events()
         result = await _run(build(), is_stream, run_id="r", responses={event.request_id: answer})
     return result
@@ -89,7 +93,7 @@ async def _run(workflow: Any, is_stream: bool, **how: Any) -> WorkflowRunResult:
     return await workflow.run(**how)
 
 
-@pytest.mark.parametrize("streams", [(False,) * 3, (True,) * 3, (True, False, True), (False, True, False)])
+@pytest.mark.parametrize("streams", MODES)
 @pytest.mark.parametrize("around", AROUND)
 async def test_the_next_one_hears_all_that_a_workflow_says_between_its_questions(
     around: str, streams: tuple[bool, ...]
@@ -100,25 +104,57 @@ async def test_the_next_one_hears_all_that_a_workflow_says_between_its_questions
     assert [text for text in heard if text in SAID] == SAID
 
 
-async def test_the_output_of_a_turn_has_what_was_said_before_it_asked() -> None:
+@pytest.mark.parametrize("streams", MODES)
+async def test_words_are_an_output_when_they_are_said(streams: tuple[bool, ...]) -> None:
     cast, storage = cast_of_two(), InMemoryCheckpointStorage()
-    result = await answered(
-        lambda: SequentialBuilder(
-            participants=[desk(cast), cast.agents[1]], output_from="all", checkpoint_storage=storage
-        ).build()
-    )
-    assert [[message.text for message in output.messages] for output in result.get_outputs()] == [SAID, ["Heard."]]
+
+    def build() -> Workflow:
+        nodes = [desk(cast), cast.agents[1]]
+        return SequentialBuilder(participants=nodes, output_from="all", checkpoint_storage=storage).build()
+
+    await answered(build, streams=streams)
+    kept = [event.data.text async for event in storage.events("r") if event.type == "output"]
+    assert [text for text in kept if text] == [*SAID, "Heard."]
 
 
-async def test_words_are_heard_through_two_depths() -> None:
+@pytest.mark.parametrize("streams", MODES)
+async def test_words_are_heard_through_two_depths(streams: tuple[bool, ...]) -> None:
     cast, storage = cast_of_two(), InMemoryCheckpointStorage()
 
     def build() -> Workflow:
         middle = SequentialBuilder(participants=[desk(cast)]).build().as_agent("middle")
         return SequentialBuilder(participants=[middle, cast.agents[1]], checkpoint_storage=storage).build()
 
-    await answered(build)
+    await answered(build, streams=streams)
     assert cast.told("z") == [["go", *SAID]]
+
+
+@pytest.mark.parametrize("streams", [mode[:2] for mode in MODES])
+async def test_words_beside_a_call_inside_of_a_workflow_are_heard_however_the_run_is_read(
+    streams: tuple[bool, ...],
+) -> None:
+    cast, storage = payers(), InMemoryCheckpointStorage()
+
+    def build() -> Workflow:
+        inner = SequentialBuilder(participants=cast.agents[:1]).build().as_agent("inner")
+        return SequentialBuilder(participants=[inner, cast.agents[1]], checkpoint_storage=storage).build()
+
+    await answered(build, streams=streams, answers=[True])
+    contents = [
+        (content.type, content.text)
+        for call in cast.model.calls
+        if call.agent == "z"
+        for message in call.messages
+        if message.role != "system"
+        for content in message.contents
+    ]
+    assert contents == [
+        ("text", "go"),
+        ("text", "It is cheap."),
+        ("function_call", None),
+        ("function_result", None),
+        ("text", "It is paid. DONE"),
+    ]
 
 
 async def test_side_by_side_each_has_one_message_with_all_that_it_said() -> None:
@@ -153,23 +189,24 @@ async def test_words_beside_a_call_that_is_asked_about_are_heard_as_if_nobody_ha
     ]
 
 
-async def test_words_beside_a_call_that_is_asked_about_are_heard_by_who_takes_over() -> None:
+async def test_words_beside_a_call_that_is_asked_about_are_told_in_a_handoff() -> None:
     cast = payers()
     builder = HandoffBuilder(participants=cast.agents, termination_condition=TextMentioned("DONE"))
     workflow = builder.with_start_agent("p").build()
-    (event,) = (await workflow.run("a lamp")).get_request_info_events()
-    result = await workflow.run(responses={event.request_id: True})
-    (output,) = result.get_outputs()
-    assert [message.text for message in output.messages if message.text] == ["It is cheap.", "It is paid. DONE"]
-    assert output.user_input_requests == []
+    first = await workflow.run("a lamp")
+    (event,) = first.get_request_info_events()
+    second = await workflow.run(responses={event.request_id: True})
+    outputs = [*first.get_outputs(), *second.get_outputs()]
+    assert [output.text for output in outputs] == ["It is cheap.", "It is paid. DONE"]
+    assert [output.user_input_requests for output in outputs] == [[], []]
 
 
-async def test_of_an_agent_side_by_side_the_last_words_count_as_if_nobody_had_asked() -> None:
+async def test_of_an_agent_side_by_side_the_words_before_its_question_count_too() -> None:
     cast = payers()
     workflow = ConcurrentBuilder(participants=cast.agents).build()
     (event,) = (await workflow.run("a lamp")).get_request_info_events()
     result = await workflow.run(responses={event.request_id: True})
-    assert [message.text for message in result.get_outputs()[0].messages] == ["It is paid. DONE", "Heard."]
+    assert [message.text for message in result.get_outputs()[0].messages] == ["It is cheap. It is paid. DONE", "Heard."]
 
 
 def test_a_turn_whose_parts_stand_apart_can_be_given_another_text() -> None:

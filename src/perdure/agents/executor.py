@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
 from perdure.agents.content import Content
 from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
-from perdure.agents.executor_questions import asked_outside, first_told, result_inside, without_questions
+from perdure.agents.executor_questions import asked_outside, first_told, result_inside
 from perdure.agents.executor_requests import Answer, answer_to, message_of, misfit, told_on, what_is_done
 from perdure.agents.executor_reset import Reset
+from perdure.agents.executor_said import said_in, with_messages, words_in
 from perdure.agents.executor_session import LiveSession, live
 from perdure.agents.executor_turn import SESSION_KEY, AgentTurn
 from perdure.agents.messages import Message, messages_of
@@ -44,7 +44,7 @@ _CACHE = "cache"
 _CONVERSATION = "conversation"
 """Of a turn that waits for answers: what was said in it so far."""
 _SPOKEN = "spoken"
-"""Of such a turn: what of it the agent itself has said."""
+"""Of such a turn: the words of the agent itself. They were told when it asked."""
 _PENDING = "pending"
 """What was asked of the outside, by request."""
 _ANSWERS = "answers"
@@ -258,23 +258,28 @@ class AgentExecutor(Executor):
             logger.warning("agent %r is run without a message, which some models refuse", self.id)
         turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, is_told=self.tells_turns)
         response = await turn.taken(told)
-        own, said = ctx.scope(), without_questions(response.messages)
+        own, said = ctx.scope(), said_in(response.messages)
         conversation = [*own.get(_CONVERSATION, ()), *told, *said]
         own.set(_CACHE, Log(cached[len(told) :]))
         if turn.asked or turn.questions:
-            _warn_of_unsaid(self.id, response, len(turn.asked) + len(turn.questions))
+            words = words_in(said)
             own.set(_CONVERSATION, Log(conversation))
-            own.set(_SPOKEN, Log([*own.get(_SPOKEN, ()), *said]))
+            own.set(_SPOKEN, Log([*own.get(_SPOKEN, ()), *words]))
+            if words:
+                self.__tell(with_messages(response, words), ctx)
             await self.__ask_all(ctx, turn)
             return ()
-        if own.has(_CONVERSATION):
-            response = copy(response)
-            response.messages = told_on([*own.get(_SPOKEN, ()), *said], within=conversation)
-            for key in filter(own.has, (_CONVERSATION, _SPOKEN)):
-                own.delete(key)
+        self.__tell(response, ctx)
+        if spoken := own.get(_SPOKEN, ()):
+            response = with_messages(response, [*spoken, *response.messages])
+        for key in filter(own.has, (_CONVERSATION, _SPOKEN)):
+            own.delete(key)
+        return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)
+
+    def __tell(self, response: AgentResponse[Any], ctx: Context) -> None:
+        """Tell a response as an output. Who reads a stream has its pieces already."""
         if self.tells_turns:
             ctx.activation.output(response, is_told=not ctx.is_streaming())
-        return await self.on_answer(AgentExecutorResponse(self.id, response, told_on(conversation)), ctx)
 
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:
         own = ctx.scope()
@@ -316,9 +321,3 @@ def _checked_mode(mode: str, context_filter: ContextFilter | None) -> ContextMod
     if mode == "custom" and context_filter is None:
         raise ValueError("context_mode='custom' needs a context_filter: a function from a conversation to messages")
     return cast("ContextMode", mode)
-
-
-def _warn_of_unsaid(name: str, response: AgentResponse[Any], asked: int) -> None:
-    # Calls and results belong to what is asked; only words are missed by whoever reads the outputs.
-    if response.text:
-        logger.warning("agent %r asks %d things and speaks as well: only what it asks is told now", name, asked)

@@ -67,21 +67,17 @@ def result_inside(question: Content, answer: Any) -> Content:
     return Content("function_result", call_id=question.call_id, result=answer, additional_properties={_INWARDS: True})
 
 
-def without_questions(messages: Iterable[Message]) -> list[Message]:
-    """Messages without the questions of the workflow inside."""
-    return _left_over(messages, is_question)
-
-
 def without_inside(messages: Sequence[Message]) -> list[Message]:
     """Messages without the questions that were answered from outside, and without the answers."""
     every = (content for message in messages for content in message.contents)
     answered = {content.call_id for content in every if _INWARDS in content.additional_properties}
     if not answered:
         return list(messages)
-    return _left_over(messages, lambda content: content.call_id in answered)
+    return left_over(messages, lambda content: content.call_id in answered)
 
 
-def _left_over(messages: Iterable[Message], is_out: Callable[[Content], bool]) -> list[Message]:
+def left_over(messages: Iterable[Message], is_out: Callable[[Content], bool]) -> list[Message]:
+    """Messages without some contents, and without those that were nothing else."""
     return [kept for message in messages if (kept := _rest_of(message, is_out)) is not None]
 
 

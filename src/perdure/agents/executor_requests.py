@@ -88,14 +88,13 @@ def message_of(answers: Sequence[Content]) -> Message:
     return Message("tool" if are_results else "user", list(answers))
 
 
-def told_on(said: Sequence[Message], *, within: Sequence[Message] | None = None) -> list[Message]:
+def told_on(said: Sequence[Message]) -> list[Message]:
     """A conversation as others get it: calls that were asked about are calls, and those that came to nothing are gone.
 
-    A question or an answer that another agent found in it would be taken for one of its own. What came of the calls is
-    seen `within` the whole conversation, if that is more.
+    A question or an answer that another agent found in it would be taken for one of its own.
     """
     conversation = without_inside(said)
-    every = [content for message in within or conversation for content in message.contents]
+    every = [content for message in conversation for content in message.contents]
     if not any(_is_between_turns(content) for content in every):
         return conversation
     done = {content.call_id for content in every if content.type == "function_result"}

@@ -131,13 +131,15 @@ class AgentTurn:
         return AgentResponse.from_updates(updates)
 
     def _show(self, update: AgentResponseUpdate) -> None:
-        """Tell an update, unless it is told as a request."""
-        asked = update.user_input_requests
-        if asked:
-            self.asked += asked
-        if asked or not self.is_told or any(map(is_question, update.contents)):
+        """Tell an update, without what is told as a request."""
+        self.asked += update.user_input_requests
+        left = [each for each in update.contents if not (each.user_input_request is True or is_question(each))]
+        if not self.is_told or (update.contents and not left):
             return
         self._has_shown = True
+        if len(left) < len(update.contents):
+            update = copy(update)
+            update.contents = left
         rest = Shown.to(self._activation, self._activation.memo).rest_of(self._declared(update))
         if rest is not None:
             self._activation.show(rest)

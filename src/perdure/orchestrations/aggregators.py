@@ -31,7 +31,8 @@ _UNNAMED = "_CallbackAggregator_unnamed"
 class AnswersTogether(Executor):
     """One message of each participant, in their order, as one response. What was asked is no part of it.
 
-    It is the last one of an agent. Of a workflow that takes part as an agent it has all that the workflow has said.
+    It is the last one of an agent, after what it said when it asked something. Of a workflow that takes part as an
+    agent it has all that the workflow has said.
     """
 
     @handler
@@ -51,7 +52,7 @@ def _words_of(result: AgentExecutorResponse) -> Message | None:
     if not said:
         logger.warning("participant %r has said nothing: it is left out", result.executor_id)
         return None
-    # A call is on the way to something: of an agent only the last message has none.
+    # A call is on the way to something: of an agent only the last message has none, and what it said when it asked.
     words = [message for message in said if message.text.strip() and not _calls(message)]
     if len(words) < _SEVERAL:
         return said[-1]
