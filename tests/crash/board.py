@@ -1,6 +1,6 @@
-"""Participants side by side for the resume suite: a person after a turn, and a function that sums up in a thread.
+"""Participants side by side for the resume suite: an approval in a turn, a person after it, a function that sums up.
 
-Run as a script.
+The function runs in a thread. Run as a script.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.crash.counted_models import counted
 
-from perdure import Agent, AgentExecutorResponse, Message, Workflow
+from perdure import Agent, AgentExecutorResponse, Message, Workflow, tool
 from perdure.orchestrations import AgentRequestInfoResponse, ConcurrentBuilder
+from perdure.testing import ToolCall
 from perdure.testing.resume import Subject, effect, main
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ class Verdict:
     """What the board has to say."""
 
     words: list[str]
+
+
+@tool(approval_mode="always_require", if_interrupted="rerun")
+def survey(subject: str) -> str:
+    """Ask people what they would pay."""
+    effect(f"survey {subject}")
+    return f"seven for {subject}"
+
+
+def inquiry(messages: list[Message]) -> Any:
+    """What an expert thinks who asks people first."""
+    is_asked = any(message.role == "tool" for message in messages)
+    return opinion(messages) if is_asked else ["Let us ask.", ToolCall("survey", subject=messages[0].text)]
 
 
 def opinion(messages: list[Message]) -> str:
@@ -42,20 +56,24 @@ def sum_up(results: list[AgentExecutorResponse]) -> Verdict:
 
 def build() -> Workflow:
     """New agents, side by side."""
-    experts = [Agent(counted(name, opinion), "Say what you think.", name=name) for name in ("law", "cost")]
-    builder = ConcurrentBuilder(name="board", participants=experts).with_aggregator(sum_up)
+    law = Agent(counted("law", inquiry), "Say what you think.", name="law", tools=[survey])
+    cost = Agent(counted("cost", opinion), "Say what it costs.", name="cost")
+    builder = ConcurrentBuilder(name="board", participants=[law, cost]).with_aggregator(sum_up)
     return builder.with_request_info(agents=["law"]).build()
 
 
 def answer(request: PendingRequest) -> Any:
-    """A turn passes when the expert is sure."""
-    is_sure = request.data.agent_response.text.startswith("surely")
+    """Yes to every survey. A turn passes when the expert is sure."""
+    if not hasattr(request.data, "agent_response"):
+        return True
+    is_sure = "surely" in request.data.agent_response.text
     return AgentRequestInfoResponse.approve() if is_sure else AgentRequestInfoResponse.from_strings([SURE])
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
     """What the n-th of several would answer."""
-    del request
+    if not hasattr(request.data, "agent_response"):
+        return number % 2 == 0
     return AgentRequestInfoResponse.from_strings([SURE] if number % 2 else [])
 
 

@@ -1,4 +1,4 @@
-"""A Magentic team for the resume suite: plans that are approved, a reset, two members. Run as a script.
+"""A Magentic team for the resume suite: plans and a call that are approved, a reset, two members. Run as a script.
 
 Each answer of a model is an effect, counted outside. It has come back when a middleware around its record has it.
 """
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tests.crash.servers import with_postgres
 from tests.orchestrations.magentic_team import DONE, PROMPTS, ledger
 
-from perdure import Agent, ChatContext, Message, Workflow, chat_middleware
-from perdure.orchestrations import MagenticBuilder
-from perdure.testing import ScriptedChatClient
+from perdure import Agent, ChatContext, Message, Workflow, chat_middleware, tool
+from perdure.orchestrations import MagenticBuilder, MagenticPlanReviewRequest
+from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.testing.resume import Subject, effect, main, returned
 from perdure.testing.resume.kinds import SHIPPED
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from perdure import PendingRequest
+
+
+@tool(approval_mode="always_require", if_interrupted="rerun")
+def post(knows: int) -> str:
+    """Let the world know."""
+    effect(f"post {knows}")
+    return f"posted {knows}"
 
 
 def _name(messages: Sequence[Message]) -> str:
@@ -52,29 +59,35 @@ def manage(messages: Sequence[Message], options: Mapping[str, Any]) -> Any:
     return ledger(speaker, f"{speaker} acts", moves="ada" not in spoke)
 
 
-def act(messages: Sequence[Message], options: Mapping[str, Any]) -> str:
-    """Say how much one knows."""
+def act(messages: Sequence[Message], options: Mapping[str, Any]) -> Any:
+    """Say how much one knows. Bob lets the world know, too."""
     del options
     effect(_name(messages))
+    if messages[-1].text == "bob acts":
+        return ["It is time.", ToolCall("post", knows=len(messages))]
     return f"knows {len(messages)}"
 
 
 def build() -> Workflow:
     """A team, a new one."""
     boss = Agent(ScriptedChatClient(manage, middleware=[note_answers]), name="boss")
-    crew = [Agent(ScriptedChatClient(act, middleware=[note_answers]), name=name) for name in ("ada", "bob")]
+    crew = [
+        Agent(ScriptedChatClient(act, middleware=[note_answers]), name=name, tools=[post]) for name in ("ada", "bob")
+    ]
     return MagenticBuilder(
         participants=crew, manager_agent=boss, enable_plan_review=True, max_stall_count=0, name="crew", **PROMPTS
     ).build()
 
 
 def review(request: PendingRequest) -> Any:
-    """Yes to every plan."""
-    return request.data.approve()
+    """Yes to every plan and every post."""
+    return request.data.approve() if isinstance(request.data, MagenticPlanReviewRequest) else True
 
 
 def others_review(request: PendingRequest, number: int) -> Any:
     """What the n-th of several would answer."""
+    if not isinstance(request.data, MagenticPlanReviewRequest):
+        return number % 2 == 0
     return request.data.revise("be brief") if number % 2 else request.data.approve()
 
 

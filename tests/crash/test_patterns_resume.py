@@ -20,10 +20,11 @@ SEED = "11"
 ONE_EACH = [
     ("agency", "sqlite"),  # an agent with three tools and an approval
     ("press", "file"),  # a sequence with a person in it
-    ("board", "sqlite"),  # agents side by side, with a person
+    ("board", "sqlite"),  # agents side by side, with a person and an approval
     ("chat", "file"),  # a group chat that an agent leads
+    ("panel", "sqlite"),  # one that a function leads, with one in turn as an agent in it
     ("switchboard", "sqlite"),  # agents that hand over to each other
-    ("crew", "file"),  # a Magentic team with a plan review and a reset
+    ("crew", "file"),  # a Magentic team with a plan review, a reset and an approval
     ("functions", "sqlite"),  # workflows that are functions
 ]
 RETAINED = [  # an agent workflow with a router, a loop, a fallback and an approval, for each retention
