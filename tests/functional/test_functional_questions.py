@@ -153,6 +153,19 @@ async def test_work_behind_one_question_does_not_wait_for_another(storage: Stora
     assert made == ["draft"]
 
 
+async def test_a_loop_over_the_questions_of_each_result_answers_all() -> None:
+    @workflow
+    async def both(_: str, ctx: RunContext) -> list[str]:
+        return list(await asyncio.gather(ctx.request_info("one", str), ctx.request_info("other", str)))
+
+    result, asked = await both.run("go"), list[list[str]]()
+    while requests := result.get_request_info_events():
+        asked.append([event.request_id for event in requests])
+        result = await both.run(responses={asked[-1][-1]: "yes"})
+    assert asked == [["auto::0", "auto::1"], ["auto::0"]]
+    assert result.get_outputs() == [["yes", "yes"]]
+
+
 async def test_a_request_id_of_ones_own_is_used() -> None:
     @workflow
     async def named(_: str, ctx: RunContext) -> str:

@@ -43,6 +43,16 @@ async def test_requests_are_answered_one_by_one_in_any_order(storage: Storage, o
     assert outputs == [f"{word}: {word.upper()}" for word in order]
 
 
+async def test_a_loop_over_the_requests_of_each_result_answers_all(storage: Storage) -> None:
+    workflow = asking(storage)
+    result, asked = await workflow.run(["a", "b", "c"]), list[list[str]]()
+    while requests_left := result.get_request_info_events():
+        asked.append([event.request_id for event in requests_left])
+        result = await workflow.run(responses={asked[-1][0]: "yes"})
+    assert asked == [["about-a", "about-b", "about-c"], ["about-b", "about-c"], ["about-c"]]
+    assert result.get_final_state() is IDLE
+
+
 async def test_requests_are_answered_one_by_one_each_by_another_instance(storage: Storage) -> None:
     first = asking(storage)
     await first.run(["a", "b", "c"])
@@ -78,7 +88,10 @@ async def test_the_state_at_the_end_is_computed_from_what_is_pending(storage: St
     workflow = asking(storage)
     await workflow.run(["a", "b"])
     partly = await workflow.run(responses={"about-a": "A"}, include_status_events=True)
-    assert [event.state for event in partly.status_timeline()] == [WorkflowRunState.IN_PROGRESS, WAITING]
+    assert [event.state for event in partly.status_timeline()] == [
+        *(WorkflowRunState.IN_PROGRESS, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS),
+        WAITING,
+    ]
     assert workflow.status is WAITING
     assert workflow.run_id is not None
     ended = await asking(storage).run(run_id=workflow.run_id, responses={"about-b": "B"})

@@ -53,6 +53,8 @@ class Call:
     """Whether nobody wants just this run to go on: one that was halted or cancelled is left as it is."""
     repeats_answers: bool = False
     """Whether answers that the run has had may be given again: they are no news."""
+    tells_what_is_open: bool = False
+    """Whether the requests are told that are still open once the answers are taken in."""
     only_cancels: bool = False
     """Whether only the wish to cancel is taken in; nothing is run."""
 

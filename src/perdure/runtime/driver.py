@@ -84,6 +84,8 @@ class Driver:
     """Of a sub-workflow: what its parent's checkpoint holds of its records."""
     purse: Purse = field(default_factory=Purse)
     """What was spent side by side, before a commit counts it."""
+    standing: Callable[[Snapshot], Events] | None = None
+    """What there is to tell of the run as it stands, once all that waited outside is taken in."""
     _folding: Folding = field(init=False)
     _journal: Journal = field(default_factory=NoJournal, init=False)
     _untold: list[Told] = field(default_factory=list["Told"], init=False)
@@ -173,7 +175,8 @@ class Driver:
     def _may_take_in(self) -> bool:
         """Whether it is worth to look outside."""
         lacks_journal = self.is_checkpointed and isinstance(self._journal, NoJournal)
-        return lacks_journal or self._is_to_stop or self.outside.may_bring(self.snapshot)
+        is_new = lacks_journal or self.standing is not None
+        return is_new or self._is_to_stop or self.outside.may_bring(self.snapshot)
 
     def _require_leave(self) -> None:
         """Whether the run may go on."""
@@ -202,6 +205,11 @@ class Driver:
 
     async def _taken_in(self) -> tuple[Events, Exception | None]:
         """Commit what has come from outside or become due; what that tells, and what the run fails of then."""
+        told, failure = await self._committed_news()
+        standing, self.standing = self.standing, None
+        return (told if standing is None else [*told, *standing(self.snapshot)]), failure
+
+    async def _committed_news(self) -> tuple[Events, Exception | None]:
         if self.is_checkpointed and isinstance(self._journal, NoJournal):
             # A run whose first checkpoint could not be written may have got one since.
             self._journal = await self.ledger.open()

@@ -277,6 +277,8 @@ class Session:
         async for event in self._entered(tenure, ledger):
             yield [event]
         if self._call.only_enters:
+            if asked := self._asked(tenure.snapshot):
+                yield asked
             return
         self._is_driven = True
         driver = Driver(
@@ -295,6 +297,7 @@ class Session:
             only_takes_in=self._call.only_cancels,
             span=self._span,
             is_watched=tenure.binding is not None and tenure.binding.has_inbox,
+            standing=self._asked,
         )
         try:
             with no_exit():
@@ -351,8 +354,13 @@ class Session:
             outputs = tenure.snapshot.outputs
             for event in output_events(outputs, tenure.values, in_pieces=self._call.streaming):
                 yield event
-        for request in tenure.snapshot.requests.values():
-            yield request_event(request, tenure.values)
+
+    def _asked(self, snapshot: Snapshot) -> Events:
+        """The requests that are open, for a caller who goes on with the run or answers some of them."""
+        call = self._call
+        if call.only_goes_on or not (call.names_a_run or call.tells_what_is_open):
+            return []
+        return [request_event(request, self._require_tenure().values) for request in snapshot.requests.values()]
 
     async def _taken_in(self, tenure: Tenure, ledger: Ledger) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Take in what the call brings, unless somebody else has brought it meanwhile."""

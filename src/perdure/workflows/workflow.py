@@ -209,6 +209,7 @@ class Workflow:
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
             budget=None if budget is None else checked_budget(budget),
             waits=wait_for_timers,
+            tells_what_is_open=bool(responses),
         )
         _require_one_way(call)
         events = self.stream(call, include_status_events=include_status_events)
