@@ -53,6 +53,9 @@ class Child:
         if is_late:
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
+        if is_late:
+            # It may have ended by itself just before.
+            told += self._told(0)[0]
         os.close(self.pipe)
         if is_late and kill_after_seconds is None:
             return Ended(error=f"it did not end within {LIFE_SECONDS_MAX:.0f} seconds")
