@@ -19,6 +19,7 @@ from perdure import (
     Workflow,
     WorkflowBuilder,
     WorkflowEvent,
+    WorkflowException,
     WorkflowRunState,
     get_run_context,
     step,
@@ -101,6 +102,62 @@ async def test_a_stream_that_was_dropped_blocks_nothing(storage: Storage) -> Non
     del un_awaited
     gc.collect()
     assert (await counter.run("c", checkpoint_storage=storage)).get_outputs() == [1]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_stream_that_is_left_and_still_referred_to_makes_room(storage: Storage, *, is_stored: bool) -> None:
+    ended: list[str] = []
+
+    @step
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    @workflow
+    async def slow(text: str) -> str:
+        if text == "a":
+            await work()
+        return text
+
+    options = {"checkpoint_storage": storage} if is_stored else {}
+    left = slow.run("a", stream=True, **options)
+    async for event in left:
+        if event.type == "executor_invoked" and event.executor_id == "work":
+            break
+    assert (await slow.run("b", **options)).get_outputs() == ["b"]
+    assert ended == ["cancelled"]
+    assert [event async for event in left] == []
+    assert slow.status is WorkflowRunState.IDLE
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_call_that_is_not_awaited_is_in_nobodys_way(storage: Storage, *, is_stored: bool) -> None:
+    options = {"checkpoint_storage": storage} if is_stored else {}
+    later = counter.run("a", **options)
+    assert (await counter.run("b", **options)).get_outputs() == [1]
+    assert (await later).get_outputs() == [1]
+
+
+async def test_a_call_while_another_task_reads_a_stream_is_refused() -> None:
+    is_under_way, may_end = asyncio.Event(), asyncio.Event()
+
+    @workflow
+    async def slow(text: str) -> str:
+        is_under_way.set()
+        await may_end.wait()
+        return text
+
+    async def read() -> list[Any]:
+        return (await slow.run("a")).get_outputs()
+
+    reading = asyncio.create_task(read())
+    await is_under_way.wait()
+    with pytest.raises(WorkflowException, match="already running"):
+        slow.run("b")  # pyright: ignore[reportUnusedCoroutine, reportUnusedExpression]
+    may_end.set()
+    assert await reading == ["a"]
 
 
 async def test_keywords_of_a_run_are_kept_for_it_and_secrets_are_not(storage: Storage) -> None:

@@ -16,6 +16,7 @@ from perdure.functional.node import FunctionNode
 from perdure.graph.messages import WorkflowMessage
 from perdure.runtime.call import ABSENT
 from perdure.runtime.closing import Closing
+from perdure.runtime.presence import is_read_elsewhere
 from perdure.types import is_instance_of
 from perdure.workflows.builder import WorkflowBuilder
 from perdure.workflows.workflow import Workflow
@@ -210,8 +211,7 @@ class FunctionalWorkflow(Workflow):
 
     def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
         """A fresh message begins a run, whatever the one before waits for."""
-        is_busy = self._active is not None and self._active() is not None
-        if self.tenure is None or names_a_run(options) or is_busy or message is ABSENT:
+        if self.tenure is None or names_a_run(options) or self._is_taken or message is ABSENT:
             return
         if options.get("responses") is not None:
             return
@@ -223,6 +223,12 @@ class FunctionalWorkflow(Workflow):
                 ", ".join(self.tenure.snapshot.requests),
             )
         self.tenure = None
+
+    @property
+    def _is_taken(self) -> bool:
+        """Whether another task reads a stream of this instance. One that nobody reads on is closed by the next call."""
+        stream = None if self._active is None else self._active()
+        return stream is not None and is_read_elsewhere(stream)
 
     def stream(
         self, call: Call, *, include_status_events: bool = False

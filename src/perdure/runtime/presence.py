@@ -54,10 +54,7 @@ class Occupant:
         if self._loop is None or self._loop.is_closed():
             return True
         stream = self._stream() if self._stream is not None else None
-        if stream is None:
-            return True
-        consumer = stream.consumer
-        return consumer is None or consumer.done() or consumer is _current_task()
+        return stream is None or not is_read_elsewhere(stream)
 
     async def evict(self) -> None:
         """Close the stream and wait until nothing of it runs."""
@@ -69,6 +66,12 @@ class Occupant:
         elif self._left is not None:
             # Its generator is being finalised by the event loop, which has the last word.
             await self._left.wait()
+
+
+def is_read_elsewhere(stream: ResponseStream[Any, Any]) -> bool:
+    """Whether a task has read a stream last that is still there, and is not the one that asks."""
+    consumer = stream.consumer
+    return consumer is not None and not consumer.done() and consumer is not _current_task()
 
 
 def _current_task() -> asyncio.Task[Any] | None:

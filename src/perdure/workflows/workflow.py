@@ -227,7 +227,7 @@ class Workflow:
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """The events of a call. Raises WorkflowException if another of this instance is under way."""
-        if self._active is not None and self._active() is not None:
+        if self._is_taken:
             raise WorkflowException(
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or build another "
                 "instance; concurrent runs need an instance each"
@@ -247,6 +247,11 @@ class Workflow:
         session.occupant.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
         return stream
+
+    @property
+    def _is_taken(self) -> bool:
+        """Whether a call of this instance is under way: its stream has not ended, and somebody has it."""
+        return self._active is not None and self._active() is not None
 
     def _make_room(self, session: Session) -> None:
         if self._session is session:
