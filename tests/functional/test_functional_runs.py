@@ -121,12 +121,12 @@ async def test_a_stream_that_is_left_and_still_referred_to_makes_room(storage: S
             await work()
         return text
 
-    options = {"checkpoint_storage": storage} if is_stored else {}
-    left = slow.run("a", stream=True, **options)
+    kept_in = storage if is_stored else None
+    left = slow.run("a", stream=True, checkpoint_storage=kept_in)
     async for event in left:
         if event.type == "executor_invoked" and event.executor_id == "work":
             break
-    assert (await slow.run("b", **options)).get_outputs() == ["b"]
+    assert (await slow.run("b", checkpoint_storage=kept_in)).get_outputs() == ["b"]
     assert ended == ["cancelled"]
     assert [event async for event in left] == []
     assert slow.status is WorkflowRunState.IDLE
@@ -134,9 +134,9 @@ async def test_a_stream_that_is_left_and_still_referred_to_makes_room(storage: S
 
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_call_that_is_not_awaited_is_in_nobodys_way(storage: Storage, *, is_stored: bool) -> None:
-    options = {"checkpoint_storage": storage} if is_stored else {}
-    later = counter.run("a", **options)
-    assert (await counter.run("b", **options)).get_outputs() == [1]
+    kept_in = storage if is_stored else None
+    later = counter.run("a", checkpoint_storage=kept_in)
+    assert (await counter.run("b", checkpoint_storage=kept_in)).get_outputs() == [1]
     assert (await later).get_outputs() == [1]
 
 
