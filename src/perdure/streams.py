@@ -33,10 +33,14 @@ class ToldInPieces(Protocol):
         ...
 
 
+def has_pieces(value: object) -> bool:
+    """Whether a value is a `ToldInPieces`. Asked of its class, since a class has its methods, too, and is none."""
+    return hasattr(type(value), "to_updates")
+
+
 def pieces_of(value: object) -> Sequence[Any]:
     """What is told of a value to whoever reads a stream, when it was made earlier."""
-    # A class has its methods, too, and is no such value.
-    return value.to_updates() if isinstance(value, ToldInPieces) and not isinstance(value, type) else (value,)
+    return cast("ToldInPieces", value).to_updates() if has_pieces(value) else (value,)
 
 
 class _End(Enum):

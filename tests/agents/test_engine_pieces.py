@@ -115,7 +115,7 @@ async def in_pieces(_: Any, ctx: Any) -> None:
     whole = said("a b")
     for piece in ("a", "b"):
         ctx.activation.show(piece)
-    ctx.activation.output(whole, is_told=not ctx.is_streaming())
+    ctx.activation.output(whole, in_pieces=True)
 
 
 async def test_pieces_are_told_to_a_stream_and_the_whole_is_recorded(storage: Any) -> None:

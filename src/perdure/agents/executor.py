@@ -279,7 +279,7 @@ class AgentExecutor(Executor):
     def __tell(self, response: AgentResponse[Any], ctx: Context) -> None:
         """Tell a response as an output. Who reads a stream has its pieces already."""
         if self.tells_turns:
-            ctx.activation.output(response, is_told=not ctx.is_streaming())
+            ctx.activation.output(response, in_pieces=True)
 
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:
         own = ctx.scope()

@@ -77,7 +77,8 @@ class PieceWriter:
     def output(self, output: Output, needs: Needs) -> bytes:
         """An output."""
         data = self.value(output.data, needs, length_max=OUTPUT_LENGTH_MAX)
-        return b'{"executor":%b,"kind":%b,"data":%b}' % (quoted(output.executor_id), quoted(output.kind), data)
+        told = b',"whole":true' if output.is_whole else b""
+        return b'{"executor":%b,"kind":%b,"data":%b%b}' % (quoted(output.executor_id), quoted(output.kind), data, told)
 
     def request(self, request: Request) -> Encoded:
         """A request."""

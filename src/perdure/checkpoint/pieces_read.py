@@ -161,7 +161,8 @@ class PieceReader:
     def output(self, tree: dict[str, Any]) -> Output:
         """An output."""
         path = f"output of executor {tree['executor']!r}"
-        return Output(tree["executor"], tree["kind"], self.inline(tree["data"], path))
+        data = self.inline(tree["data"], path)
+        return Output(tree["executor"], tree["kind"], data, is_whole=tree.get("whole", False))
 
     def _trail(self, chunks: Mapping[str, Entry], read: Callable[[Any], Any]) -> Trail[Any]:
         in_order = [chunks[index] for index in sorted(chunks, key=int)]

@@ -122,7 +122,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         if in_pieces and self.activation.streaming:
             for piece in pieces_of(output):
                 self.activation.show(piece)
-        self.activation.output(output, is_told=not (in_pieces and self.activation.streaming))
+        self.activation.output(output, in_pieces=in_pieces)
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Tell an event of your own. A `transient` one is told to who listens now, and never recorded."""

@@ -123,8 +123,8 @@ class ActivationPort(Protocol):
         """Queue a message for the next superstep, or for later."""
         ...
 
-    def output(self, value: Any, *, is_told: bool = True) -> None:
-        """Tell an output. One that is not told is only recorded, since its pieces were shown."""
+    def output(self, value: Any, *, in_pieces: bool = False) -> None:
+        """Tell an output. Of one in pieces these are shown to who reads a stream, and it is only recorded then."""
         ...
 
     def show(self, value: Any) -> None:

@@ -73,6 +73,8 @@ class Output:
     executor_id: str
     kind: OutputKind
     data: Value
+    is_whole: bool = False
+    """Whether who reads a stream is told it as a whole, though it could be told in pieces."""
 
 
 @value

@@ -29,6 +29,7 @@ from perdure.runtime.spending import Spending, require_amounts
 from perdure.runtime.staging import Staging
 from perdure.runtime.steps import Steps
 from perdure.runtime.surroundings import Surroundings
+from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class ActivationRecorder:
         self.book = Logbook(around, executor.id)
         self.parking = Parking(executor.id)
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
-        self._outputs: list[tuple[OutputKind, Any]] = []
+        self._outputs: list[tuple[OutputKind, Any, bool]] = []
         self._yielded: list[Any] = []
         self._shown: list[Any] = []
         self.message: Any = self._message()
@@ -227,22 +228,22 @@ class ActivationRecorder:
         due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
         self._sent.append((message, target_id, due))
 
-    def output(self, value: Any, *, is_told: bool = True) -> None:
-        """Tell an output, as the builder designated this executor; or only record it, since its pieces were shown."""
+    def output(self, value: Any, *, in_pieces: bool = False) -> None:
+        """Tell an output, as the builder designated this executor; or only record it, since its pieces are shown."""
         self.require_running()
         self._yielded.append(value)
         kind = self._output_kind
         if kind is not None:
-            self.tell_output(kind, value, is_told=is_told)
+            self.tell_output(kind, value, in_pieces=in_pieces)
 
     @property
     def _output_kind(self) -> OutputKind | None:
         return self.around.graph.output_kinds[self.executor.id]
 
-    def tell_output(self, kind: OutputKind, value: Any, *, is_told: bool = True) -> None:
+    def tell_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
         """Tell an output of a given kind."""
-        self._outputs.append((kind, value))
-        if is_told:
+        self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
+        if not (in_pieces and self.around.streaming):
             self.book.show(kind, value)
         self.book.output(len(self._outputs) - 1)
 
@@ -478,7 +479,7 @@ class ActivationRecorder:
 
     def _fixed_outputs(self, name: str) -> tuple[Output, ...]:
         fix, path = self.around.values.fix, f"output of executor {name!r}"
-        return tuple([Output(name, kind, fix(value, path)) for kind, value in self._outputs])
+        return tuple([Output(name, kind, fix(value, path), is_whole) for kind, value, is_whole in self._outputs])
 
     def _fixed_messages(self, name: str) -> tuple[Unrouted, ...]:
         fix, path = self.around.values.fix, f"message of executor {name!r}"

@@ -44,10 +44,10 @@ def kept_data(data: object, path: str, values: Values) -> tuple[object | None, s
 
 
 def output_events(outputs: Iterable[Output], values: Values, *, in_pieces: bool) -> Iterator[WorkflowEvent[Any]]:
-    """Outputs that were recorded, as they are told again: in pieces to whoever reads a stream."""
+    """Outputs that were recorded, as they are told again: to whoever reads a stream in pieces, as far as they were."""
     for output in outputs:
         data = values.give(output.data)
-        for told in pieces_of(data) if in_pieces else (data,):
+        for told in pieces_of(data) if in_pieces and not output.is_whole else (data,):
             yield WorkflowEvent(output.kind, told, executor_id=output.executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
 
