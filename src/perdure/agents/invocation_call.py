@@ -24,6 +24,7 @@ from perdure.agents.tool_schema import ArgumentsError
 from perdure.agents.tool_thread import in_thread
 from perdure.clock import SystemClock
 from perdure.errors import StepMismatchError, StepUnsettledError
+from perdure.graph.current import begin_step
 from perdure.graph.policy import NO_POLICY
 from perdure.graph.port import StepCall
 from perdure.runtime.flight import is_async, is_inside_step, step_key
@@ -196,7 +197,8 @@ class ToolRun:
         activation = self.caller.turn.activation
         if activation is None:
             return await tried_in_place(invoked, policy, tool.name)
-        return await activation.step(StepCall("attempt", invoked, (), retry=policy.retry, timeout=policy.timeout))
+        attempt = StepCall("attempt", invoked, (), retry=policy.retry, timeout=policy.timeout)
+        return await begin_step(activation, attempt)
 
     def _asking(self, asking: UserInputRequiredException) -> Outcome:
         asked = [content for content in asking.contents if isinstance(content, Content)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.messages import Message
 from perdure.agents.streaming import Told, retold
-from perdure.graph.current import activation_at_work
+from perdure.graph.current import activation_at_work, begin_step
 from perdure.graph.numbering import Numbering
 from perdure.graph.port import StepCall
 from perdure.records import digest
@@ -94,7 +94,7 @@ class Turn:
         """Make a call, or get what it gave in an earlier life."""
         if self.activation is None:
             return fn()
-        return self.activation.step(StepCall(name, fn, (), key, if_interrupted=if_interrupted))
+        return begin_step(self.activation, StepCall(name, fn, (), key, if_interrupted=if_interrupted))
 
     def spend(self, **amounts: float) -> None:
         """Count what a call has cost. Called inside of it, it is counted with its record, once."""

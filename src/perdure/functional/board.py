@@ -269,12 +269,17 @@ class Board:
                 for entry in entries
                 if entry.writer.is_within(writer)
             }
-            return StepOutcome(
-                result,
-                {key: entry.give() for key, entry in found.items()},
-                {key: entry.rank for key, entry in found.items()},
-                {key: dict(entry.rests_on) for key, entry in found.items() if entry.rests_on},
-            )
+            return _outcome(result, found)
+
+    def found(self, writer: Writer, result: Any) -> StepOutcome:
+        """What a step gave that was interrupted and is not done again, with what the steps on record in it have set."""
+        with self._lock:
+            writer.has_ended = True
+            inside = {
+                key: [each for each in ahead if writer.is_around(each.writer.place)]
+                for key, ahead in self._ahead.items()
+            }
+            return _outcome(result, {key: max(entries, key=_rank) for key, entries in inside.items() if entries})
 
     def restore(self, writer: Writer, outcome: StepOutcome) -> None:
         """A step was done, in this life or another: what it has set is set, as it was recorded."""
@@ -313,6 +318,15 @@ class Board:
         """The step of this function that is running here. That of another one around it sets its own."""
         writer = _writer.get()
         return writer if writer is not None and writer.board is self else None
+
+
+def _outcome(result: Any, entries: Mapping[str, _Entry]) -> StepOutcome:
+    return StepOutcome(
+        result,
+        {key: entry.give() for key, entry in entries.items()},
+        {key: entry.rank for key, entry in entries.items()},
+        {key: dict(entry.rests_on) for key, entry in entries.items() if entry.rests_on},
+    )
 
 
 def _rank(entry: _Entry) -> Rank:

@@ -10,9 +10,11 @@ from perdure.functional.branches import branch_place, trunk
 from perdure.functional.context import RunContext, running
 from perdure.functional.parameters import Parameters, hints_of
 from perdure.functional.past import FUNCTION
+from perdure.functional.setting import begin_heard
 from perdure.functional.steps import StepWrapper
 from perdure.functional.texts import text_digest
 from perdure.graph.context import WorkflowContext
+from perdure.graph.current import hearing
 from perdure.graph.executor import Dispatch, Executor, Route, rewire
 from perdure.graph.handlers import HandlerTypes, split_types
 from perdure.graph.port import Scope, StepCall
@@ -79,7 +81,7 @@ class FunctionNode(Executor):
         keywords: dict[str, Any] = dict(context.kwargs) if self.parameters.takes_any_keyword else {}
         given = (message,) if self.message_name is not None else ()
         positional, keywords = self.parameters.with_context(given, keywords, context)
-        with running(context), trunk():
+        with running(context), hearing(begin_heard), trunk():
             return await self.func(*positional, **keywords)
 
     def inside(

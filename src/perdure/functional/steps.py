@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from perdure.annotations import namespace_here
-from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.functional.board import writing
+from perdure.events import WorkflowErrorDetails, WorkflowEvent
 from perdure.functional.branches import branch_place
 from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.parameters import Parameters, hints_of
-from perdure.functional.past import StepOutcome, place_in
+from perdure.functional.setting import Setting
 from perdure.graph.current import activation_at_work
 from perdure.graph.policy import policy_of
 from perdure.graph.port import StepCall
-from perdure.runtime.flight import is_async, step_key
+from perdure.runtime.flight import is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine
     from datetime import timedelta
 
     from perdure.annotations import Namespace
-    from perdure.functional.board import Writer
     from perdure.graph.policy import Retry
     from perdure.graph.port import IfInterrupted
 
@@ -79,8 +75,8 @@ class StepWrapper(Generic[R]):
         self._require_fitting(args, kwargs)
         loop = self._loop()
         key = branch_place(self.name) if self._key is None else self._known_by(self._key(*args, **kwargs))
-        writer = context.board.called(self.name)
-        attempt = _Attempt(self._func, self._parameters, context, writer, (args, kwargs), loop)
+        setting = Setting(context, context.board.called(self.name))
+        attempt = _Attempt(self._func, self._parameters, setting, (args, kwargs), loop)
         work = _as_work(attempt.call if self._is_async else attempt.call_in_thread, self._gives)
         call = StepCall(
             self.name,
@@ -91,6 +87,7 @@ class StepWrapper(Generic[R]):
             self._policy.timeout,
             self._if_interrupted,
             moves=True,
+            found=setting.found,
         )
         return self._followed(attempt, context.activation.step(call))
 
@@ -126,15 +123,14 @@ class StepWrapper(Generic[R]):
     async def _followed(self, attempt: _Attempt, step: Coroutine[Any, Any, Any]) -> R:
         """The result, and what there is to tell of it. What it set in the state is set, whoever has done it."""
         try:
-            outcome = await step
+            recorded = await step
         except BaseException as error:
-            attempt.withdraw()
+            attempt.setting.withdraw()
             if isinstance(error, Exception):
                 details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
                 attempt.tell(WorkflowEvent.executor_failed(self.name, details))
             raise
-        result = outcome.result if isinstance(outcome, StepOutcome) else outcome
-        attempt.restore(outcome if isinstance(outcome, StepOutcome) else StepOutcome(outcome))
+        result = attempt.setting.restore(recorded)
         made = WorkflowEvent.executor_completed if attempt.is_made else WorkflowEvent.executor_bypassed
         attempt.tell(made(self.name, result))
         return result
@@ -146,9 +142,7 @@ class _Attempt:
 
     func: Callable[..., Any]
     parameters: Parameters
-    context: RunContext
-    writer: Writer
-    """What sets its state: anew for each try, since one that is late may still be running in its thread."""
+    setting: Setting
     given: tuple[tuple[Any, ...], dict[str, Any]]
     loop: asyncio.AbstractEventLoop
     is_made: bool = False
@@ -156,79 +150,29 @@ class _Attempt:
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call an async function."""
         self._announce()
-        positional, keywords = self.parameters.with_context(args, kwargs, self.context)
-        with self._trying() as writer:
-            return self._outcome(await self.func(*positional, **keywords), writer)
+        positional, keywords = self.parameters.with_context(args, kwargs, self.setting.context)
+        with self.setting.trying() as writer:
+            return self.setting.outcome(await self.func(*positional, **keywords), writer)
 
     def call_in_thread(self, *args: Any, **kwargs: Any) -> Any:
         """Call a plain function, which runs in a thread; what there is to tell is told in the loop."""
         self.loop.call_soon_threadsafe(self._announce)
-        positional, keywords = self.parameters.with_context(args, kwargs, self.context)
-        with self._trying() as writer:
+        positional, keywords = self.parameters.with_context(args, kwargs, self.setting.context)
+        setting = self.setting
+        with setting.trying() as writer:
             result = self.func(*positional, **keywords)
-            return self._awaited(result, writer) if inspect.isawaitable(result) else self._outcome(result, writer)
-
-    async def _awaited(self, result: Awaitable[Any], writer: Writer) -> Any:
-        """The rest of a function that could not be seen to be async."""
-        with self._writing(writer):
-            return self._outcome(await result, writer)
-
-    @contextmanager
-    def _trying(self) -> Generator[Writer]:
-        self.withdraw()
-        self.writer = replace(
-            self.writer,
-            place=place_in(self.context.activation),
-            key=step_key(),
-            seen={},
-            sets=Counter(),
-            conflicts=[],
-            has_ended=False,
-        )
-        with self._writing(self.writer):
-            yield self.writer
-
-    @contextmanager
-    def _writing(self, writer: Writer) -> Generator[None]:
-        """What is set meanwhile is set by this try, unless it fails."""
-        try:
-            with writing(writer):
-                yield
-        except BaseException:
-            self._withdraw(writer)
-            raise
-
-    def _outcome(self, result: Any, writer: Writer) -> Any:
-        outcome = self.context.board.settled(writer, result)
-        return outcome if outcome.state or isinstance(result, StepOutcome) else result
-
-    def withdraw(self) -> None:
-        """What the last try has set is not kept."""
-        self._withdraw(self.writer)
-
-    def _withdraw(self, writer: Writer) -> None:
-        writer.has_ended = True
-        # A function that was left, or has returned, has no state any more that could be put back.
-        if self.context.activation.is_running:
-            self.context.board.withdraw(writer)
-
-    def restore(self, outcome: StepOutcome) -> None:
-        """Set what was recorded, and tell who else has set it."""
-        self.context.board.restore(self.writer, outcome)
-        for text in dict.fromkeys(self.writer.conflicts):
-            warning = WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK)
-            self.context.activation.tell(warning)
+            return setting.awaited(result, writer) if inspect.isawaitable(result) else setting.outcome(result, writer)
 
     def _announce(self) -> None:
         if not self.is_made:
             self.is_made = True
             args, kwargs = self.given
             data = {"args": args, "kwargs": kwargs} if args or kwargs else None
-            self.tell(WorkflowEvent.executor_invoked(self.writer.name, data))
+            self.tell(WorkflowEvent.executor_invoked(self.setting.writer.name, data))
 
     def tell(self, event: WorkflowEvent[Any]) -> None:
         """Tell of this step to whoever listens. How often it was come to is not part of what the run did."""
-        self.context.activation.tell(event, transient=True)
+        self.setting.context.activation.tell(event, transient=True)
 
 
 def _as_work(attempt: Callable[..., Any], annotations: dict[str, Any]) -> Callable[..., Any]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Coroutine, Generator
 
-    from perdure.graph.port import ActivationPort
+    from perdure.graph.port import ActivationPort, StepCall
+
+Hear: TypeAlias = "Callable[[ActivationPort, StepCall], Coroutine[Any, Any, Any]]"
+"""Begins a step, and does what is to be done around it."""
 
 _current: ContextVar[ActivationPort | None] = ContextVar("perdure_activation", default=None)
 
 _function: ContextVar[ActivationPort | None] = ContextVar("perdure_function", default=None)
 """The handler call of the function that a task was begun by."""
+
+_hear: ContextVar[Hear | None] = ContextVar("perdure_hear", default=None)
 
 enter = _current.set
 """Say what is in progress in this task and in all that it begins. The next call in the task takes its place."""
@@ -48,3 +53,19 @@ def activation_at_work() -> ActivationPort | None:
             "recorded, and done again; await every task inside of the function"
         )
     return found
+
+
+@contextmanager
+def hearing(hear: Hear) -> Generator[None]:
+    """Let who runs here, the function of a workflow, hear of the steps that are begun by code which is not its own."""
+    token = _hear.set(hear)
+    try:
+        yield
+    finally:
+        _hear.reset(token)
+
+
+def begin_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
+    """A step of code that does not know who it runs in: an agent in a handler, or in the function of a workflow."""
+    hear = _hear.get()
+    return activation.step(call) if hear is None else hear(activation, call)

@@ -74,6 +74,8 @@ class StepCall:
     moves: bool = False
     """Whether its record is looked for elsewhere, by its arguments, if the program was changed since it was made."""
     scope: Scope | None = None
+    found: Callable[[Any, str], Any] | None = None
+    """What is recorded of a result that was found out after an interruption, if not that alone: with where it is."""
 
 
 class ActivationPort(Protocol):

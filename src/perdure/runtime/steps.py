@@ -250,7 +250,8 @@ class Steps:
             if record.is_open:
                 settled = await self._settled(step, record)
                 if settled is not NOT_DONE:
-                    return await self._kept(step, settled, {})
+                    found = step.call.found
+                    return await self._kept(step, settled if found is None else found(settled, step.place), {})
             step = replace(step, round=record.round + 1)
         return await self._attempted(step)
 
