@@ -6,11 +6,12 @@ import copy
 import dataclasses
 import inspect
 from dataclasses import KW_ONLY, FrozenInstanceError, dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from perdure.data import frozen, value
+from perdure.data import frozen, mutable, value
 
 T = TypeVar("T")
 
@@ -137,6 +138,17 @@ def test_a_class_can_follow_another() -> None:
         OfUser(1).note = "x"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@frozen
+class Elsewhere(Place):
+    """A class with another default than the one that it follows."""
+
+    name: str = "elsewhere"
+
+
+def test_a_default_can_be_another_in_a_class_that_follows() -> None:
+    assert (Elsewhere(1).name, Elsewhere(1, "there").name, Place(1).name) == ("elsewhere", "there", "here")
+
+
 def test_a_frozen_class_hashes_by_what_is_compared() -> None:
     assert len({Place(1), Place(1), Place(2)}) == 2
 
@@ -172,3 +184,93 @@ class Own:
 def test_what_a_class_says_itself_stands() -> None:
     assert {Own(1), Own(11)} == {Own(21)}
     assert repr(Own(1)) == "own"
+
+
+@mutable
+class Changing:
+    """A class of ours that can be changed."""
+
+    kind: ClassVar[str] = "changing"
+    name: str
+    size: int = 3
+
+
+@dataclass(slots=True)
+class ChangingOfTheirs:
+    """The same, made by the standard library."""
+
+    kind: ClassVar[str] = "changing"
+    name: str
+    size: int = 3
+
+
+def test_a_mutable_class_is_what_the_standard_library_makes() -> None:
+    assert str(inspect.signature(Changing)) == str(inspect.signature(ChangingOfTheirs))
+    assert repr(vars(Changing)["__dataclass_params__"]) == repr(vars(ChangingOfTheirs)["__dataclass_params__"])
+    assert [each.name for each in dataclasses.fields(Changing)] == ["name", "size"]
+    assert Changing.kind == "changing"
+    assert Changing.__hash__ is None
+    assert not hasattr(Changing("a"), "__dict__")
+
+
+def test_a_mutable_instance_can_be_changed_and_is_equal_to_its_like() -> None:
+    changing = Changing("a")
+    changing.size = 4
+    assert changing == Changing("a", 4)
+    assert copy.copy(changing) == copy.deepcopy(changing) == changing
+
+
+@mutable
+class Named:
+    """A class that says itself how it hashes."""
+
+    name: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def test_a_mutable_class_may_say_itself_how_it_hashes() -> None:
+    assert len({Named("a"), Named("a")}) == 1
+
+
+@frozen
+class Counted:
+    """A class that finds something out once."""
+
+    words: list[str]
+
+    @cached_property
+    def count(self) -> int:
+        return len(self.words)
+
+
+@frozen
+class CountedTwice(Counted):
+    """One that follows it."""
+
+    @cached_property
+    def double(self) -> int:
+        return self.count * 2
+
+
+def test_a_cached_property_has_room_in_a_frozen_instance() -> None:
+    counted = CountedTwice(["a", "b"])
+    assert counted.double == 4
+    counted.words.append("c")
+    assert (counted.count, counted.double) == (2, 4)
+    assert CountedTwice(counted.words).count == 3
+
+
+def test_an_instance_of_a_subclass_can_be_the_first_that_is_made() -> None:
+    @value
+    class First:
+        name: str
+
+    class Second(First):
+        def __init__(self) -> None:
+            super().__init__("second")
+
+    assert Second().name == "second"
+    assert First("first").name == "first"
+    assert inspect.isfunction(vars(First)["__init__"])
