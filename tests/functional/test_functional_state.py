@@ -6,11 +6,21 @@ import asyncio
 import functools
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
-from perdure import InMemoryCheckpointStorage, Retry, RunContext, step, workflow
+from perdure import (
+    Executor,
+    InMemoryCheckpointStorage,
+    Retry,
+    RunContext,
+    WorkflowBuilder,
+    WorkflowContext,
+    handler,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -395,6 +405,51 @@ async def test_between_steps_the_function_sees_what_it_saw_before(storage: Stora
     result = await failed_and_resumed(lists, storage)
     assert result.get_outputs() == [["begun", "one", "two", "last"]]
     assert seen == [["begun"], ["begun", "one"], ["begun", "one", "two"]] * 2
+
+
+@pytest.mark.parametrize("retried", ["executor", "step"])
+async def test_a_step_of_a_later_attempt_sees_what_was_recorded_by_an_earlier_one(
+    storage: Storage, retried: str
+) -> None:
+    attempts: list[int] = []
+
+    @step
+    async def add(name: str, ctx: RunContext) -> int:
+        await turns(500 if name == "b" and len(attempts) == 1 else 0)
+        ctx.set_state("count", ctx.get_state("count", 0) + 1)
+        if name == "b" and len(attempts) == 1:
+            raise ConnectionError("once")
+        return ctx.get_state("count")
+
+    async def other() -> None:
+        await turns(500 if len(attempts) > 1 else 0)
+        await add("a")
+
+    @workflow
+    async def counts(_: str, ctx: RunContext) -> Any:
+        attempts.append(1)
+        await asyncio.gather(other(), add("b"))
+        return ctx.get_state("count")
+
+    @step(retry=Retry(2, 0))
+    async def counted() -> Any:
+        return (await counts.run("go")).get_outputs()[0]
+
+    @workflow
+    async def outer(_: str) -> Any:
+        return await counted()
+
+    class Counter(Executor):
+        @handler
+        async def count(self, message: str, ctx: WorkflowContext[Never, int]) -> None:
+            (found,) = (await counts.run(message)).get_outputs()
+            await ctx.yield_output(found)
+
+    counter = Counter("counter", retry=Retry(2, 0))
+    graph = WorkflowBuilder(name="w", start_executor=counter, checkpoint_storage=storage).build()
+    ended = await (graph.run("go") if retried == "executor" else outer.run("go", checkpoint_storage=storage))
+    assert ended.get_outputs() == [2]
+    assert len(attempts) == 2
 
 
 async def test_a_step_that_others_have_built_on_is_done_again_beneath_them(storage: Storage) -> None:

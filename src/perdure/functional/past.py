@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint.fields import fields_of
@@ -29,6 +29,7 @@ _FUNCTION_QUOTED: Final = quote(FUNCTION, safe="")
 _OUTCOME: Final = "perdure.functional.steps:StepOutcome"
 _NAME: Final = _OUTCOME.encode()
 _FIRST: Rank = (0, 0, "")
+_ENTERED: Final = "functions that were entered"
 
 
 @register_type(name=_OUTCOME)
@@ -87,10 +88,17 @@ class _Past:
         self._home = activation.home
         self._function = place_in(activation) or activation.home
         self._is_entered_again = activation.activation.delivery.home is not None
+        entered = cast("set[str]", activation.memo.setdefault(_ENTERED, set()))
+        self._is_tried_again = self._function in entered
+        entered.add(self._function)
 
     def places(self) -> Iterable[str]:
         """Where there are records of steps, and of what else is known of them."""
-        before = self._around.journal.steps_before(self._home, is_entered_again=self._is_entered_again)
+        journal = self._around.journal
+        if self._is_tried_again:
+            # What this life has recorded is looked for only where an attempt before this one can have done so.
+            return dict.fromkeys([*self._around.held(self._home), *journal.records(self._home)])
+        before = journal.steps_before(self._home, is_entered_again=self._is_entered_again)
         return dict.fromkeys([*self._around.held(self._home), *before])
 
     def recorded(self, place: str) -> Iterator[Recorded]:
