@@ -6,12 +6,12 @@ import base64
 import itertools
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.checkpoint.archive import FORMAT, PRODUCT, Tally, run_checksum
 from perdure.checkpoint.manifest import header_of
-from perdure.data import frozen
+from perdure.data import frozen, mutable
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
@@ -146,7 +146,7 @@ def _is_pair_of_texts(value: Any) -> bool:
             return False
 
 
-@dataclass(slots=True)
+@mutable
 class _Gathered:
     """What was read so far."""
 

@@ -5,7 +5,7 @@ What is the same object is not looked at. So the cost is that of what changed, n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -15,6 +15,7 @@ from perdure.checkpoint import pieces as texts
 from perdure.checkpoint.codec import Encoded
 from perdure.checkpoint.documents import Needs, array, plain
 from perdure.checkpoint.values import as_kept
+from perdure.data import mutable
 from perdure.kernel.snapshot import Limits, Snapshot
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Fresh(NamedTuple):
         return self.encoded.parts if self.before is None else self.encoded.beyond(self.before.has)
 
 
-@dataclass(slots=True)
+@mutable
 class Changes:
     """What has changed, by path."""
 

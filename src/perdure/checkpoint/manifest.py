@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
@@ -14,7 +14,7 @@ from perdure.checkpoint.heading import FORMAT, Heading
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.trails import gathered
-from perdure.data import frozen
+from perdure.data import frozen, mutable
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
 
@@ -49,7 +49,7 @@ class Written:
     """The values that were other ones than in its predecessor."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Draft:
     """A checkpoint while it is put together: what stands in it, and its new parts by path."""
 

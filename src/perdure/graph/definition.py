@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -90,7 +90,7 @@ class Ways:
     fan_ins: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@frozen
 class Graph:
     """What there is to run. Built once, never changed."""
 

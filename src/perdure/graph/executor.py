@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class Route:
     types: HandlerTypes
 
 
-@dataclass(frozen=True)
+@frozen
 class Dispatch:
     """All handlers of an executor, in the order of their definition."""
 

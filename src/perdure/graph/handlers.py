@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Never, TypeVar, get_args, get_origin, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
-from perdure.data import frozen
+from perdure.data import frozen, mutable
 from perdure.graph.context import WorkflowContext
 from perdure.typenames import describe
 from perdure.types import contains_typevar, split_union
@@ -33,7 +33,7 @@ class HandlerTypes:
     yields: tuple[object, ...]
 
 
-@dataclass(slots=True)
+@mutable
 class Declaration:
     """A decorated function. Its types are resolved when first needed, so that they may be defined further down."""
 

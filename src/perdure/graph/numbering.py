@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from perdure.data import mutable
 
 
-@dataclass(slots=True)
+@mutable
 class Numbering:
     """The numbers of one kind of thing."""
 

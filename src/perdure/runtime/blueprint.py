@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.compat import graph_document
 from perdure.checkpoint.trust import Trust
+from perdure.data import frozen
 from perdure.graph.signature import signature_hash
 from perdure.storages.binding import Binding, bind
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.graph.executor import Executor
 
 
-@dataclass(frozen=True)
+@frozen
 class Blueprint:
     """A graph, ready to be run."""
 

@@ -17,11 +17,12 @@ import os
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary, WeakSet
 
+from perdure.data import mutable
 from perdure.graph.current import current_activation, of_function
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _FRAMES_MAX = 7
 _ENGINE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
-@dataclass(slots=True)
+@mutable
 class Branch:
     """One task of a function, or of a step that calls others."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.steps import RaisedRecord
 from perdure.checkpoint.values import Kept
+from perdure.data import mutable
 from perdure.errors import StepTimeoutError
 from perdure.runtime.branches import is_begun_by
 
@@ -33,7 +34,7 @@ _BUILTIN: dict[str, type[Exception]] = {
 }
 
 
-@dataclass(slots=True)
+@mutable
 class _Raised:
     """An error that a step has raised here, and whether that is on record."""
 

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import SystemClock
+from perdure.data import mutable
 from perdure.errors import (
     BudgetExceededError,
     ClaimLostError,
@@ -57,7 +58,7 @@ _LOOKS_MAX = 5
 """How often the inbox is looked at again for the wish to stop, after it could not be read."""
 
 
-@dataclass
+@mutable
 class Driver:
     """Drives one run of a graph. `snapshot` is always the newest that was committed."""
 

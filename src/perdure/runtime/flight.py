@@ -7,9 +7,10 @@ import functools
 import inspect
 from collections import Counter, defaultdict
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from perdure.data import mutable
 from perdure.graph.exits import no_exit
 from perdure.graph.numbering import Numbering
 from perdure.runtime.branches import inner_trunk
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.runtime.reading import Reading
 
 
-@dataclass(slots=True)
+@mutable
 class Inside:
     """What the function of a step is inside of, anew for each attempt at it."""
 

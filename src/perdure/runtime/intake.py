@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.commands import answer_id, shown
+from perdure.data import frozen
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.runtime.opening import Tenure
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Intake:
     """What a call brings: answers that were accepted, and the kwargs of the run from here on."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +14,7 @@ from perdure.checkpoint.commands import (
     answer_id,
     read_command,
 )
+from perdure.data import frozen
 from perdure.errors import AnswerTypeError, IncompatibleTypeError, UndeliveredError, UntrustedTypeError
 from perdure.events import UndeliveredMessage
 from perdure.kernel import moves
@@ -43,7 +44,7 @@ BY_DEADLINE = "its deadline"
 BY_DEFAULT = "the default"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taken:
     """A run with what has come to it, to be committed: the commands that are used up, and what there is to tell."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Never, Protocol
 from urllib.parse import quote
 
 from perdure.checkpoint.steps import InterruptedStep, StepDecision, StepRecord, arguments_digest
 from perdure.checkpoint.values import Held, Kept
+from perdure.data import frozen
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.graph.numbering import Numbering
 from perdure.moments import now
@@ -90,7 +91,7 @@ class StepOwner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Step:
     """A step that was called: its place in the records, its idempotency key, what its arguments are.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import mutable
 from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.kernel.superstep import home_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from perdure.tracing import Span
 
 
-@dataclass(slots=True)
+@mutable
 class Surroundings:
     """What all activations of a superstep share."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.data import frozen
 from perdure.graph.context import SHARED_SCOPE
 from perdure.graph.messages import INTERNAL_SOURCE_ID
 from perdure.kernel.snapshot import Delivery
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edit:
     """A change to a checkpoint.
 
