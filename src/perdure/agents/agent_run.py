@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import AgentInvalidRequestException
@@ -17,6 +17,7 @@ from perdure.agents.streaming import chat_stream, retold
 from perdure.agents.tool_list import expanded_tools, is_server, joined_tools
 from perdure.agents.tools import normalize_tools
 from perdure.agents.unheard import unheard
+from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse[Any]]
 
 
-@dataclass(slots=True)
+@mutable
 class Inputs:
     """What a run of an agent was given."""
 
@@ -46,7 +47,7 @@ class Inputs:
     client_kwargs: Mapping[str, Any]
 
 
-@dataclass(slots=True)
+@mutable
 class AgentRun:
     """One run of an agent."""
 
@@ -211,7 +212,7 @@ class AgentRun:
         return response
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Prepared:
     """All that the model is given."""
 

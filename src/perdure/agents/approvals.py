@@ -6,13 +6,14 @@ arguments that it carries are compared, and never used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agent_errors import AgentInvalidResponseException
 from perdure.agents.asked import Asked, Batch, kept_batches, questions_of
 from perdure.agents.repair import is_answer, is_question
 from perdure.agents.tool_results import result_of
+from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 REJECTED: Final = "the call was not made: the user has rejected it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """A call that an answer was given for, or that waited for one that has come."""
 
@@ -38,7 +39,7 @@ class Decision:
         return result_of(self.call, REJECTED)
 
 
-@dataclass(slots=True)
+@mutable
 class Settled:
     """What answers have decided, and what of the same batches is still open."""
 
@@ -65,7 +66,7 @@ def settled(messages: Sequence[Message], session: Any, owner: str = "") -> Settl
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Answered:
     """A batch, and what was answered of it."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.content import Content
 from perdure.agents.repair import is_of_a_tool, is_question, tool_question_id
+from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 STATE_KEY: Final = "tool_approval"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A question that was asked: its id, the call that it is about, and the call that is made if the answer is yes.
 
@@ -55,7 +56,7 @@ class Asked:
         return cls(plain["id"], Content.from_dict(plain["about"]), Content.from_dict(plain["makes"]))
 
 
-@dataclass(slots=True)
+@mutable
 class Batch:
     """What one answer of a model has led to: questions, and calls that need none and wait for the others."""
 

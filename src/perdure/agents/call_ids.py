@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from perdure.agents.contexts import ChatMiddleware
 from perdure.agents.repair import is_local
+from perdure.data import mutable
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def ids_in(messages: Iterable[Message]) -> Iterator[str]:
                     yield each.call_id
 
 
-@dataclass(slots=True)
+@mutable
 class CallIds:
     """Gives the calls of one answer ids that are not taken. Those that are well stay as they are."""
 

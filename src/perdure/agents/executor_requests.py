@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.agents.content import Content
 from perdure.agents.executor_questions import without_inside
 from perdure.agents.messages import Message
 from perdure.agents.repair import is_of_a_tool
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -107,7 +108,7 @@ def _is_between_turns(content: Content) -> bool:
     return content.type in _APPROVALS or content.user_input_request is True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Calls:
     """The calls of a conversation, by id: those that have a result, and those of them that are told as calls."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from perdure.agents.session_changes import apply, changes, copied, share
 from perdure.agents.sessions import AgentSession
 from perdure.checkpoint.trust import register_type
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.agents.session_changes import Change
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionRecord:
     """A session as a run keeps it, and changes that are to be made to its state.
 

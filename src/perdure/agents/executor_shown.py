@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from perdure.data import mutable
 
 if TYPE_CHECKING:
     from perdure.agents.content import Content
@@ -16,7 +18,7 @@ _MARK = "\0"
 """Stands in what was told before the name of each kind of content. No text has it."""
 
 
-@dataclass(slots=True)
+@mutable
 class Shown:
     """All that was told, as one text, and how far another attempt has told the same again."""
 

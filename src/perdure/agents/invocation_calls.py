@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.agents.invocation_call import Outcome, ToolRun, if_interrupted, outcome_of
@@ -11,6 +10,7 @@ from perdure.agents.session_changes import apply
 from perdure.agents.tool_changes import changed_again
 from perdure.agents.tool_list import expanded_tools
 from perdure.agents.tools import FunctionTool
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.agents.recording import Turn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """Makes the calls of one turn. `tools` is the live list that the model is told of."""
 
@@ -121,7 +121,7 @@ class Caller:
         return outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Planned:
     """A call that is to be made: where it stands, its tool, and who notes that it is made."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.approvals import Decision, settled
@@ -17,6 +17,7 @@ from perdure.agents.recording import taking
 from perdure.agents.repair import is_local, repaired
 from perdure.agents.responses import ChatResponse, ChatResponseUpdate
 from perdure.agents.tool_list import expanded_tools
+from perdure.data import mutable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ _OUT_OF_CALLS: Final = "No more tools may be called in this turn, and there is n
 _SHOWN: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})
 
 
-@dataclass(slots=True)
+@mutable
 class Exchange:
     """One request to a model, with all that its tools do for it."""
 

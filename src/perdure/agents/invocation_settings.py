@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ def normalize_function_invocation_configuration(
     return cast("FunctionInvocationConfiguration", found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """The settings of one turn."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload, runtime_checkable
 
 from typing_extensions import TypeVar
 
 from perdure.agents.options import ChatOptions
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -41,7 +41,7 @@ class SupportsChatGetResponse(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelRequest:
     """What a model is asked: the conversation as it will see it, options, and what is for this client alone."""
 

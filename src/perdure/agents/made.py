@@ -7,13 +7,13 @@ whoever answers it again must not have the call made again.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.call_ids import ids_in
 from perdure.agents.content import Content
 from perdure.agents.repair import INTERRUPTED
 from perdure.agents.tool_results import error_of
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MADE_KEY: Final = "tools_made"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MadeCalls:
     """The calls that an agent has made on approval, as a session knows them."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from perdure.agents.messages import Message
 from perdure.agents.tool_results import error_of, result_of
+from perdure.data import mutable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ def repaired(messages: Sequence[Message], *, is_whole: bool = True) -> list[Mess
     return mended
 
 
-@dataclass(slots=True)
+@mutable
 class _Said:
     """A message, and what of its contents a model may see."""
 
@@ -124,7 +125,7 @@ def is_local(call: Content) -> bool:
     return call.type == "function_call" and not call.informational_only
 
 
-@dataclass(slots=True)
+@mutable
 class _Ledger:
     """Which result belongs to which call."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from perdure.agents.messages import Message
+from perdure.data import frozen
 from perdure.log import Log
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _StateType:
     cls: type
     type_id: str

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ _REST_ENTRY: Final = re.compile(
 _REST_FIELD: Final = re.compile(r"^:\w+(?:\s[^:]*)?:")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Documented:
     """A docstring that was read: what stands before its sections, and what it says of each argument."""
 
@@ -51,7 +53,7 @@ def read_docstring(docstring: str | None) -> Documented:
     return Documented(text, arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Section:
     """The lines of a section, its heading included."""
 

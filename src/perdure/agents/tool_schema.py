@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_origin
 
 from perdure.agents.tool_docs import docstring_of, read_docstring
 from perdure.annotations import Namespace, evaluate
+from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -31,7 +32,7 @@ class ArgumentsError(TypeError):
     """A call has arguments that the tool can't take. The model is told."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """How a function wants to be called, beside the arguments that a model gives."""
 
@@ -142,7 +143,7 @@ def _field_name(name: str) -> str:
     return f"parameter_{name.strip('_')}" if is_taken else name
 
 
-@dataclass(slots=True)
+@mutable
 class Arguments:
     """What a tool takes: a pydantic model, or a JSON schema."""
 

@@ -6,7 +6,6 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args, overload
 
 from perdure.agent_errors import ToolException
@@ -17,6 +16,7 @@ from perdure.agents.tool_results import SKIP_PARSING, SkipParsing, parsed_result
 from perdure.agents.tool_schema import Arguments, Shape, model_of, shape_of
 from perdure.agents.tool_thread import in_thread
 from perdure.annotations import Namespace, namespace_here
+from perdure.data import mutable
 from perdure.graph.policy import Retry, policy_of
 from perdure.runtime.flight import is_async
 
@@ -45,7 +45,7 @@ ToolTypes: TypeAlias = "FunctionTool | Callable[..., Any] | Mapping[str, Any] | 
 _INTERRUPTED: Final = frozenset({"tell", "rerun", "ask"})
 
 
-@dataclass(slots=True)
+@mutable
 class _Counts:
     """How often a tool was called; a method's tool counts for all instances."""
 

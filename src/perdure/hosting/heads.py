@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.codec import DamagedPartError
@@ -11,6 +10,7 @@ from perdure.checkpoint.documents import loads
 from perdure.checkpoint.manifest import Reader, is_settled, known_paths, naming
 from perdure.checkpoint.record import request_event
 from perdure.checkpoint.values import CodedValues, as_kept
+from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowEvent
 from perdure.runtime.activation import FRAMEWORK
@@ -28,7 +28,7 @@ _OUTPUTS = "outputs"
 _REQUEST = "request/"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """A checkpoint, and the parts of it that are about outputs and requests."""
 

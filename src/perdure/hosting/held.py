@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, TypeAlias
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -39,7 +40,7 @@ def after(clock: Clock, seconds: float) -> str:
     return (clock.now() + timedelta(seconds=seconds)).astimezone(UTC).isoformat()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Held:
     situation: Situation
     until: str | None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from perdure.records import RunRecord, RunStatus
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunInfo:
     """Where a run stands."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from perdure.records import RunStatus
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dispatch:
     """A run that is to be advanced now."""
 
@@ -25,7 +26,7 @@ class Dispatch:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rest:
     """Where a run stands after it was advanced."""
 

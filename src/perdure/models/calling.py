@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.direct import model_request, model_request_stream
@@ -12,6 +12,7 @@ from pydantic_ai.models import infer_model
 from perdure.agents.content import Content
 from perdure.agents.responses import ChatResponseUpdate
 from perdure.clock import SystemClock
+from perdure.data import frozen
 from perdure.models.answers import Pieces, finish_reason_of, response_of, usage_of
 from perdure.models.asking import conversation
 from perdure.models.failing import errors_of_ours, refusing
@@ -39,7 +40,7 @@ def model_of(name: str | Model) -> Model:
         return infer_model(name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """One call of a model, in pydantic-ai's terms."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents.messages import Message
 from perdure.checkpoint.codec import Codec, DamagedPartError
 from perdure.checkpoint.documents import Needs, dumps, loads
 from perdure.checkpoint.trust import Trust
+from perdure.data import frozen
 from perdure.errors import EncodeError
 from perdure.records import NewEvents
 from perdure.threads.errors import ThreadDamagedError, ThreadMessageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.threads.names import ThreadName
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThreadEvent:
     """A message of a thread, and its number there. The first of a thread is 1."""
 
@@ -37,7 +37,7 @@ class ThreadEvent:
     tags: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Appended:
     """What one append is to write. It is fixed: what becomes of the messages later changes nothing."""
 
@@ -48,7 +48,7 @@ class Appended:
     events: NewEvents
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """What one append has written, as it was read."""
 

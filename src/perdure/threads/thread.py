@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.documents import dumps, loads
+from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForkPoint:
     """Where a thread was forked: it begins with what that thread of its session had up to this number."""
 
@@ -24,7 +25,7 @@ class ForkPoint:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Thread:
     """A thread as of now. `sequence` is the number of its last event, with those that a fork began with counted."""
 
@@ -38,7 +39,7 @@ class Thread:
     """Of each name the newest that an append to this thread has given."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """What the newest checkpoint of a thread says of it."""
 
@@ -63,7 +64,7 @@ class Header:
         return cls(found["append"], forked_from, found["tags"])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Where a thread stands."""
 

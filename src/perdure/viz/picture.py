@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
+from perdure.data import frozen
 from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
 from perdure.graph.executor import on_error_ways
 
@@ -22,7 +22,7 @@ _DIGEST_LENGTH = 8
 _UNDRAWABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """An executor. The name is its own in the whole picture; the label is what people read."""
 
@@ -31,7 +31,7 @@ class Box:
     is_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FanIn:
     """The point where the arrows of several sources meet before their target."""
 
@@ -40,7 +40,7 @@ class FanIn:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrow:
     """A way for messages, by the names of its ends. One that is not always taken says when, and is dashed."""
 
@@ -49,7 +49,7 @@ class Arrow:
     when: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """A sub-workflow: the box that runs it, and what is inside."""
 
@@ -57,7 +57,7 @@ class Frame:
     picture: Picture
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """All that is drawn of one graph."""
 
@@ -67,7 +67,7 @@ class Picture:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Naming:
     """How a notation makes a name of the path to a node."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any, cast
+
+from perdure.data import mutable
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 STATE_KEY = "workflow"
 
 
-@dataclass(slots=True)
+@mutable
 class Bookmark:
     """Where the last turn that ended well has left a run. Behind it the run may have begun another one."""
 

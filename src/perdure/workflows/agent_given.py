@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.agents.executor import AgentExecutor
 from perdure.agents.executor_requests import told_on
 from perdure.agents.history import InMemoryHistoryProvider
 from perdure.agents.providers import SessionContext
+from perdure.data import frozen
 from perdure.graph.edges import FanOutEdgeGroup, SwitchCaseEdgeGroup
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.workflows.agent import WorkflowAgent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Given:
     """A conversation, by who has kept it, and what is said now. What is told again says so: who knows it skips it."""
 

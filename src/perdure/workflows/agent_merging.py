@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.agents.content import add_usage_details
 from perdure.agents.responses import AgentResponse
+from perdure.data import mutable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.agents.responses import AgentResponseUpdate
 
 
-@dataclass(slots=True)
+@mutable
 class _Pieces:
     """The pieces of one answer: by message, and those that say of no message to be of it."""
 

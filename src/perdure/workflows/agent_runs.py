@@ -6,13 +6,14 @@ import hashlib
 import logging
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import AgentException
 from perdure.agents.content import Content
 from perdure.checkpoint.commands import shown
 from perdure.checkpoint.record import request_event
+from perdure.data import frozen, mutable
 from perdure.errors import CheckpointNotFoundError, EncodeError
 from perdure.kernel.snapshot import Snapshot
 from perdure.runtime.call import Call
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _REMEMBERED_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Standing:
     """What only this process knows of a run that an agent talks to."""
 
@@ -92,7 +93,7 @@ class Memory:
             await stream.aclose()
 
 
-@dataclass(slots=True)
+@mutable
 class Conversation:
     """One message, or several at once, on their way to the run that they are for."""
 

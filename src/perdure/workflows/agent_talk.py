@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.agents.executor_turn import tokens_in
@@ -12,6 +12,7 @@ from perdure.agents.providers import SessionContext
 from perdure.agents.responses import AgentResponse
 from perdure.agents.sessions import AgentSession
 from perdure.agents.unheard import unheard
+from perdure.data import mutable
 from perdure.runtime.closing import Closing
 from perdure.runtime.narration import output_events
 from perdure.workflows.agent_bookmark import Bookmark
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from perdure.workflows.agent_seats import Seat
 
 
-@dataclass(slots=True)
+@mutable
 class Talk:
     """One call of an agent."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents.content import Content, add_usage_details
 from perdure.agents.messages import Message
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.data import mutable
 from perdure.workflows.agent_requests import content_of_request
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ TOLD = frozenset({"output", "intermediate", "data", "request_info"})
 """The events that become part of an answer. All others are the workflow's own affair."""
 
 
-@dataclass(slots=True)
+@mutable
 class Teller:
     """Makes the answer of one call. All of it has one `response_id`."""
 
