@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.data import frozen
@@ -18,9 +17,11 @@ if TYPE_CHECKING:
 GLOBAL_KWARGS_KEY = "__global__"
 KINDS = ("function_invocation_kwargs", "client_kwargs")
 
-_LIKE_SECRETS = re.compile(
-    r"((api|access|secret|private)_?key|token|secret|password|passwd|credentials?|authorization)$", re.IGNORECASE
+_LIKE_SECRETS = (
+    *("apikey", "accesskey", "secretkey", "privatekey", "api_key", "access_key", "secret_key", "private_key"),
+    *("token", "secret", "password", "passwd", "credential", "credentials", "authorization"),
 )
+"""How the names of secrets end."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
 
 
 def _warn_of_secret(entry: _Entry) -> None:
-    if isinstance(entry.value, str) and entry.key is not None and _LIKE_SECRETS.search(entry.key):
+    if isinstance(entry.value, str) and entry.key is not None and entry.key.casefold().endswith(_LIKE_SECRETS):
         logger.warning(
             "%s looks like a secret, and is stored in checkpoints as it is; give Secret(...) to keep it out of them",
             entry.name,
