@@ -18,8 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure import Agent, FileCheckpointStorage, RunContext, SqliteCheckpointStorage, get_run_context, step, workflow
-from perdure.testing import ScriptedChatClient
+from perdure import (
+    Agent,
+    FileCheckpointStorage,
+    RunContext,
+    SqliteCheckpointStorage,
+    get_run_context,
+    step,
+    tool,
+    workflow,
+)
+from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -72,7 +81,7 @@ class Tree:
         return cls(path, kind, [cls.grown(seed, depth - 1, f"{path}{number}") for number in range(count)])
 
 
-_TICKETS = {"ticket": 1, "bundle": 3}
+_TICKETS = {"ticket": 1, "bundle": 3, "tools": 3}
 diary = Diary(Path(os.devnull), 0)
 _path: ContextVar[str] = ContextVar("path")
 
@@ -146,6 +155,32 @@ async def _answer(*_: Any) -> str:
 agent = Agent(ScriptedChatClient(_answer), "Say something.", name="agent")
 
 
+@tool(approval_mode="never_require", if_interrupted="rerun")
+async def fetch_ticket() -> str:
+    """A tool that has a ticket by a step."""
+    await dawdle()
+    found = await ticket()
+    await dawdle()
+    return found
+
+
+@tool(approval_mode="never_require", if_interrupted="rerun")
+async def write_ticket() -> str:
+    """A tool that counts in the state by itself."""
+    path, context = _path.get(), get_run_context()
+    assert context is not None
+    await dawdle()
+    context.set_state("tickets", context.get_state("tickets", 0) + 1)
+    await dawdle()
+    return made(path, "written")
+
+
+_CALLS = [ToolCall("fetch_ticket"), ToolCall("write_ticket"), ToolCall("fetch_ticket")]
+helper = Agent(
+    ScriptedChatClient([_CALLS, "done"]), "Fetch and write tickets.", name="helper", tools=[fetch_ticket, write_ticket]
+)
+
+
 @workflow
 async def clerk(path: str, ctx: RunContext) -> list[str]:
     """A function inside of the other."""
@@ -214,6 +249,11 @@ async def _said(_: str) -> str:
     return (await agent.run("Well?")).text
 
 
+async def _by_tools(_: str) -> str:
+    messages = (await helper.run("Please.")).messages
+    return str([content.result for message in messages for content in message.contents if content.result is not None])
+
+
 async def _by_clerk(path: str) -> str:
     answer, _ = (result := (await clerk.run(path)).get_outputs()[0])
     assert answer == f"answer to {path}"
@@ -234,6 +274,7 @@ LEAVES: dict[str, Callable[[str], Awaitable[str]]] = {
     "ask": _asked,
     "sleep": _slept,
     "agent": _said,
+    "tools": _by_tools,
     "clerk": _by_clerk,
     "caught": _caught,
     "caught in gather": _caught_in_gather,

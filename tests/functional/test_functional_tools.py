@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,3 +131,34 @@ async def test_tools_side_by_side_that_overwrite_each_other_are_warned_of(storag
     assert "'tool choose'" in text
     assert "'choice'" in text
     assert last.get_outputs() == ["milk"]
+
+
+async def test_a_function_in_a_tool_that_asks_in_a_branch_is_no_failure_of_the_tool(storage: Storage) -> None:
+    asked: list[str] = []
+
+    @workflow
+    async def inquiry(_: str, ctx: RunContext) -> str:
+        async def ask(text: str) -> str:
+            asked.append(text)
+            return await ctx.request_info(text, str, request_id=text)
+
+        return " and ".join(await asyncio.gather(ask("milk"), ask("sugar")))
+
+    @tool(approval_mode="never_require", if_interrupted="rerun")
+    async def inquire() -> str:
+        """Ask how the tea is wanted."""
+        (found,) = (await inquiry.run("go")).get_outputs()
+        return found
+
+    agent = Agent(ScriptedChatClient([[ToolCall("inquire")], "done"]), name="waiter", tools=[inquire])
+
+    @workflow
+    async def tea(_: str) -> Any:
+        messages = (await agent.run("go")).messages
+        return [content.result for message in messages for content in message.contents if content.result is not None]
+
+    first = await tea.run("go", run_id="r", checkpoint_storage=storage)
+    assert {event.request_id for event in first.get_request_info_events()} == {"milk", "sugar"}
+    answers = {"milk": "with milk", "sugar": "without sugar"}
+    last = await tea.twin().run(run_id="r", responses=answers, checkpoint_storage=storage)
+    assert last.get_outputs() == [["with milk and without sugar"]]

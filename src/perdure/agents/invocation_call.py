@@ -169,8 +169,8 @@ class ToolRun:
         except UserInputRequiredException as asking:
             return self._asking(asking)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            task, activation = asyncio.current_task(), self.caller.turn.activation
+            if (task is not None and task.cancelling()) or (activation is not None and activation.is_left):
                 raise
             return self._broken(tool, error)
         except Exception as error:

@@ -87,6 +87,11 @@ class ActivationPort(Protocol):
         ...
 
     @property
+    def is_left(self) -> bool:
+        """Whether the handler is being left, to be entered again: what is cancelled now was not cancelled by anybody."""
+        ...
+
+    @property
     def source_executor_ids(self) -> Sequence[str]:
         """Where the message came from."""
         ...

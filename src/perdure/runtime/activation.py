@@ -158,6 +158,11 @@ class ActivationRecorder:
         """Whether the handler has not ended, or a step of it is being finished here."""
         return not self._is_over or self._enclosing is not None
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the handler is being left, to be entered again."""
+        return self.parking.parked is not None
+
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has ended, but for a step that is being finished."""
         if not self.is_running:

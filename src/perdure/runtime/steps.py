@@ -328,6 +328,8 @@ class Steps:
         while True:
             await self._wait(tries)
             with self._owner.parking.working():
+                # From here on the handler is not left before this is done.
+                self._owner.parking.require_not_left()
                 await self._say(step, is_open=True)
                 may_be_left = step.call.if_interrupted == "rerun"
                 inside = Inside(self, step.place, step.key, outer=self.enclosing, may_be_left=may_be_left)
