@@ -88,7 +88,7 @@ class ActivationPort(Protocol):
 
     @property
     def is_left(self) -> bool:
-        """Whether the handler is being left, to be entered again: what is cancelled now was not cancelled by anybody."""
+        """Whether the handler is being left, to be entered again: what is cancelled now was cancelled by nobody."""
         ...
 
     @property
