@@ -6,11 +6,12 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, field, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from perdure.agent_errors import AdditionItemMismatch, ContentError
 from perdure.agents.content_hosted import HostedContents
+from perdure.data import mutable
 
 ContentType: TypeAlias = Literal[
     "text",
@@ -62,7 +63,7 @@ def add_usage_details(first: UsageDetails | None, second: UsageDetails | None) -
     return cast("UsageDetails", total)
 
 
-@dataclass(slots=True, kw_only=True, repr=False)
+@mutable
 class Content(HostedContents):
     """One piece of a message. `type` says which of the fields mean something.
 
@@ -70,7 +71,8 @@ class Content(HostedContents):
     written.
     """
 
-    type: ContentType = field(kw_only=False)
+    type: ContentType
+    _: KW_ONLY
     text: str | None = None
     protected_data: str | None = None
     uri: str | None = None
