@@ -59,13 +59,14 @@ class FunctionExecutor(Executor):
         namespace = _namespace if _namespace is not None else namespace_here(1)
         types = _function_types(func, namespace, {"input": input, "output": output, "workflow_output": workflow_output})
         self.func = func
+        self._is_async = _is_async(func)
         self._takes_context = len(inspect.signature(func).parameters) == _WITH_CONTEXT
         rewire(self, Dispatch((Route("process", types),), ()), max_concurrency=max_concurrency)
 
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
         """Call the function."""
         arguments = (message, ctx) if self._takes_context else (message,)
-        if _is_async(self.func):
+        if self._is_async:
             await self.func(*arguments)
         else:
             await _in_thread(self.func, *arguments)

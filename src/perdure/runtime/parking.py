@@ -50,8 +50,8 @@ class Parking:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._waiting: dict[asyncio.Future[None], Parked] = {}
-        self._waits_in: Counter[asyncio.Task[Any]] = Counter()
+        self._waiting: dict[asyncio.Future[None], tuple[Parked, asyncio.Task[Any]]] = {}
+        """What is waited for, and by which task."""
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
@@ -122,16 +122,14 @@ class Parking:
             raise asyncio.CancelledError
         self.require_not_left()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[waiter] = Parked(wake_at, awaits)
         task = asyncio.current_task()
         assert task is not None, "what waits is awaited in a task"
-        self._waits_in[task] += 1
+        self._waiting[waiter] = (Parked(wake_at, awaits), task)
         self._look_soon()
         try:
             await waiter
         finally:
             del self._waiting[waiter]
-            self._waits_in[task] -= 1
         raise AssertionError("nobody ends a wait but by cancelling it")
 
     def require_not_left(self) -> None:
@@ -163,13 +161,13 @@ class Parking:
             asyncio.get_running_loop().call_soon(self._look, turns - 1, cancelled_before)
             return
         assert self._task is not None, "the handler is running"
-        reasons = list(self._waiting.values())
+        reasons = [parked for parked, _ in self._waiting.values()]
         self.parked = Parked(
             min((each.wake_at for each in reasons if each.wake_at is not None), default=None),
             next((each.awaits for each in reasons if each.awaits is not None), None),
         )
         self._cancelled_before = cancelled_before
-        for task in {self._task, *(task for task, waits in self._waits_in.items() if waits)}:
+        for task in {self._task, *(task for _, task in self._waiting.values())}:
             task.cancel()
 
 
