@@ -174,7 +174,8 @@ def _statements() -> Mapping[str, _Statement]:
 
 
 def _in_order(text: str) -> _Statement:
-    bare = _COMMENT.sub("", text)
+    # Stripped, two that differ in their comments alone are one statement, which a connection prepares once.
+    bare = _COMMENT.sub("", text).strip()
     names: list[str] = _NAME.findall(bare)
     return _Statement(_NAME.sub("?", bare), lambda values: tuple([values[name] for name in names]))
 
