@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from perdure.data import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
 PartKind: TypeAlias = Literal["json", "raw"]
@@ -326,6 +326,23 @@ class JournalRecord:
         """A hash over the record and what it belongs to, kept beside it and compared on reading."""
         identity = [run_id, head, self.key, list(self.refs)]
         return digest(json.dumps(identity, separators=(",", ":")).encode("ascii") + b"\n" + self.data)
+
+
+@frozen
+class WholeCheckpoint:
+    """A checkpoint with all that it is made of, and what was known of its run when it was read."""
+
+    manifest: Manifest
+    parts: Mapping[str, bytes] = field(repr=False)
+    run: RunRecord | None
+
+
+@frozen
+class SinceHead:
+    """What has come to a run since its head: what it has finished, and the commands that wait."""
+
+    journal: Sequence[JournalRecord]
+    inbox: Sequence[Command]
 
 
 @frozen

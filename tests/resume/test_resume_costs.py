@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from shapes import counting
 from tests.inbox.meddling import meddled
 
+from perdure.checkpoint.values import LiveValues
+from perdure.clock import SystemClock
+from perdure.kernel.snapshot import Snapshot
+from perdure.runtime.outside import RunOutside
 from perdure.storages.shipped import StoreStorage
 from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
     from conftest import Storage
+    from perdure.records import SinceHead, WholeCheckpoint
     from perdure.stores.port import Store
 
-GOES_ON = ["parts", "journal", "inbox", "commit", "inbox", "release"]
-"""What is asked when the run is claimed and its head is read, if one superstep is left."""
+ENDS = ["commit", "inbox", "release"]
+"""What is asked when one superstep is left."""
+
+GOES_ON = ["parts", "journal", "inbox", *ENDS]
+"""What is asked when the run is claimed and its head is read, of a store that does not read at once."""
 
 
 class Asked:
@@ -33,6 +42,16 @@ class Asked:
         return found
 
 
+class AskedAtOnce(Asked):
+    """The same for a store that reads at once what a run is opened with."""
+
+    async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
+        return await self.__getattr__("whole_checkpoint")(checkpoint_id)
+
+    async def since_head(self, run_id: str) -> SinceHead:
+        return await self.__getattr__("since_head")(run_id)
+
+
 async def stopped(storage: Storage, first: int, *, commits: int) -> str:
     """Run "r", given a number and dropped after so many commits; its head."""
     stream = counting(storage).run(first, run_id="r", stream=True)
@@ -47,9 +66,11 @@ async def stopped(storage: Storage, first: int, *, commits: int) -> str:
     return head.checkpoint_id
 
 
-async def asked_by(storage: Storage, *, run_id: str | None = None, checkpoint_id: str | None = None) -> list[str]:
+async def asked_by(
+    storage: Storage, kind: type[Asked], *, run_id: str | None = None, checkpoint_id: str | None = None
+) -> list[str]:
     """What a store is asked for by one that goes on with the last superstep of a run."""
-    asked = Asked(storage.store)
+    asked = kind(storage.store)
     resumed = await counting(StoreStorage(cast("Store", asked))).run(run_id=run_id, checkpoint_id=checkpoint_id)
     assert resumed.get_outputs() == [[1, 2, 3]]
     return asked.names
@@ -57,12 +78,24 @@ async def asked_by(storage: Storage, *, run_id: str | None = None, checkpoint_id
 
 async def test_going_on_from_a_checkpoint_reads_nothing_twice(storage: Storage) -> None:
     head = await stopped(storage, 1, commits=3)
-    assert await asked_by(storage, checkpoint_id=head) == ["manifest", "run", "claim", *GOES_ON]
+    at_once = ["whole_checkpoint", "claim", "since_head", *ENDS]
+    assert await asked_by(storage, AskedAtOnce, checkpoint_id=head) == at_once
 
 
 async def test_going_on_with_a_run_reads_nothing_twice(storage: Storage) -> None:
     await stopped(storage, 1, commits=3)
-    assert await asked_by(storage, run_id="r") == ["run", "claim", "manifest", *GOES_ON]
+    at_once = ["run", "claim", "whole_checkpoint", "since_head", *ENDS]
+    assert await asked_by(storage, AskedAtOnce, run_id="r") == at_once
+
+
+async def test_a_store_that_does_not_read_at_once_is_asked_one_by_one(storage: Storage) -> None:
+    head = await stopped(storage, 1, commits=3)
+    assert await asked_by(storage, Asked, checkpoint_id=head) == ["manifest", "run", "claim", *GOES_ON]
+
+
+async def test_a_run_of_a_store_that_does_not_read_at_once_is_asked_for_one_by_one(storage: Storage) -> None:
+    await stopped(storage, 1, commits=3)
+    assert await asked_by(storage, Asked, run_id="r") == ["run", "claim", "manifest", *GOES_ON]
 
 
 async def test_a_checkpoint_that_was_read_is_not_taken_for_one_of_its_id_that_was_written_since(
@@ -77,3 +110,38 @@ async def test_a_checkpoint_that_was_read_is_not_taken_for_one_of_its_id_that_wa
 
     resumed = await counting(meddled(storage, run=begin_anew)).run(checkpoint_id=head)
     assert resumed.get_outputs() == [[2, 3]]
+
+
+async def test_what_was_read_at_once_is_not_taken_for_what_was_written_since(storage: Storage) -> None:
+    head = await stopped(storage, 1, commits=2)
+
+    async def begin_anew() -> None:
+        assert is_host_store(storage.store)
+        await storage.store.remove("r")
+        assert await stopped(storage, 2, commits=2) == head
+
+    class ReadBefore(AskedAtOnce):
+        async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
+            found = await super().whole_checkpoint(checkpoint_id)
+            if self.names == ["whole_checkpoint"]:
+                await begin_anew()
+            return found
+
+    resumed = await counting(StoreStorage(cast("Store", ReadBefore(storage.store)))).run(checkpoint_id=head)
+    assert resumed.get_outputs() == [[2, 3]]
+
+
+async def test_what_was_read_of_an_inbox_holds_until_there_is_news(storage: Storage) -> None:
+    await stopped(storage, 1, commits=2)
+    graph = counting(None).blueprint.graph
+    outside = RunOutside(
+        graph=graph, values=LiveValues(), clock=SystemClock(), run_id="r", store=storage.store, waits=False
+    )
+    await storage.cancel("r")
+    outside.bring(())
+    assert await outside.look(Snapshot(), recorded=dict) is None
+    outside.bring(())
+    outside.heard(sys.maxsize)
+    taken = await outside.look(Snapshot(), recorded=dict)
+    assert taken is not None
+    assert len(taken.consumed) == 1

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from perdure.stores.file import FileStore
 from perdure.stores.memory import MemoryStore
-from perdure.stores.port import HostStore
+from perdure.stores.port import HostStore, Openings
 from perdure.stores.sqlite import SqliteStore
 from perdure.testing.stores import HostStoreConformance, TenantViewConformance
 from perdure.testing.stores.agendas import AgendaConformance
@@ -81,5 +81,5 @@ NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "stirring", "watch"}
 
 
 def test_every_method_of_the_port_is_tried_for_tenants() -> None:
-    methods = {name for name in dir(HostStore) if not name.startswith("_")}
+    methods = {name for port in (HostStore, Openings) for name in dir(port) if not name.startswith("_")}
     assert methods - NOT_ABOUT_CONTENTS == {*LOOKS, *(change.split()[0] for change in CHANGES)}

@@ -216,12 +216,12 @@ def header_of(manifest: Manifest) -> dict[str, Any]:
 
 
 @contextmanager
-def naming(manifest: Manifest) -> Generator[None]:
+def naming(checkpoint_id: str) -> Generator[None]:
     """Name the checkpoint whose parts are being read when one of them proves damaged."""
     try:
         yield
     except PartDamagedError as error:
-        raise CheckpointDamagedError(manifest.checkpoint_id, error.reason) from error
+        raise CheckpointDamagedError(checkpoint_id, error.reason) from error
 
 
 def trace_of(manifest: Manifest) -> str | None:

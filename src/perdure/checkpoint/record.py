@@ -94,7 +94,7 @@ class Source:
 
     def parts(self) -> Mapping[str, bytes]:
         """The bytes of every part. Raises CheckpointDamagedError."""
-        with naming(self.manifest):
+        with naming(self.manifest.checkpoint_id):
             return self.read(self.manifest.roots)
 
     def values(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Head:
     async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
         """Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
-        with naming(manifest):
+        with naming(checkpoint_id):
             parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
         return cls(manifest, storage.codec(), parts)
 

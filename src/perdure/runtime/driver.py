@@ -214,6 +214,8 @@ class Driver:
         if self.is_checkpointed and isinstance(self._journal, NoJournal):
             # A run whose first checkpoint could not be written may have got one since.
             self._journal = await self.ledger.open()
+            if self.ledger.commands is not None:
+                self.outside.bring(self.ledger.commands)
         while True:
             if self._is_to_stop:
                 # It is there to be found now, whatever was read while it came.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.events import CheckpointInfo
     from perdure.kernel.effects import Activation, Done, Told
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim
+    from perdure.records import Claim, Command
     from perdure.stores.port import Store
 
 logger = logging.getLogger(__name__)
@@ -167,10 +167,13 @@ class RunJournal:
         """What the store was not given yet."""
         self._writing: asyncio.Task[None] | None = None
 
-    async def open(self, head: str, before: Snapshot | None = None) -> None:
-        """Read what an earlier life has finished since the head."""
+    async def open(
+        self, head: str, before: Snapshot | None = None, *, records: Sequence[JournalRecord] | None = None
+    ) -> None:
+        """Take over what an earlier life has finished since the head. Its records may be read already."""
         self._head, self.before = head, before
-        records = await self._store.journal(self._claim.run_id)
+        if records is None:
+            records = await self._store.journal(self._claim.run_id)
         refs = [ref for record in records for ref in record.refs]
         parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
         self.entries = {
@@ -369,6 +372,7 @@ class ChildLedger:
     """The ledger of a sub-workflow: each of its supersteps is a record in the journal of its parent."""
 
     waiting = 0
+    commands: Sequence[Command] | None = None
 
     def __init__(self, journal: Journal, tell: Callable[[Told], None]) -> None:
         self.journal = journal

@@ -10,6 +10,7 @@ from perdure.errors import AgentFrameworkException, CheckpointWriteError
 from perdure.events import CheckpointInfo
 from perdure.records import Commit
 from perdure.runtime.journal import TRACE, NoJournal, RunJournal
+from perdure.stores.port import reads_at_once
 from perdure.tracing import NO_SPAN, traced
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.kernel.effects import Told
     from perdure.kernel.snapshot import Snapshot
-    from perdure.records import Claim, HeadStatus, Manifest, Part
+    from perdure.records import Claim, Command, HeadStatus, Manifest, Part
     from perdure.runtime.blueprint import Blueprint
     from perdure.runtime.journal import Journal
     from perdure.runtime.opening import Tenure
@@ -34,6 +35,8 @@ class Ledger(Protocol):
 
     waiting: int
     """After a commit: the number of the newest command in the inbox, 0 if none waits."""
+    commands: Sequence[Command] | None
+    """What was in the inbox when the journal was read; None if that is not known, or not any more."""
 
     async def open(self) -> Journal:
         """The journal of the superstep in progress, with what an earlier life has noted."""
@@ -59,6 +62,7 @@ class NoLedger:
     """For runs that are not checkpointed."""
 
     waiting = 0
+    commands: Sequence[Command] | None = None
 
     async def open(self) -> Journal:
         """Nothing is noted."""
@@ -99,6 +103,7 @@ class StoreLedger:
         self._journal = RunJournal(store, claim, codec)
         self._events = EventWriter(codec)
         self.waiting = 0
+        self.commands: Sequence[Command] | None = None
         self._span = span
         self._has_committed = False
         self.position = position
@@ -125,9 +130,18 @@ class StoreLedger:
         if self.head is None:
             return NoJournal()
         if not self._has_committed:
-            await self._journal.open(self.head.checkpoint_id, self._writer.standing)
+            await self._read(self.head.checkpoint_id)
             self._link_lives()
         return self._journal.under("", {})
+
+    async def _read(self, head: str) -> None:
+        """Read what there is since the head."""
+        if not reads_at_once(self._store):
+            await self._journal.open(head, self._writer.standing)
+            return
+        since = await self._store.since_head(self.run_id)
+        self.commands = since.inbox
+        await self._journal.open(head, self._writer.standing, records=since.journal)
 
     def _link_lives(self) -> None:
         """Link to the life that has recorded since the head, and let the next one link to this."""
@@ -194,6 +208,7 @@ class StoreLedger:
         self._writer.stand(commit.manifest)
         self.head = commit.manifest
         self._has_committed = True
+        self.commands = None
         self._journal.move(commit.manifest.checkpoint_id, self._writer.standing)
         self.position = commit.manifest.position
 

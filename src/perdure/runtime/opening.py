@@ -16,12 +16,13 @@ from perdure.records import NewRun
 from perdure.runtime.call import ABSENT
 from perdure.runtime.routing import accepts
 from perdure.runtime.saved import snapshot_of_fields
+from perdure.stores.port import reads_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from perdure.checkpoint.values import Values
-    from perdure.records import Claim, Manifest, RunRecord
+    from perdure.records import Claim, Manifest, RunRecord, WholeCheckpoint
     from perdure.runtime.blueprint import Blueprint
     from perdure.storages.binding import Binding
 
@@ -126,25 +127,55 @@ async def by_checkpoint(
     blueprint: Blueprint, binding: Binding, arrive: Arrive, checkpoint_id: str, *, takeover: bool = False
 ) -> Tenure:
     """The run whose head this checkpoint is, claimed; of an older one a fork."""
-    manifest = await binding.store.manifest(checkpoint_id)
-    record = await binding.store.run(manifest.run_id)
+    manifest, record, parts = await _read(binding, checkpoint_id)
     if record is not None and record.head == checkpoint_id:
         await arrive(manifest.run_id)
         claim = await binding.store.claim(manifest.run_id, takeover=takeover)
-        tenure = await _held(blueprint, binding, claim, read=manifest)
+        tenure = await _held(blueprint, binding, claim, read=manifest, parts=parts)
         if tenure.head_id == checkpoint_id:
             return tenure
         # Somebody advanced the run before we had it: the checkpoint is an older one by now.
         await binding.store.release(claim)
-    return await fork(blueprint, binding, arrive, manifest)
+    return await fork(blueprint, binding, arrive, manifest, parts=parts)
 
 
-async def fork(blueprint: Blueprint, binding: Binding, arrive: Arrive, manifest: Manifest) -> Tenure:
+async def _read(binding: Binding, checkpoint_id: str) -> tuple[Manifest, RunRecord | None, Mapping[str, bytes] | None]:
+    """A checkpoint, its run, and its parts where the store reads them at once."""
+    whole = await _whole(binding, checkpoint_id)
+    if whole is not None:
+        return whole.manifest, whole.run, whole.parts
+    manifest = await binding.store.manifest(checkpoint_id)
+    return manifest, await binding.store.run(manifest.run_id), None
+
+
+async def _head(binding: Binding, head: str) -> tuple[Manifest, Mapping[str, bytes] | None]:
+    """The head of a run that is known, and its parts where the store reads them at once."""
+    whole = await _whole(binding, head)
+    return (await binding.store.manifest(head), None) if whole is None else (whole.manifest, whole.parts)
+
+
+async def _whole(binding: Binding, checkpoint_id: str) -> WholeCheckpoint | None:
+    """A checkpoint with all that it is made of; None if the store does not read that at once."""
+    store = binding.store
+    if not reads_at_once(store):
+        return None
+    with naming(checkpoint_id):
+        return await store.whole_checkpoint(checkpoint_id)
+
+
+async def fork(
+    blueprint: Blueprint,
+    binding: Binding,
+    arrive: Arrive,
+    manifest: Manifest,
+    *,
+    parts: Mapping[str, bytes] | None = None,
+) -> Tenure:
     """A new run whose head is an older checkpoint until its first commit. The source is not touched.
 
     The store does not know the fork before `begin`, so that one which is refused leaves nothing behind.
     """
-    snapshot, written = await found(blueprint, binding, manifest)
+    snapshot, written = await found(blueprint, binding, manifest, parts=parts)
     origin = begun(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
     await arrive(origin.run_id)
     return Tenure(origin, snapshot, binding.values, binding, head=manifest, is_unborn=True, written=written)
@@ -170,11 +201,14 @@ async def read(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> Sn
     return (await found(blueprint, binding, manifest))[0]
 
 
-async def found(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> tuple[Snapshot, Written]:
-    """The same, and what the writer of the next checkpoint has to know of this one."""
+async def found(
+    blueprint: Blueprint, binding: Binding, manifest: Manifest, *, parts: Mapping[str, bytes] | None = None
+) -> tuple[Snapshot, Written]:
+    """The same, and what the writer of the next checkpoint has to know of this one. Its parts may be read already."""
     graph = blueprint.graph
-    with naming(manifest):
-        parts = await binding.store.parts(manifest.roots)
+    if parts is None:
+        with naming(manifest.checkpoint_id):
+            parts = await binding.store.parts(manifest.roots)
     reader = Reader(manifest, parts, binding.codec)
     if SAVED_FIELDS_PATH in manifest.toc:
         if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
@@ -193,17 +227,25 @@ async def found(blueprint: Blueprint, binding: Binding, manifest: Manifest) -> t
     return migrated.snapshot, reader.written(None)
 
 
-async def _held(blueprint: Blueprint, binding: Binding, claim: Claim, *, read: Manifest | None = None) -> Tenure:
-    """What a claim is of. A checkpoint that was read before the claim need not be read again if it is the head."""
+async def _held(
+    blueprint: Blueprint,
+    binding: Binding,
+    claim: Claim,
+    *,
+    read: Manifest | None = None,
+    parts: Mapping[str, bytes] | None = None,
+) -> Tenure:
+    """What a claim is of. What was read of a checkpoint before the claim need not be read again if it is the head."""
     try:
         record, head = await _at(binding, claim)
-        manifest = read if read is not None and _is_head(read, record) else await binding.store.manifest(head)
-        snapshot, written = await found(blueprint, binding, manifest)
+        if read is None or not _is_head(read, record):
+            read, parts = await _head(binding, head)
+        snapshot, written = await found(blueprint, binding, read, parts=parts)
     except BaseException:
         await binding.store.release(claim, halt=claim.halt)
         raise
     begun_as, position = origin(record), record.position
-    return Tenure(begun_as, snapshot, binding.values, binding, claim, manifest, position=position, written=written)
+    return Tenure(begun_as, snapshot, binding.values, binding, claim, read, position=position, written=written)
 
 
 async def _at(binding: Binding, claim: Claim) -> tuple[RunRecord, str]:
@@ -240,6 +282,6 @@ async def later(tenure: Tenure) -> Snapshot | None:
     if record is None or record.head is None:
         return None
     manifest = await store.manifest(record.head)
-    with naming(manifest):
+    with naming(manifest.checkpoint_id):
         parts = await store.parts(manifest.roots)
     return Snapshot(answered=Reader(manifest, parts, tenure.binding.codec).answered())

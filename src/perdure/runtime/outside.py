@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
     from perdure.kernel.snapshot import Request, Snapshot
+    from perdure.records import Command
     from perdure.storages.binding import Binding
     from perdure.stores.port import Store
 
@@ -82,6 +83,10 @@ class Outside(Protocol):
         """Wait until something may have come or become due; False if there is nothing to wait for."""
         ...
 
+    def bring(self, commands: Sequence[Command]) -> None:
+        """The inbox was read along with the journal."""
+        ...
+
     def heard(self, newest: int) -> None:
         """A commit has told the number of the newest command that waits."""
         ...
@@ -108,6 +113,9 @@ class NoOutside:
         """The parent waits."""
         del snapshot
         return False
+
+    def bring(self, commands: Sequence[Command]) -> None:
+        """A sub-workflow has no inbox."""
 
     def heard(self, newest: int) -> None:
         """Nobody commits here."""
@@ -136,9 +144,16 @@ class RunOutside:
         """What the driver had when it was last given something else."""
         self._newest = 0
         self._has_news = store is not None
+        self._read: Sequence[Command] | None = None
+        """What was read of the inbox, and not looked at yet."""
+
+    def bring(self, commands: Sequence[Command]) -> None:
+        """They are what the next look finds."""
+        self._read = commands
 
     def heard(self, newest: int) -> None:
         """There is news if the newest command is not known yet, or if some that are used should have left."""
+        self._read = None
         self._has_news = self._has_news or newest > self._newest or bool(self._used)
 
     def may_bring(self, snapshot: Snapshot) -> bool:
@@ -170,7 +185,9 @@ class RunOutside:
         """Read the inbox if there may be news; whether there was."""
         if self._store is None or not self._has_news:
             return False
-        found = await self._store.inbox(self._run_id)
+        found, self._read = self._read, None
+        if found is None:
+            found = await self._store.inbox(self._run_id)
         refs = [ref for command in found for ref in command.refs]
         parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
         before = self._newest

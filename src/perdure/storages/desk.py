@@ -189,7 +189,7 @@ class Desk:
             try:
                 manifest = await self._store.manifest(head)
                 wanted = [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
-                with naming(manifest):
+                with naming(head):
                     return _Head.of(manifest, await self._store.parts(wanted))
             except (CheckpointNotFoundError, CheckpointDamagedError):
                 if await self._head_id(run_id) == head:

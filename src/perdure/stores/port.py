@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         NewRun,
         RunRecord,
         RunStatus,
+        SinceHead,
+        WholeCheckpoint,
     )
 
 
@@ -179,6 +181,18 @@ class Checkpoints(Protocol):
         ...
 
 
+class Openings(Protocol):
+    """What a run is opened with, read at once. A store need not have this: it is then asked for one after the other."""
+
+    async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
+        """`manifest`, `parts` of its roots, and `run` of its run. Raises what these raise."""
+        ...
+
+    async def since_head(self, run_id: str) -> SinceHead:
+        """`journal` and `inbox`. Raises what these raise."""
+        ...
+
+
 class Upkeep(Protocol):
     """What nobody waits for."""
 
@@ -301,6 +315,14 @@ class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Prot
 @runtime_checkable
 class HostStore(Store, Agenda, Transfers, Tenants, Protocol):
     """What a host needs: the whole port, and beyond it work lists, whole runs and tenants."""
+
+
+def reads_at_once(store: object) -> TypeGuard[Openings]:
+    """Whether a store reads at once what a run is opened with.
+
+    By its class: one that wraps another and hands on what it lacks may mean to see each thing that is read.
+    """
+    return hasattr(type(store), "whole_checkpoint") and hasattr(type(store), "since_head")
 
 
 def is_host_store(store: object) -> TypeGuard[HostStore]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from perdure.records import SinceHead, WholeCheckpoint
 from perdure.stores.backend import Backend
 from perdure.stores.ids import require_checkpoint_id, require_run_id
 
@@ -69,6 +70,21 @@ class Reading(Generic[B]):
         """The bytes of these parts and of all that they refer to."""
         wanted = tuple(roots)
         return await self._doer.do(lambda backend: backend.parts(wanted))
+
+    async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
+        """A checkpoint with its parts and its run."""
+        require_checkpoint_id(checkpoint_id)
+
+        def read(backend: B) -> WholeCheckpoint:
+            manifest = backend.manifest(checkpoint_id)
+            return WholeCheckpoint(manifest, backend.parts(manifest.roots), backend.run(manifest.run_id))
+
+        return await self._doer.do(read)
+
+    async def since_head(self, run_id: str) -> SinceHead:
+        """The journal and the inbox of a run."""
+        require_run_id(run_id)
+        return await self._doer.do(lambda backend: SinceHead(backend.journal(run_id), backend.inbox(run_id)))
 
     def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """The same, blocking."""

@@ -24,6 +24,7 @@ from perdure.testing.stores.ids import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConf
 from perdure.testing.stores.inboxes import InboxConformance
 from perdure.testing.stores.journals import JournalConformance
 from perdure.testing.stores.lives import LifeConformance
+from perdure.testing.stores.openings import OpeningConformance
 from perdure.testing.stores.pieces import PieceConformance, PieceTransferConformance
 from perdure.testing.stores.reading import ReadingConformance
 from perdure.testing.stores.removals import RemovalConformance
@@ -68,6 +69,7 @@ class StoreConformance(
     StandingConformance,
     WatchConformance,
     ReadingConformance,
+    OpeningConformance,
     ForgettingConformance,
     RetentionConformance,
     LifeConformance,

@@ -12,6 +12,7 @@ import pytest
 from perdure.errors import RunNotFoundError, WorkflowCheckpointException
 from perdure.records import KeepFor, KeepLast, Mark, Retention
 from perdure.stores.memory import MemoryStore
+from perdure.stores.port import reads_at_once
 from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, new_run, raw_part, text_part
 from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS
 from perdure.testing.stores.stories import NOTHING, SOON, comparable, pictured, storied
@@ -94,6 +95,20 @@ async def _latest(store: HostStore) -> Sequence[object]:
     return [await store.latest(workflow_name="flow"), *await store.ids(workflow_name="own")]
 
 
+async def _whole_checkpoint(store: HostStore) -> Sequence[object]:
+    if not reads_at_once(store):
+        return [await store.manifest("free@1")]
+    whole = await store.whole_checkpoint("free@1")
+    return [whole.manifest, whole.run]
+
+
+async def _since_head(store: HostStore) -> Sequence[object]:
+    if not reads_at_once(store):
+        return [*await store.journal("r"), *await store.inbox("r")]
+    since = await store.since_head("r")
+    return [*since.journal, *since.inbox]
+
+
 LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
     "run": lambda store: _each(store.run("r")),
     "runs": lambda store: store.runs(workflow_name="flöw"),
@@ -106,6 +121,8 @@ LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
     "latest": _latest,
     "parts": _parts,
     "read_parts": _read_parts,
+    "whole_checkpoint": _whole_checkpoint,
+    "since_head": _since_head,
     "due": lambda store: store.due(at="", workflow_names=["flow"], limit=9),
     "next_wake": lambda store: _each(store.next_wake(after="", workflow_names=["flow"])),
     "archive": _archived,
