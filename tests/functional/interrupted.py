@@ -15,6 +15,7 @@ from perdure import (
     RunContext,
     SqliteCheckpointStorage,
     StepDecision,
+    get_run_context,
     step,
     tool,
     workflow,
@@ -39,6 +40,14 @@ async def keep(text: str, ctx: RunContext) -> str:
     return text
 
 
+async def find(_: str) -> str:
+    """Find out that a call was made, and remember it."""
+    context = get_run_context()
+    assert context is not None
+    context.set_state("all", [*context.get_state("all", []), "found"])
+    return "found"
+
+
 @step(if_interrupted="ask" if POLICY == "step" else "rerun")
 async def keep_both(texts: list[str]) -> list[str]:
     """A step with steps in it, which comes to the second in its second life if at all."""
@@ -47,7 +56,7 @@ async def keep_both(texts: list[str]) -> list[str]:
     return [*kept, await keep(texts[1])]
 
 
-@tool(approval_mode="never_require", if_interrupted="rerun" if POLICY == "step" else POLICY)
+@tool(approval_mode="never_require", if_interrupted=cast("Any", {"step": "rerun", "find": find}.get(POLICY, POLICY)))
 async def remember(texts: list[str]) -> list[str]:
     """Remember texts."""
     kept = [await keep(texts[0])]

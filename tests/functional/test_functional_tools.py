@@ -35,7 +35,7 @@ def test_what_tools_have_set_is_the_same_after_a_crash(death: int, kind: str, tm
     assert told == {"before": [], "seen": REMEMBERED, "all": sorted([*REMEMBERED, "last"]), "answer": "yes"}
 
 
-@pytest.mark.parametrize("policy", ["rerun", "tell", "ask", "step"])
+@pytest.mark.parametrize("policy", ["rerun", "tell", "ask", "find", "step"])
 def test_what_was_done_inside_of_an_interrupted_call_is_kept_whether_it_is_made_again_or_not(
     policy: str, tmp_path: Path
 ) -> None:
@@ -43,7 +43,7 @@ def test_what_was_done_inside_of_an_interrupted_call_is_kept_whether_it_is_made_
     ended = warm.run(str(INTERRUPTED), str(tmp_path), policy, timeout=120)
     assert ended.returncode == 0, ended.stderr
     (told,) = json.loads(ended.stdout)
-    kept = ["a", "b"] if policy == "rerun" else ["a"]
+    kept = {"rerun": ["a", "b"], "find": ["a", "found"]}.get(policy, ["a"])
     assert told == {"seen": kept, "all": [*kept, "last"]}
 
 

@@ -111,7 +111,11 @@ class Caller:
             return (await ToolRun(self, decision, tool).outcome()).recorded()
 
         key = self.turn.tool_key(call.call_id or "", planned.place)
-        found = await self.turn.call(f"tool {call.name}", key, work, if_interrupted(call, tool))
+
+        def has_failed(found: dict[str, Any]) -> bool:
+            return outcome_of(call, tool, found).has_failed
+
+        found = await self.turn.call(f"tool {call.name}", key, work, if_interrupted(call, tool), has_failed)
         outcome = outcome_of(call, tool, found)
         if tool is not None and not is_called:
             tool.recall(has_failed=outcome.has_failed)

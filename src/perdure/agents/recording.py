@@ -90,11 +90,19 @@ class Turn:
             self.give_up(model_call)
             raise
 
-    def call(self, name: str, key: str, fn: Callable[[], Awaitable[T]], if_interrupted: IfInterrupted) -> Awaitable[T]:
+    def call(
+        self,
+        name: str,
+        key: str,
+        fn: Callable[[], Awaitable[T]],
+        if_interrupted: IfInterrupted,
+        has_failed: Callable[[T], bool] | None = None,
+    ) -> Awaitable[T]:
         """Make a call, or get what it gave in an earlier life."""
         if self.activation is None:
             return fn()
-        return begin_step(self.activation, StepCall(name, fn, (), key, if_interrupted=if_interrupted))
+        call = StepCall(name, fn, (), key, if_interrupted=if_interrupted, has_failed=has_failed)
+        return begin_step(self.activation, call)
 
     def spend(self, **amounts: float) -> None:
         """Count what a call has cost. Called inside of it, it is counted with its record, once."""

@@ -1,11 +1,13 @@
 """The state as the steps of a function set it. Who has the last word is the same in every life.
 
 Steps that run side by side see what others set at once, as in any Python program. If two of them set one key and the
-second did not look at what the first had set, the one that was called later has the last word.
+second did not look at what the first had set, the one that was called later has the last word. Which one that is, does
+not depend on who was faster: of tasks that work side by side it is decided by where they were begun.
 
 A step that is done sees all that is on record, whether this entry of the function has come to it or not: it was done
 before, or side by side. The function itself sees what it has come to, as it did when it was entered first. A step that
-others have built on before it could be recorded is done again beneath them: it sees what it saw then.
+others have built on before it could be recorded is done again beneath them: it sees what it saw then. The same holds if
+it is tried again in the same life.
 """
 
 from __future__ import annotations
@@ -70,13 +72,14 @@ class Writer:
 
     board: Board
     name: str
-    call: int
+    order: str
+    """Where it was called: the same in every life, and larger for what was called later in the same task."""
     began: int
     outer: Writer | None = None
     place: str = ""
-    """Where its record is, or is to be."""
-    key: str = ""
-    """What names it to others: the same in every life."""
+    """Where its record is, or is to be. That names it to others: it is the same in every life, and in forks."""
+    calls: Counter[str] = field(default_factory=Counter[str])
+    """By task: how many steps were called inside of it."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
     """By key: when it looked at it last."""
     sets: Counter[str] = field(default_factory=Counter[str])
@@ -122,7 +125,7 @@ class _Entry:
     come: float
     """Since when the function sees it."""
     rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By the keys of steps that were not on record when it was set: how often they had set it before."""
+    """By the places of steps that were not on record when it was set: how often they had set it before."""
     is_past: bool = False
     """Whether another entry of the function has recorded it."""
 
@@ -132,7 +135,7 @@ class _Entry:
 
     def holds_down(self, key: str, writer: Writer) -> bool:
         """Whether it was built on what a step had set that is done again, and has not set it again so far."""
-        return self.is_past and any(each.sets[key] < self.rests_on.get(each.key, 0) for each in writer.lineage())
+        return any(each.sets[key] < self.rests_on.get(each.place, 0) for each in writer.lineage())
 
 
 class Board:
@@ -147,21 +150,28 @@ class Board:
         self._floors: dict[str, Any] = {}
         """By key that steps have set: what it was before."""
         self._done: set[str] = set()
-        """The keys of steps that are on record."""
+        """The places of steps that are on record."""
         self._lock = threading.RLock()
         self._time = 0
-        self._calls = 0
+        self._calls: Counter[str] = Counter()
         for each in past:
-            writer = Writer(self, each.name, 0, 0, place=each.place, is_recorded=True, has_ended=True)
-            entry = _Entry(each.rank, each.give, writer, 0, _NOT_YET, each.rests_on, is_past=True)
-            self._ahead.setdefault(each.key, []).append(entry)
+            self._go_ahead(each.key, each.name, each.place, each)
             self._done.add(each.rank[-1])
 
-    def called(self, name: str) -> Writer:
-        """A step is called."""
+    def _go_ahead(self, key: str, name: str, place: str, recorded: Recorded | _Entry) -> None:
+        """Something is on record, and the function has to come to it, for the first time or again."""
+        writer = Writer(self, name, "", 0, place=place, is_recorded=True, has_ended=True)
+        entry = _Entry(recorded.rank, recorded.give, writer, 0, _NOT_YET, recorded.rests_on, is_past=True)
+        self._ahead.setdefault(key, []).append(entry)
+
+    def called(self, name: str, branch: str) -> Writer:
+        """A step is called, in a task of the function that is known by its path."""
         with self._lock:
-            self._calls += 1
-            return Writer(self, name, self._calls, self._tick(), self._writing())
+            outer = self._writing()
+            calls, around = (self._calls, "") if outer is None else (outer.calls, f"{outer.order}/")
+            number = calls[branch]
+            calls[branch] += 1
+            return Writer(self, name, f"{around}{_sortable(branch)}#{number:08}", self._tick(), outer)
 
     def get(self, key: str, default: Any) -> Any:
         """The value of a key."""
@@ -208,17 +218,17 @@ class Board:
     def _put(self, key: str, value: Any, writer: Writer) -> None:
         top, rests_on = self._top(key, writer), dict[str, int]()
         if top is None:
-            rank = (1, writer.call, writer.key)
+            rank = (1, writer.order, writer.place)
         elif top.writer is writer:
             rank, rests_on = top.rank, dict(top.rests_on)
         elif not _is_blind(key, writer, top):
-            rank, rests_on = (top.rank[0] + 1, writer.call, writer.key), self._beneath(key, top)
+            rank, rests_on = (top.rank[0] + 1, writer.order, writer.place), self._beneath(key, top)
         else:
-            rank = (top.rank[0], writer.call, writer.key)
+            rank = (top.rank[0], writer.order, writer.place)
             writer.conflicts.append(
                 f"steps {top.writer.name!r} and {writer.name!r} run side by side and both set the state {key!r}: what "
-                f"{(writer if rank > top.rank else top.writer).name!r} sets stands, which was called later; let one of "
-                "them set it, or read it before it is set"
+                f"{(writer if rank > top.rank else top.writer).name!r} sets stands; let one of them set it, or read it "
+                "before it is set"
             )
         writer.sets[key] += 1
         entries = self._begun(key)
@@ -228,7 +238,7 @@ class Board:
 
     def _beneath(self, key: str, top: _Entry) -> dict[str, int]:
         """What would be done again if the process died now, of all that somebody builds on; and how often it is set."""
-        unrecorded = {each.key: each.sets[key] for each in top.writer.lineage() if not each.is_recorded}
+        unrecorded = {each.place: each.sets[key] for each in top.writer.lineage() if not each.is_recorded}
         return {each: count for each, count in {**top.rests_on, **unrecorded}.items() if each not in self._done}
 
     def _begun(self, key: str) -> list[_Entry]:
@@ -248,16 +258,36 @@ class Board:
         else:
             self._store.delete(key)
 
-    def withdraw(self, writer: Writer) -> None:
-        """An attempt at a step has failed: what it has set is not kept, by no life."""
+    def retreat(self, writer: Writer) -> None:
+        """A try at a step has failed, and another may follow, which comes to what is on record inside of it."""
+        with self._lock:
+            writer.has_ended = True
+            for key, entry in self._taken_out(writer):
+                if entry.writer.is_recorded:
+                    self._go_ahead(key, entry.writer.name, entry.writer.place, entry)
+
+    def withdraw(self, writer: Writer) -> list[str]:
+        """A step has failed: what it has set is not kept, by no life. What there is to warn of is returned."""
         with self._lock:
             writer.has_ended = True
             self._drop_ahead_inside(writer)
-            for key, entries in self._entries.items():
-                left = [entry for entry in entries if not entry.writer.is_within(writer)]
-                if len(left) < len(entries):
-                    entries[:] = left
-                    self._show(key)
+            list(self._taken_out(writer))
+            return [
+                f"step {entry.writer.name!r} has set the state {key!r} when it had seen what step {writer.name!r} had "
+                "set there, which has failed: it is not taken back; let one of them end before the other begins"
+                for key, entries in self._entries.items()
+                for entry in entries
+                if entry.rests_on.get(writer.place)
+            ]
+
+    def _taken_out(self, writer: Writer) -> Iterator[tuple[str, _Entry]]:
+        """What a step and those inside of it have set, which stands no more."""
+        for key, entries in self._entries.items():
+            taken = [entry for entry in entries if entry.writer.is_within(writer)]
+            if taken:
+                entries[:] = [entry for entry in entries if entry not in taken]
+                self._show(key)
+                yield from ((key, entry) for entry in taken)
 
     def settled(self, writer: Writer, result: Any) -> StepOutcome:
         """What a step gave, with what it and those in it have set. It has ended well."""
@@ -272,20 +302,26 @@ class Board:
             return _outcome(result, found)
 
     def found(self, writer: Writer, result: Any) -> StepOutcome:
-        """What a step gave that was interrupted and is not done again, with what the steps on record in it have set."""
+        """What a step gave that was interrupted and is not done again.
+
+        It comes with what the steps on record in it have set, and who has found out what became of it.
+        """
         with self._lock:
             writer.has_ended = True
-            inside = {
-                key: [each for each in ahead if writer.is_around(each.writer.place)]
-                for key, ahead in self._ahead.items()
+            every = {
+                key: [
+                    *(each for each in self._entries.get(key, ()) if each.writer.is_within(writer)),
+                    *(each for each in self._ahead.get(key, ()) if writer.is_around(each.writer.place)),
+                ]
+                for key in {**self._entries, **self._ahead}
             }
-            return _outcome(result, {key: max(entries, key=_rank) for key, entries in inside.items() if entries})
+            return _outcome(result, {key: max(entries, key=_rank) for key, entries in every.items() if entries})
 
     def restore(self, writer: Writer, outcome: StepOutcome) -> None:
         """A step was done, in this life or another: what it has set is set, as it was recorded."""
         with self._lock:
             writer.is_recorded = True
-            self._done.add(writer.key)
+            self._done.add(writer.place)
             self._drop_ahead_inside(writer)
             for key, value in outcome.state.items():
                 entries, rank = self._begun(key), outcome.rank(key)
@@ -318,6 +354,11 @@ class Board:
         """The step of this function that is running here. That of another one around it sets its own."""
         writer = _writer.get()
         return writer if writer is not None and writer.board is self else None
+
+
+def _sortable(branch: str) -> str:
+    """The path of a task in an order: of those of one name, the later one comes later, also after the ninth."""
+    return ".".join(f"{number:0>8}:{name}" for name, _, number in (each.rpartition(":") for each in branch.split(".")))
 
 
 def _outcome(result: Any, entries: Mapping[str, _Entry]) -> StepOutcome:

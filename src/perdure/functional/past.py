@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from perdure.checkpoint.values import Kept
     from perdure.graph.port import ActivationPort
 
-Rank: TypeAlias = tuple[int, int, str]
-"""How many writes of a key came before, which call of a step it was by, and the step's own key. The highest counts."""
+Rank: TypeAlias = tuple[int, str, str]
+"""How many writes of a key came before, where the step was called, and where its record is. The highest counts."""
 
 FUNCTION: Final = "workflow "
 """How a step is called that is a function inside of another one. It has a state of its own."""
 _FUNCTION_QUOTED: Final = quote(FUNCTION, safe="")
 _OUTCOME: Final = "perdure.functional.steps:StepOutcome"
 _NAME: Final = _OUTCOME.encode()
-_FIRST: Rank = (0, 0, "")
+_FIRST: Rank = (0, "", "")
 _ENTERED: Final = "functions that were entered"
 
 
@@ -46,7 +46,7 @@ class StepOutcome:
 
     def rank(self, key: str) -> Rank:
         """In which order with others a key was set."""
-        return tuple(self.ranks.get(key, _FIRST))
+        return _as_rank(self.ranks.get(key, _FIRST))
 
 
 @frozen
@@ -115,7 +115,7 @@ class _Past:
         if not fields or any(self._has_ended(each) for each in outer):
             return
         give, state = self._around.values.give, fields["state"]
-        ranks: dict[str, Rank] = give(fields["ranks"])
+        ranks = {key: _as_rank(rank) for key, rank in give(fields["ranks"]).items()}
         rests_on: dict[str, dict[str, int]] = give(fields["rests_on"]) if "rests_on" in fields else {}
         for key, rank in ranks.items():
             yield Recorded(place, key, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
@@ -145,6 +145,12 @@ class _Past:
         found = self._around.journal.find(place)
         record = None if found is None else StepRecord.of(found, place)
         return record is not None and (record.result is not None or bool(record.raised))
+
+
+def _as_rank(recorded: Any) -> Rank:
+    """A rank as it was recorded: where a step was called was once a number."""
+    writes, order, place = recorded
+    return (writes, f"{order:08}" if isinstance(order, int) else order, place)
 
 
 def _last(place: str) -> str:

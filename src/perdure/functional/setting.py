@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections import Counter
@@ -13,14 +14,14 @@ from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.functional.board import writing
 from perdure.functional.context import get_run_context
 from perdure.functional.past import StepOutcome, place_in
-from perdure.runtime.flight import is_async, step_key
+from perdure.runtime.flight import is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
     from perdure.functional.board import Writer
     from perdure.functional.context import RunContext
-    from perdure.graph.port import ActivationPort, StepCall
+    from perdure.graph.port import ActivationPort, IfInterrupted, StepCall
 
 
 @dataclass(slots=True)
@@ -33,12 +34,12 @@ class Setting:
 
     @contextmanager
     def trying(self) -> Generator[Writer]:
-        """A try begins: what the last one has set is not kept."""
-        self.withdraw()
+        """A try begins. The last one may still be running in a thread, and sets nothing any more."""
+        self._retreat(self.writer)
         self.writer = replace(
             self.writer,
             place=place_in(self.context.activation),
-            key=step_key(),
+            calls=Counter(),
             seen={},
             sets=Counter(),
             conflicts=[],
@@ -54,13 +55,38 @@ class Setting:
             with writing(writer):
                 yield
         except BaseException:
-            self._withdraw(writer)
+            self._retreat(writer)
             raise
+
+    def _retreat(self, writer: Writer) -> None:
+        writer.has_ended = True
+        if self._is_of_use:
+            self.context.board.retreat(writer)
 
     async def awaited(self, result: Awaitable[Any], writer: Writer) -> Any:
         """The rest of a function that could not be seen to be async."""
         with self.going_on(writer):
             return self.outcome(await result, writer)
+
+    def finding(self, policy: IfInterrupted) -> IfInterrupted:
+        """What becomes of a call that was interrupted. A function that finds out may set state in its place."""
+        if not callable(policy):
+            return policy
+
+        def find(key: str) -> Any:
+            with self.trying() as writer:
+                found = policy(key)
+                return rest(found, writer) if inspect.isawaitable(found) else found
+
+        async def rest(found: Awaitable[Any], writer: Writer) -> Any:
+            with self.going_on(writer):
+                return await found
+
+        async def find_in_loop(key: str) -> Any:
+            with self.trying():
+                return await policy(key)
+
+        return find_in_loop if is_async(policy) else find
 
     def outcome(self, result: Any, writer: Writer) -> Any:
         """What is recorded of a try that went well."""
@@ -71,24 +97,28 @@ class Setting:
         self.writer.place = place
         return _shortest(self.context.board.found(self.writer, result))
 
-    def withdraw(self) -> None:
-        """What the last try has set is not kept."""
-        self._withdraw(self.writer)
+    def withdraw(self, *, has_failed: bool) -> None:
+        """What the call has set is not kept: it has failed, or was cut off."""
+        self.writer.has_ended = True
+        if self._is_of_use:
+            warnings = self.context.board.withdraw(self.writer)
+            self._warn(warnings if has_failed else ())
 
-    def _withdraw(self, writer: Writer) -> None:
-        writer.has_ended = True
-        # A function that was left, or has returned, has no state any more that could be put back.
-        if self.context.activation.is_running:
-            self.context.board.withdraw(writer)
+    @property
+    def _is_of_use(self) -> bool:
+        """Whether there is a state: a function that was left, or has returned, has none that could be put back."""
+        return self.context.activation.is_running
 
     def restore(self, recorded: Any) -> Any:
         """The result, of what was recorded. What it has set is set, whoever has done it; others who have are told."""
         outcome = recorded if isinstance(recorded, StepOutcome) else StepOutcome(recorded)
         self.context.board.restore(self.writer, outcome)
-        for text in dict.fromkeys(self.writer.conflicts):
-            warning = WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK)
-            self.context.activation.tell(warning)
+        self._warn(self.writer.conflicts)
         return outcome.result
+
+    def _warn(self, texts: Iterable[str]) -> None:
+        for text in dict.fromkeys(texts):
+            self.context.activation.tell(WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK))
 
 
 def _shortest(outcome: StepOutcome) -> Any:
@@ -101,29 +131,33 @@ def begin_heard(activation: ActivationPort, call: StepCall) -> Coroutine[Any, An
     context = get_run_context()
     if context is None or context.activation is not activation:
         return activation.step(call)
-    setting = Setting(context, context.board.called(call.name))
-    return _followed(setting, activation.step(replace(call, fn=_heard(setting, call.fn), found=setting.found)))
+    setting = Setting(context, context.board.called(call.name, activation.branch))
+    finding = setting.finding(call.if_interrupted)
+    heard = replace(call, fn=_heard(setting, call), if_interrupted=finding, found=setting.found)
+    return _followed(setting, activation.step(heard))
 
 
 async def _followed(setting: Setting, step: Coroutine[Any, Any, Any]) -> Any:
     try:
         recorded = await step
-    except BaseException:
-        setting.withdraw()
+    except BaseException as error:
+        setting.withdraw(has_failed=isinstance(error, Exception))
         raise
     return setting.restore(recorded)
 
 
-def _heard(setting: Setting, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _heard(setting: Setting, call: StepCall) -> Callable[..., Any]:
+    fn = call.fn
+
+    def recorded(result: Any, writer: Writer) -> Any:
+        if call.has_failed is not None and call.has_failed(result):
+            setting.withdraw(has_failed=True)
+        return setting.outcome(result, writer)
+
     @functools.wraps(fn)
     async def work(*args: Any) -> Any:
         with setting.trying() as writer:
-            return setting.outcome(await fn(*args), writer)
+            result = fn(*args) if is_async(fn) else await asyncio.to_thread(fn, *args)
+            return recorded(await result if inspect.isawaitable(result) else result, writer)
 
-    @functools.wraps(fn)
-    def plain_work(*args: Any) -> Any:
-        with setting.trying() as writer:
-            result = fn(*args)
-            return setting.awaited(result, writer) if inspect.isawaitable(result) else setting.outcome(result, writer)
-
-    return work if is_async(fn) else plain_work
+    return work

@@ -75,7 +75,7 @@ class StepWrapper(Generic[R]):
         self._require_fitting(args, kwargs)
         loop = self._loop()
         key = branch_place(self.name) if self._key is None else self._known_by(self._key(*args, **kwargs))
-        setting = Setting(context, context.board.called(self.name))
+        setting = Setting(context, context.board.called(self.name, context.activation.branch))
         attempt = _Attempt(self._func, self._parameters, setting, (args, kwargs), loop)
         work = _as_work(attempt.call if self._is_async else attempt.call_in_thread, self._gives)
         call = StepCall(
@@ -85,7 +85,7 @@ class StepWrapper(Generic[R]):
             key,
             self._policy.retry,
             self._policy.timeout,
-            self._if_interrupted,
+            setting.finding(self._if_interrupted),
             moves=True,
             found=setting.found,
         )
@@ -125,8 +125,9 @@ class StepWrapper(Generic[R]):
         try:
             recorded = await step
         except BaseException as error:
-            attempt.setting.withdraw()
-            if isinstance(error, Exception):
+            has_failed = isinstance(error, Exception)
+            attempt.setting.withdraw(has_failed=has_failed)
+            if has_failed:
                 details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
                 attempt.tell(WorkflowEvent.executor_failed(self.name, details))
             raise

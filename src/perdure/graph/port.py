@@ -76,6 +76,8 @@ class StepCall:
     scope: Scope | None = None
     found: Callable[[Any, str], Any] | None = None
     """What is recorded of a result that was found out after an interruption, if not that alone: with where it is."""
+    has_failed: Callable[[Any], bool] | None = None
+    """Whether a result tells of a failure, though nothing is raised."""
 
 
 class ActivationPort(Protocol):
