@@ -142,7 +142,7 @@ async def test_a_question_that_is_open_is_not_replaced_by_one_under_its_id(stora
         return WorkflowBuilder(name="w", start_executor=till.agent(say), checkpoint_storage=storage).build()
 
     await build().run("ada", run_id="r")
-    await storage.send("r", "eve", target=build().start_executor_id)
+    await storage.send("r", "eve")
     asked = (await build().run(run_id="r")).get_request_info_events()
     given = {event.request_id: event.data.function_call.arguments["to"] == "ada" for event in asked}
     assert len(given) == 2

@@ -140,21 +140,16 @@ async def test_a_message_is_the_next_turn_of_an_idle_run(storage: Storage) -> No
     assert outputs == ["hi!", "ho!"]
 
 
-async def test_a_message_for_the_next_turn_waits_while_the_run_waits_for_an_answer(storage: Storage) -> None:
+async def test_a_message_is_the_next_turn_of_a_run_that_waits_for_an_answer_as_well(storage: Storage) -> None:
     async with office_host(storage) as host:
         run = await host.start("office", "tea")
         await run.result()
         await run.send("milk")
         assert (await run.result()).get_final_state() is WAITING
-        assert [request.request_id for request in await run.requests()] == ["about tea"]
+        assert [request.request_id for request in await run.requests()] == ["about tea", "about milk"]
         await run.respond({"about tea": "yes"})
-        await until_asked(host, run.run_id, "about milk")
-
-
-async def until_asked(host: Host, run_id: str, request_id: str) -> None:
-    async for event in (await host.run(run_id)).events():
-        if event.type == "request_info" and event.request_id == request_id:
-            return
+        assert (await run.result()).get_outputs() == ["tea: yes (1)"]
+        assert [request.request_id for request in await run.requests()] == ["about milk"]
 
 
 async def test_a_message_to_an_executor_is_taken_in_the_present_turn(storage: Storage) -> None:

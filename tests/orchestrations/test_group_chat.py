@@ -217,7 +217,7 @@ async def test_a_word_while_somebody_is_about_to_speak_is_heard_and_selects_nobo
         intermediate_output_from="all",
     ).build()
     [request] = (await workflow.run("Where?", run_id="r")).get_request_info_events()
-    await storage.send("r", "Hurry.", target=workflow.start_executor_id)
+    await storage.send("r", "Hurry.")
     result = await workflow.run(run_id="r")
     assert result.get_final_state() is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
     result = await workflow.run(run_id="r", responses={request.request_id: True})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.checkpoint.documents import loads
 from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from perdure.checkpoint.record import WorkflowCheckpoint
-    from perdure.records import Command, HeadStatus, RunRecord
+    from perdure.records import HeadStatus, RunRecord
     from perdure.storages.base import StoreStorage
 
 _NOWHERE = Mark(head="", events=-1, commands=-1)
@@ -81,7 +80,7 @@ class RunReader:
                 return [event.data for event in head.outputs() if event.type == "output"]
 
     async def _rests(self, record: RunRecord) -> bool:
-        """Whether nothing is left to do for anybody: what waits in the inbox is for a later turn."""
+        """Whether nothing is left to do for anybody."""
         match await self._status(record):
             case "cancelled":
                 return True
@@ -89,7 +88,7 @@ class RunReader:
                 rests = not await self._store.inbox(record.run_id)
             case "waiting":
                 is_due = record.wake_at is not None and record.wake_at <= now(self._storage.clock)
-                rests = not is_due and all(map(_begins_a_turn, await self._store.inbox(record.run_id)))
+                rests = not is_due and not await self._store.inbox(record.run_id)
             case "running" | "sleeping":
                 return False
         # A command that is not in the inbox any more may be what has moved the head since it was read.
@@ -162,8 +161,3 @@ def _require_going(record: RunRecord) -> None:
             raise RunParkedError(record.run_id, reason=halt.reason, at=halt.at)
         case Halt():
             raise RunExportedError(record.run_id, at=halt.at)
-
-
-def _begins_a_turn(command: Command) -> bool:
-    """Whether a command is a message for the next turn."""
-    return command.kind == "message" and loads(command.data)["target"] is None

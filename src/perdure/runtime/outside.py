@@ -235,9 +235,8 @@ class RunOutside:
         snapshot = taken.snapshot
         if command.command_id in snapshot.received:
             return taken.then(snapshot, consumed=command.command_id)
-        has_ended = snapshot.is_idle and not snapshot.requests and snapshot.next_timer is None
-        if command.target_id is None and not has_ended:
-            # The next turn begins when this one has ended: not while somebody is asked.
+        if command.target_id is None and not (snapshot.is_idle and snapshot.next_timer is None):
+            # The next turn begins when this one has ended. What somebody is asked may take its time, and stays open.
             return None
         target_id = command.target_id or self._graph.start_id
         try:
