@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -174,13 +175,18 @@ async def test_a_run_of_another_program_is_left_to_who_has_it(
         run = await older.start("w", "hi")
         await until(older, run.run_id, "sleeping")
     clock.advance(timedelta(hours=1))
+
+    def warnings() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "another version" in record.getMessage()]
+
     with caplog.at_level(logging.WARNING):
-        async with newer:
+        async with newer, asyncio.timeout(30):
+            while not warnings():  # noqa: ASYNC110 - a log tells nobody that it has grown
+                await asyncio.sleep(0.01)
             for number in range(3):
                 await (await newer.start("other", number)).result()
             await until(newer, run.run_id, "sleeping")
-    warnings = [record for record in caplog.records if "another version" in record.getMessage()]
-    assert len(warnings) == 1
+    assert len(warnings()) == 1
     info = await run.info()
     assert (info.status, info.error, info.attempts) == ("sleeping", None, 0)
     async with older:
