@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, Retry, RunContext, get_run_context, step, tool, workflow
+from perdure.functional.past import StepOutcome
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -182,6 +183,12 @@ async def test_what_a_tool_has_set_that_fails_is_gone(storage: Storage, options:
     await counts.run("go", run_id="r", checkpoint_storage=storage)
     last = await counts.twin().run(run_id="r", responses={"auto::0": True}, checkpoint_storage=storage)
     assert last.get_outputs() == [(None, None)]
+
+
+def test_a_rank_that_was_recorded_with_a_number_is_read_and_compared() -> None:
+    old, older = StepOutcome(None, {}, {"n": (1, 12, "b")}), StepOutcome(None, {}, {"n": [1, 2, "a"]})
+    assert old.rank("n") > older.rank("n")
+    assert StepOutcome(None).rank("n") < older.rank("n")
 
 
 def many_steps() -> Callable[[], Any]:

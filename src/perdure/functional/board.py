@@ -262,7 +262,7 @@ class Board:
         """A try at a step has failed, and another may follow, which comes to what is on record inside of it."""
         with self._lock:
             writer.has_ended = True
-            for key, entry in self._taken_out(writer):
+            for key, entry in self._take_out(writer):
                 if entry.writer.is_recorded:
                     self._go_ahead(key, entry.writer.name, entry.writer.place, entry)
 
@@ -271,7 +271,7 @@ class Board:
         with self._lock:
             writer.has_ended = True
             self._drop_ahead_inside(writer)
-            list(self._taken_out(writer))
+            self._take_out(writer)
             return [
                 f"step {entry.writer.name!r} has set the state {key!r} when it had seen what step {writer.name!r} had "
                 "set there, which has failed: it is not taken back; let one of them end before the other begins"
@@ -280,14 +280,19 @@ class Board:
                 if entry.rests_on.get(writer.place)
             ]
 
-    def _taken_out(self, writer: Writer) -> Iterator[tuple[str, _Entry]]:
-        """What a step and those inside of it have set, which stands no more."""
-        for key, entries in self._entries.items():
-            taken = [entry for entry in entries if entry.writer.is_within(writer)]
-            if taken:
-                entries[:] = [entry for entry in entries if entry not in taken]
-                self._show(key)
-                yield from ((key, entry) for entry in taken)
+    def _take_out(self, writer: Writer) -> list[tuple[str, _Entry]]:
+        """What a step and those inside of it have set stands no more. It is returned, by key."""
+        found = [
+            (key, entry)
+            for key, entries in self._entries.items()
+            for entry in entries
+            if entry.writer.is_within(writer)
+        ]
+        for key, entry in found:
+            self._entries[key].remove(entry)
+        for key in dict.fromkeys(key for key, _ in found):
+            self._show(key)
+        return found
 
     def settled(self, writer: Writer, result: Any) -> StepOutcome:
         """What a step gave, with what it and those in it have set. It has ended well."""
