@@ -143,7 +143,8 @@ def _compiled(cls: type[Any], assignment: str) -> Callable[..., None]:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     head = ", ".join([*parameters, *(by_keyword if len(by_keyword) > 1 else ())])
-    exec(f"def __init__({head}):\n " + "\n ".join(body), space)  # noqa: S102 - of our own field names
+    text = f"def __init__({head}):\n " + "\n ".join(body)
+    exec(compile(text, f"<{cls.__module__}.{cls.__qualname__}>", "exec"), space)  # noqa: S102 - of our own field names
     init: Any = space["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__

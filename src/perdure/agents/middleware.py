@@ -49,18 +49,16 @@ __all__ = [
 ]
 
 
-async def _chained(middleware: Sequence[Any], context: Any, call: Callable[[], Awaitable[Any]]) -> None:
+async def _chained(
+    middleware: Sequence[Any], context: Any, call: Callable[[], Awaitable[Any]], *, place: int = 0
+) -> None:
     """Call each middleware around the next, and the call itself innermost; the result goes into the context."""
-
-    async def called(place: int) -> None:
-        if place == len(middleware):
-            context.result = await call()
-            return
-        each = middleware[place]
-        process = getattr(each, "process", each)
-        await process(context, lambda: called(place + 1))
-
-    await called(0)
+    if place == len(middleware):
+        context.result = await call()
+        return
+    each = middleware[place]
+    process = getattr(each, "process", each)
+    await process(context, lambda: _chained(middleware, context, call, place=place + 1))
 
 
 async def run_middleware(

@@ -159,8 +159,8 @@ def _write_log(writer: Writer, log: Log[Any]) -> str:
     writer.leave(log)
     writer.immutable = False
     if growth.sealed:
-        after = Seals(tuple(boughs), writer.codec.token, tail[growth.sealed :])
-        writer.seals.append(lambda: log.__seal__(before, after, growth.own))
+        after, own = Seals(tuple(boughs), writer.codec.token, tail[growth.sealed :]), growth.own
+        writer.seals.append(lambda: log.__seal__(before, after, own))
     return growth.text()
 
 

@@ -443,6 +443,10 @@ class ActivationRecorder:
             for task in list(self._used_tasks):
                 task.cancel()
 
+    def let_go(self) -> None:
+        """The attempt is over. What knows this and is known by it would keep all of it until garbage is collected."""
+        self._task = self._used_trunk = self._used_steps = self._used_questions = self._used_spending = None
+
     def finish(
         self,
         *,

@@ -102,6 +102,8 @@ class Attempts:
         except Exception as error:
             recorder.failed(error)
             raise
+        finally:
+            recorder.let_go()
 
     async def _traced(self, recorder: ActivationRecorder) -> None:
         recorder.span = self._around.span.child("perdure.activation", executor_id=self._executor.id, home=recorder.home)

@@ -20,7 +20,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from perdure.data import mutable
 from perdure.graph.current import current_activation, of_function
@@ -40,7 +40,8 @@ class Branch:
 
     owner: object
     """The activation that the function belongs to: it may run another workflow, whose handlers are no part of it."""
-    task: asyncio.Task[Any] | None
+    task: ref[asyncio.Task[Any]] | None
+    """Weak: a task knows its context, and so its branch. Both would live on until garbage is collected."""
     is_of_function: bool
     path: str = ""
     children: Counter[str] = field(default_factory=Counter[str])
@@ -57,7 +58,7 @@ class Branch:
         self.children[name] += 1
         last = f"{name}:{number}" if name else str(number)
         path = f"{self.path}.{last}" if self.path else last
-        return Branch(self.owner, task, self.is_of_function, path, tasks=self.tasks)
+        return Branch(self.owner, _weak(task), self.is_of_function, path, tasks=self.tasks)
 
     def begins_of(self, together: Sequence[object], coro: object) -> Branch:
         """The same for one of several that were given together, whichever of them is begun first."""
@@ -92,14 +93,14 @@ _numbered: ContextVar[int] = ContextVar("perdure_numbered", default=0)
 
 def trunk_of(owner: object, task: asyncio.Task[Any] | None) -> Branch:
     """Where the counting begins of a plain handler, which was entered in this task."""
-    return Branch(owner, task, is_of_function=False)
+    return Branch(owner, _weak(task), is_of_function=False)
 
 
 @contextmanager
 def trunk() -> Generator[None]:
     """Begin to count: a function, or one attempt at a step of it, is entered."""
     owner = current_activation()
-    branch = Branch(owner, _task(), is_of_function=True)
+    branch = Branch(owner, _weak(_task()), is_of_function=True)
     if isinstance(owner, Rooted):
         branch.tasks = owner.tasks
     with of_function(owner), _counting(branch), _told_of_tasks():
@@ -110,7 +111,7 @@ def trunk() -> Generator[None]:
 def inner_trunk() -> Generator[None]:
     """Begin to count anew inside of a step, if a function has called it."""
     around = _branch.get()
-    with _counting(None if around is None else Branch(around.owner, _task(), around.is_of_function)):
+    with _counting(None if around is None else Branch(around.owner, _weak(_task()), around.is_of_function)):
         yield
 
 
@@ -169,10 +170,10 @@ def _here(owner: object) -> Branch | None:
 
 def _in_this_task(branch: Branch) -> Branch:
     task = _task()
-    if task is None or task is branch.task:
+    if task is None or (branch.task is not None and task is branch.task()):
         return branch
     if branch.task is None:  # it was begun in a thread, and goes on in the loop; or it was begun just now
-        branch.task = task
+        branch.task = ref(task)
         return branch
     known = _known.get(task)
     if known is not None and known.owner is branch.owner:
@@ -187,6 +188,10 @@ def _task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:  # a thread
         return None
+
+
+def _weak(task: asyncio.Task[Any] | None) -> ref[asyncio.Task[Any]] | None:
+    return None if task is None else ref(task)
 
 
 class _Numbering:
@@ -210,7 +215,8 @@ class _Numbering:
         context.run(_branch.set, child)
         context.run(_numbered.set, id(coro))
         # Not every factory takes a context. All of them let a task begin with a copy of the one they are called in.
-        child.task = task = context.run(make, loop, coro, **options)
+        task = context.run(make, loop, coro, **options)
+        child.task = ref(task)
         child.tasks.add(task)
         _known[task] = child
         return task
