@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from functools import cached_property
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, get_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +132,8 @@ def _compiled(cls: type[Any], assignment: str) -> Callable[..., None]:
             space[f"_default_{name}"] = each.default
             parameter, given = f"{name}=_default_{name}", name if each.init else f"_default_{name}"
         elif each.default_factory is not MISSING:
-            space[f"_make_{name}"] = each.default_factory
+            # What dict[str, int] makes is a dict, but it takes eight times as long.
+            space[f"_make_{name}"] = get_origin(each.default_factory) or each.default_factory
             made = f"_make_{name}()"
             parameter, given = f"{name}=_FACTORY", f"{made} if {name} is _FACTORY else {name}" if each.init else made
         elif not each.init:

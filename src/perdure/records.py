@@ -10,7 +10,7 @@ import json
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from perdure.data import frozen
+from perdure.data import frozen, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Part:
         return cls(digest(data), data, refs, kind)
 
 
-@frozen
+@value
 class Manifest:
     """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path.
 
@@ -95,6 +95,10 @@ class Manifest:
         base = {} if self.base is None else {_BASE: self.base}
         return {**self.toc, **refs, **base, **{f"{_GONE}{path}": "" for path in self.gone}}
 
+    def table_text(self) -> str:
+        """The same as text."""
+        return _compact(dict(self.table()))
+
     def with_table(self, table: Mapping[str, str]) -> Manifest:
         """The same with the table of contents that a store has written."""
         if not any(path.startswith("/") for path in table):
@@ -104,8 +108,8 @@ class Manifest:
         gone = tuple(path.removeprefix(_GONE) for path in table if path.startswith(_GONE))
         return replace(self, toc=toc, refs=refs, base=table.get(_BASE), gone=gone)
 
-    def checksum(self) -> str:
-        """A hash over all of it, kept beside it and compared on reading."""
+    def checksum(self, *, table: str | None = None) -> str:
+        """A hash over all of it, kept beside it and compared on reading. `table` is its text, if that is known."""
         identity = [
             self.checkpoint_id,
             self.run_id,
@@ -114,10 +118,11 @@ class Manifest:
             self.previous_id,
             self.timestamp,
             self.iteration_count,
-            dict(self.table()),
         ]
+        # The text of a list whose last element the table is: it is the longest, and is made once.
+        text = f"{_compact(identity)[:-1]},{self.table_text() if table is None else table}]"
         pieces = b"\n" + self.pieces if self.pieces else b""
-        return digest(_json(identity) + b"\n" + self.header + pieces)
+        return digest(text.encode("utf-8", "surrogatepass") + b"\n" + self.header + pieces)
 
 
 @frozen
@@ -132,7 +137,7 @@ class NewRun:
     parent_checkpoint_id: str | None = None
 
 
-@frozen
+@value
 class RunRecord:
     """A run as a store knows it. A fork's head is its parent's checkpoint until its first commit."""
 
@@ -213,7 +218,7 @@ class Claim:
     """The run as it was claimed, so that nobody has to ask for it again; None if the store does not tell."""
 
 
-@frozen
+@value
 class Commit:
     """All that one commit changes, in one transaction."""
 
@@ -232,7 +237,7 @@ class Commit:
     """What the commit tells; the store gives the numbers."""
 
 
-@frozen
+@value
 class NewEvents:
     """The events of one commit, as one piece."""
 
@@ -244,7 +249,7 @@ class NewEvents:
     """Parts to be written with them."""
 
 
-@frozen
+@value
 class EventBatch:
     """The events of one commit as a store has them. They are numbered from `first` on; the first of a run is 1."""
 

@@ -140,9 +140,9 @@ class ChangeFinder:
         if after.fan_in is not before.fan_in and (after.fan_in or before.fan_in):
             gathered = after.fan_in and pieces.fan_in(after.fan_in)
             found.put(f"{prefix}fan_in", gathered, lambda: pieces.fan_in(before.fan_in))
-        if not _is_same(before.suspended, after.suspended):
+        if before.suspended is not after.suspended and not _is_same(before.suspended, after.suspended):
             self._put_all(f"{prefix}suspended", (before.suspended, after.suspended), pieces.suspended, found)
-        if not _is_same(before.delayed, after.delayed):
+        if before.delayed is not after.delayed and not _is_same(before.delayed, after.delayed):
             self._put_all(f"{prefix}delayed", (before.delayed, after.delayed), pieces.delayed, found)
         if cancelled is not before.cancelled:
             found.put(f"{prefix}cancelled", cancelled and texts.cancelled(cancelled))
@@ -208,7 +208,7 @@ class ChangeFinder:
 
 
 def _is_same(before: tuple[object, ...], after: tuple[object, ...]) -> bool:
-    return before is after or (len(before) == len(after) and all(map(is_, before, after)))
+    return len(before) == len(after) and all(map(is_, before, after))
 
 
 def _same_chunks(before: Trail[Any], after: Trail[Any]) -> int:

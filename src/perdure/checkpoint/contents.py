@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.codec import DamagedPartError
 from perdure.checkpoint.documents import dumps, loads, quoted, verified
-from perdure.data import frozen
+from perdure.data import value
 from perdure.records import Part
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _ENTRY_LENGTH = 48
 """Of an entry of the table beside its path: a hash and what is around it."""
 
 
-@frozen
+@value
 class Contents:
     """The entries of one checkpoint. Those in `pieces` and `toc` go before those that are `listed` in its base."""
 

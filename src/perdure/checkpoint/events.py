@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _OUTPUTS = frozenset({"output", "intermediate"})
 
+_SAYING_MORE = frozenset({"checkpoint", "request_info"})
+
 _OF_THE_ENGINE = frozenset(
     {
         "started",
@@ -63,7 +65,9 @@ def told_text(told: Told, pieces: PieceWriter, needs: Needs, further: bytes = b"
         text += b',"request_id":' + quoted(told.request_id)
     if told.iteration is not None:
         text += b',"iteration":%d' % told.iteration
-    values, lost = _values(told, pieces, needs)
+    values, lost = b"", told.lost
+    if told.data is not None or told.details is not None:
+        values, lost = _values(told, pieces, needs)
     if lost is not None:
         text += b',"lost":' + dumps(lost)
     if told.inner is not None:
@@ -81,8 +85,6 @@ def _beginning(kind: str, executor_id: str | None) -> bytes:
 def _values(told: Told, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str | None]:
     """The values of an event, and why one of them is not there."""
     text, lost = b"", told.lost
-    if told.data is None and told.details is None:
-        return text, lost
     # Of outputs there is one part for the event and for the checkpoint.
     length_max = OUTPUT_LENGTH_MAX if told.type in _OUTPUTS else INLINE_LENGTH_MAX
     for name, value in ((b"data", told.data), (b"details", told.details)):
@@ -130,24 +132,30 @@ class EventWriter:
         """
         if not told:
             return None
-        needs = Needs()
-        texts = [self._event(each, requests or {}, checkpoint, needs) for each in told]
+        needs, pieces = Needs(), self._pieces
+        texts = [
+            told_text(each, pieces, needs, self._further(each, requests or {}, checkpoint, needs))
+            if each.type in _SAYING_MORE
+            else told_text(each, pieces, needs)
+            for each in told
+        ]
         encoded = needs.whole(b"[" + b",".join(texts) + b"]")
         return NewEvents(len(told), encoded.text, encoded.refs, encoded.parts)
 
-    def _event(
+    def _further(
         self, told: Told, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
     ) -> bytes:
-        further = b""
-        if told.type == "checkpoint" and checkpoint is not None and told.data is None:
-            further = b',"data":' + info_text(checkpoint)
-        elif told.type == "request_info" and (request := requests.get(told.request_id or "")) is not None:
-            path = f"request {request.id!r}"
-            further = b',"request_type":%b,"response_type":%b' % (
-                needs.take(self._pieces.type(request.request_type, path)),
-                needs.take(self._pieces.type(request.response_type, path)),
-            )
-        return told_text(told, self._pieces, needs, further)
+        """What an event says beside what was told."""
+        if told.type == "checkpoint":
+            return b"" if checkpoint is None or told.data is not None else b',"data":' + info_text(checkpoint)
+        request = requests.get(told.request_id or "")
+        if request is None:
+            return b""
+        path = f"request {request.id!r}"
+        return b',"request_type":%b,"response_type":%b' % (
+            needs.take(self._pieces.type(request.request_type, path)),
+            needs.take(self._pieces.type(request.response_type, path)),
+        )
 
 
 def info_text(info: CheckpointInfo) -> bytes:

@@ -14,7 +14,7 @@ from perdure.checkpoint.heading import FORMAT, Heading
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.trails import gathered
-from perdure.data import frozen, mutable
+from perdure.data import mutable, value
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
 
@@ -37,7 +37,7 @@ _TRACE = b'"trace"'
 """In a header: most have none, and need not be read for it."""
 
 
-@frozen
+@value
 class Written:
     """A checkpoint, as its successor has to know it."""
 
@@ -142,21 +142,27 @@ class Writer:
     def _contents(self, changes: Changes) -> tuple[Contents, tuple[Part, ...], list[str]]:
         """What the checkpoint has, the parts to be written for it, and the values that have changed."""
         before, gone, draft = self._head.contents, frozenset(changes.gone), _Draft()
-        if before.address("graph") != self._graph.hash:
+        if before.toc.get("graph") != self._graph.hash:
             draft.fresh["graph"] = self._graph
+        full: list[str] = []
         for path, entry in changes.fresh.items():
             if before.pieces.get(path) != entry.encoded.text:
                 self._place(draft, path, entry)
+            if entry.pace == "full":
+                full.append(path)
         for path, text in before.pieces.items():
             if path not in draft.pieces and path not in draft.fresh and path not in gone:
                 # It has not changed again: from now on it costs nothing.
                 draft.fresh[path] = Part.of(text)
-        self._gather(draft, [path for path, entry in changes.fresh.items() if entry.pace == "full"])
+        if full:
+            self._gather(draft, full)
         contents, base = before.followed(
             draft.pieces,
             changed={path: part.hash for path, part in draft.fresh.items()},
             removed=[path for path in (*changes.gone, *draft.gone) if path in before.toc or path in before.listed],
         )
+        if not draft.fresh and base is None:
+            return contents, (), draft.changed
         parts = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
         return contents, tuple({part.hash: part for part in parts}.values()), draft.changed
 

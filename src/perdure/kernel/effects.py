@@ -20,11 +20,11 @@ class Activation:
     executor_id: str
     ordinal: int
     delivery: Delivery
+    key: str = field(init=False, repr=False, compare=False)
+    """A name that is unique in the superstep and the same in every life of the run."""
 
-    @property
-    def key(self) -> str:
-        """A name that is unique in the superstep and the same in every life of the run."""
-        return f"{self.executor_id}#{self.ordinal}"
+    def __post_init__(self) -> None:
+        self.key = f"{self.executor_id}#{self.ordinal}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.checkpoint.values import as_kept
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.graph.definition import Graph
+
+_OURS = "_perdure"
+"""The attribute of an executor that is the engine's own."""
 
 _UNCHANGING = frozenset({bool, bytes, complex, float, int, str, tuple, type(None)})
 
@@ -102,47 +106,65 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
 class Look(NamedTuple):
     """An executor as far as it can be compared cheaply: which object each attribute is, and how long."""
 
-    names: tuple[str, ...]
-    ids: tuple[int, ...]
-    lengths: tuple[int | None, ...]
+    attributes: dict[str, Any]
+    """They are held, so that none that comes later can be taken for one of them."""
+    lengths: list[int | None]
 
-    def by_name(self) -> Mapping[str, tuple[int, int | None]]:
-        """The same for each attribute, without what is the engine's own."""
-        found = zip(self.names, self.ids, self.lengths, strict=True)
-        return {name: (identity, length) for name, identity, length in found if name != "_perdure"}
+    def is_still(self, now: Look) -> bool:
+        """Whether all is as it was."""
+        before, after = self.attributes, now.attributes
+        return (
+            self.lengths == now.lengths
+            and list(before) == list(after)
+            and all(map(is_, before.values(), after.values()))
+        )
+
+    def changed(self, now: Look) -> str | None:
+        """The first attribute that is another one; None if there is none, and they have only changed places."""
+        before, after = self._by_name(), now._by_name()
+        return next((name for name in {**after, **before} if after.get(name) != before.get(name)), None)
+
+    def _by_name(self) -> Mapping[str, tuple[int, int | None]]:
+        return {
+            name: (id(value), length)
+            for (name, value), length in zip(self.attributes.items(), self.lengths, strict=True)
+        }
 
 
 class Drift:
     """Notices that an executor without hooks changes: its changes would be lost by a resume."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._is_watched: dict[str, bool] = {}
+        """By executor: whether a change would be lost, and was not told yet."""
 
     def look(self, executor: Executor) -> Look | None:
         """What the executor is now; None if nobody wants to know."""
-        if executor.id in self._told or has_hooks(executor) or executor.child_graph() is not None:
+        is_watched = self._is_watched.get(executor.id)
+        if is_watched is None:
+            is_watched = not has_hooks(executor) and executor.child_graph() is None
+            self._is_watched[executor.id] = is_watched
+        if not is_watched:
             return None
-        attributes = vars(executor)
-        values = attributes.values()
+        attributes = vars(executor).copy()
+        attributes.pop(_OURS, None)
         # It is looked at twice in every activation, and most of what it has has no length.
-        lengths = tuple([None if type(each) in _UNCHANGING else _length(each) for each in values])
-        return Look(tuple(attributes), tuple(map(id, values)), lengths)
+        return Look(attributes, [None if type(each) in _UNCHANGING else _length(each) for each in attributes.values()])
 
     def noticed(self, executor: Executor, before: Look) -> str | None:
         """The warning about the first attribute that is not as before; once for each executor."""
         now = self.look(executor)
-        if now is None or now == before:
+        if now is None or before.is_still(now):
             return None
-        after, earlier = now.by_name(), before.by_name()
-        for name in after.keys() | earlier.keys():
-            if after.get(name) != earlier.get(name):
-                self._told.add(executor.id)
-                return (
-                    f"executor {executor.id!r} changed its attribute {name!r} but has no on_checkpoint_save and "
-                    "on_checkpoint_restore: a resumed run would not have the change; add the two hooks, or keep the "
-                    "value with ctx.set_state"
-                )
-        return None
+        name = before.changed(now)
+        if name is None:
+            return None
+        self._is_watched[executor.id] = False
+        return (
+            f"executor {executor.id!r} changed its attribute {name!r} but has no on_checkpoint_save and "
+            "on_checkpoint_restore: a resumed run would not have the change; add the two hooks, or keep the "
+            "value with ctx.set_state"
+        )
 
 
 def _length(value: Any) -> int | None:

@@ -59,7 +59,7 @@ class Superstep:
         self._found: dict[str, Done] = {}
         self._states: dict[str, object] = {}
         """By executor: the state after its last activation in this superstep that has ended."""
-        self._unnoted: dict[str, Done] = {}
+        self._unnoted: list[Done] = []
         limit = around.graph.rules.max_concurrency
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
 
@@ -88,8 +88,9 @@ class Superstep:
 
     def _note_ended(self) -> None:
         if self._unnoted:
-            self._around.journal.keep(self._unnoted)
-            self._unnoted = {}
+            home_of = self._around.home_of
+            self._around.journal.keep({home_of(done.effects.activation): done for done in self._unnoted})
+            self._unnoted = []
 
     def _note_before_others_end(self) -> None:
         """Note what has ended, unless nothing runs any more: of a last one the commit itself is the record."""
@@ -158,7 +159,7 @@ class Superstep:
         told += self._telling.told()
         if self._failed is not None:
             self._failed.result()
-        if self._around.is_checkpointed:
+        if self._around.is_checkpointed and self._around.graph.asking:
             self._let_others_act()
 
     def _look(self, lane: asyncio.Task[None]) -> None:
@@ -340,7 +341,7 @@ class Superstep:
         """Note what has ended, together; with it what ends in the same turn of the loop."""
         if not self._around.is_checkpointed:
             return
-        self._unnoted |= {self._around.home_of(done.effects.activation): done for done in finished}
+        self._unnoted += finished
         if self._is_late:
             self._note_ended()
         elif not self._is_noting and not self.has_ended:

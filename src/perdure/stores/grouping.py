@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.stores.backend import Backend
@@ -24,13 +23,15 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=Backend)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     """A write, and who waits for it."""
 
-    pending: Pending
-    loop: asyncio.AbstractEventLoop
-    ended: asyncio.Future[None]
+    __slots__ = ("ended", "loop", "pending")
+
+    def __init__(self, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
+        self.pending = pending
+        self.loop = loop
+        self.ended: asyncio.Future[None] = loop.create_future()
 
 
 class GroupWriter(Generic[B]):
@@ -62,7 +63,7 @@ class GroupWriter(Generic[B]):
 
     def _enter(self, mine: Pending) -> _Waiting:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(mine, loop, loop.create_future())
+        waiting = _Waiting(mine, loop)
         self._waiting.append(waiting)
         if self._gathering is not loop:
             self._gathering = loop

@@ -184,6 +184,7 @@ def named_after(checkpoint_id: str) -> dict[str, object]:
 
 def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None) -> dict[str, object]:
     """The columns of a checkpoint, with what its commit says of the run."""
+    table = manifest.table_text()
     return {
         "checkpoint_id": manifest.checkpoint_id,
         "run_id": manifest.run_id,
@@ -196,9 +197,9 @@ def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake
         "settled": settled,
         "status": status,
         "wake_at": wake_at,
-        "checksum": manifest.checksum(),
+        "checksum": manifest.checksum(table=table),
         "header": manifest.header,
-        "toc": _compact(dict(manifest.table())),
+        "toc": table,
         "pieces": manifest.pieces or None,
     }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from perdure.data import value
 from perdure.errors import (
     ClaimLostError,
     CommandWaitsError,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 BEFORE_THE_FIRST = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunState:
     """A run with what only its store needs to know: the newest token, and when it was committed last."""
 

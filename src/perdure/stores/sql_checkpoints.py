@@ -9,7 +9,7 @@ from perdure.stores import retention as keep
 from perdure.stores import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.records import Manifest, Retention
@@ -46,7 +46,7 @@ class CheckpointTable:
             raise CheckpointNotFoundError(checkpoint_id)
         return rows.manifest(row)
 
-    def put(self, checkpoints: Sequence[Mapping[str, object]]) -> None:
+    def put(self, checkpoints: Sequence[dict[str, object]]) -> None:
         """Add them. There are none of their ids; their runs count them."""
         if checkpoints:
             self._database.execute_many("put_checkpoint", checkpoints)

@@ -106,7 +106,10 @@ class OwnerWatch(Protocol):
 
 
 class OfTenant:
-    """The statements of a database, each with the tenant whose rows it is about."""
+    """The statements of a database, each with the tenant whose rows it is about.
+
+    Many rows at once are given over: the tenant is put into them.
+    """
 
     def __init__(self, database: SqlDatabase, tenant: str) -> None:
         self._database = database
@@ -116,13 +119,18 @@ class OfTenant:
         """Run the statement of that name."""
         return self._database.execute(name, tenant=self._tenant, **values)
 
-    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+    def execute_many(self, name: str, rows: Sequence[dict[str, object]], /) -> None:
         """Run it once for each of them."""
-        self._database.execute_many(name, [{**row, "tenant": self._tenant} for row in rows])
+        self._database.execute_many(name, self._mine(rows))
 
-    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
+    def execute_each(self, names: Sequence[str], rows: Sequence[dict[str, object]], /) -> Sequence[Row | None]:
         """Run for each row its statement."""
-        return self._database.execute_each(names, [{**row, "tenant": self._tenant} for row in rows])
+        return self._database.execute_each(names, self._mine(rows))
+
+    def _mine(self, rows: Sequence[dict[str, object]]) -> Sequence[Mapping[str, object]]:
+        for row in rows:
+            row["tenant"] = self._tenant
+        return rows
 
     def number(self, name: str, /, **values: object) -> int:
         """The single number that a statement gives."""

@@ -10,7 +10,7 @@ from perdure.stores import retention as keep
 from perdure.stores import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.records import EventBatch, Retention
@@ -25,7 +25,7 @@ class EventTable:
     def __init__(self, database: OfTenant) -> None:
         self._database = database
 
-    def put(self, batches: Sequence[Mapping[str, object]]) -> None:
+    def put(self, batches: Sequence[dict[str, object]]) -> None:
         """Add the newest batches of runs."""
         if batches:
             self._database.execute_many("put_batch", batches)

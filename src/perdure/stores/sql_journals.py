@@ -30,7 +30,7 @@ class JournalTable:
 
     def put(self, run_id: str, records: Sequence[JournalRecord], *, head: str | None, is_empty: bool) -> int:
         """Add records, or replace those that have their keys. If it `is_empty`, there are none to be replaced."""
-        new = [
+        new: list[dict[str, object]] = [
             {
                 "run_id": run_id,
                 "key": json.dumps(record.key),

@@ -24,7 +24,7 @@ class PartTable:
     def put(self, parts: Iterable[Part]) -> None:
         """Add those that are not there yet, and note that the others are needed again."""
         # All who write take them in the same order, so that none waits for another in a circle.
-        new = [
+        new: list[dict[str, object]] = [
             {"hash": part.hash, "kind": part.kind, "refs": rows.of_refs(part.refs), "data": part.data}
             for part in sorted(parts, key=_hash)
         ]

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import time
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
@@ -177,7 +178,12 @@ def _in_order(text: str) -> _Statement:
     # Stripped, two that differ in their comments alone are one statement, which a connection prepares once.
     bare = _COMMENT.sub("", text).strip()
     names: list[str] = _NAME.findall(bare)
-    return _Statement(_NAME.sub("?", bare), lambda values: tuple([values[name] for name in names]))
+    return _Statement(_NAME.sub("?", bare), _places(names))
+
+
+def _places(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
+    # An itemgetter of one name gives no tuple, and there is none of no names.
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
 
 
 @contextlib.contextmanager

@@ -74,6 +74,8 @@ class _Listeners:
                 del self._at[place]
 
     def of(self, place: str, run_id: str) -> list[Listener]:
+        if place not in self._at:
+            return []  # whoever comes now looks at the run after this
         with self._lock:
             return list(self._at.get(place, {}).get(run_id, ()))
 
