@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pytest
 from shapes import Tally, counting
 
-from perdure import WorkflowBuilder, WorkflowContext, WorkflowException, WorkflowRunState, handler
+from perdure import (
+    InMemoryCheckpointStorage,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowException,
+    WorkflowRunState,
+    handler,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
     from conftest import Storage
-    from perdure import CheckpointInfo, ResponseStream
+    from perdure import CheckpointInfo, ResponseStream, Workflow
 
 
 async def read_until(stream: ResponseStream[Any, Any], kind: str, count: int = 1) -> Any:
@@ -173,3 +184,41 @@ def test_a_stream_that_outlives_its_event_loop_leaves_the_instance_usable(storag
     asyncio.run(part())
     assert workflow.status is WorkflowRunState.CANCELLED
     assert asyncio.run(rest()) == [[1, 2, 3]]
+
+
+class ClosingInOrder(asyncio.SelectorEventLoop):
+    """A loop that closes what was left open in an order that is chosen: others take that of a set."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__()
+        self._order = order
+        self._begun: list[ref[AsyncGenerator[Any]]] = []
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any]) -> None:
+        self._begun.append(ref(agen))
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any]) -> None:
+        self.call_soon_threadsafe(self.create_task, agen.aclose())  # type: ignore[arg-type]
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close them all at once, as the loop does."""
+        left = [each for weak in self._begun if (each := weak()) is not None]
+        assert len(left) == len(self._order), left
+        closed = await asyncio.gather(*[left[place].aclose() for place in self._order], return_exceptions=True)
+        assert closed == [None] * len(left)
+
+
+@pytest.mark.parametrize("kind", ["superstep_completed", "executor_completed"])
+def test_an_event_loop_that_shuts_down_may_close_a_run_in_any_order(kind: str) -> None:
+    for order in permutations(range(5)):
+        workflow = counting(InMemoryCheckpointStorage())
+
+        async def part(workflow: Workflow = workflow) -> object:
+            stream = workflow.run(1, stream=True)
+            await read_until(stream, kind)
+            return stream
+
+        with asyncio.Runner(loop_factory=lambda order=order: ClosingInOrder(order)) as runner:
+            kept = runner.run(part())
+        del kept
+        assert workflow.status is WorkflowRunState.CANCELLED, order

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sys
-from contextlib import asynccontextmanager
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,12 +15,10 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
-    WorkflowException,
 )
 from perdure.events import WorkflowEvent
 from perdure.kernel.effects import Told
 from perdure.kernel.superstep import plan
-from perdure.moments import seconds_until
 from perdure.runtime.activation import FRAMEWORK, Surroundings
 from perdure.runtime.closing import Closing
 from perdure.runtime.folding import Folding
@@ -34,15 +29,16 @@ from perdure.runtime.outside import NoOutside
 from perdure.runtime.purse import Purse
 from perdure.runtime.superstep import Superstep
 from perdure.runtime.telling import Telling
+from perdure.runtime.watch import Watch
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.clock import Clock
     from perdure.graph.definition import Graph
-    from perdure.kernel.snapshot import Moment, Snapshot
+    from perdure.kernel.snapshot import Snapshot
     from perdure.runtime.journal import Journal
     from perdure.runtime.ledger import Ledger
     from perdure.runtime.outside import Outside
@@ -50,12 +46,7 @@ if TYPE_CHECKING:
 
 Events: TypeAlias = list[WorkflowEvent[Any]]
 
-logger = logging.getLogger(__name__)
-
-_WATCHED_AFTER_SECONDS = 0.2
 _TOLD_LIVE = frozenset({"woken", "cancelled", "warning", "undelivered"})
-_LOOKS_MAX = 5
-"""How often the inbox is looked at again for the wish to stop, after it could not be read."""
 
 
 @mutable
@@ -103,7 +94,7 @@ class Driver:
         What is told comes in batches: all that has happened by the time that the reader looks. If the reader wants no
         stream, each superstep is one.
         """
-        async with self._watched():
+        async with self._watch():
             while True:
                 if self._may_take_in():
                     told, failure = await self._taken_in()
@@ -269,53 +260,20 @@ class Driver:
             return None
         return dict(limits.spent)
 
-    @asynccontextmanager
-    async def _watched(self) -> AsyncGenerator[None]:
-        """Stop the superstep under way when it is time or somebody wants it: what has finished is recorded.
+    def _watch(self) -> Watch:
+        """Stop the superstep under way when it is time or somebody wants it: what has finished is recorded."""
+        return Watch(
+            self._stop,
+            asked=self.outside.cancelling if self.is_watched else None,
+            deadline=self.snapshot.limits.deadline,
+            clock=self.clock,
+            run_id=self.run_id,
+        )
 
-        Most runs are over before it is worth to look.
-        """
-        if not self.is_watched and self.snapshot.limits.deadline is None:
-            yield
-            return
-        watching: list[asyncio.Task[None]] = []
-
-        def begin() -> None:
-            watching.extend(asyncio.ensure_future(self._stop_after(reason)) for reason in self._reasons_to_stop())
-
-        timer = asyncio.get_running_loop().call_later(_WATCHED_AFTER_SECONDS, begin)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
-
-    def _reasons_to_stop(self) -> Iterator[Callable[[], Awaitable[None]]]:
-        deadline = self.snapshot.limits.deadline
-        if self.is_watched:
-            yield self.outside.cancelling
-        if deadline is not None:
-            yield lambda: self._until(deadline)
-
-    async def _stop_after(self, reason: Callable[[], Awaitable[None]]) -> None:
-        for looks_left in reversed(range(_LOOKS_MAX)):
-            try:
-                await reason()
-                break
-            except WorkflowException as error:
-                logger.warning("run %r: whether it is to stop could not be read: %s", self.run_id, error)
-                if not looks_left:
-                    return
-                await self.clock.sleep(_WATCHED_AFTER_SECONDS)
+    def _stop(self) -> None:
         self._is_to_stop = True
         if self._superstep_under_way is not None:
             self._superstep_under_way.stop()
-
-    async def _until(self, moment: Moment) -> None:
-        while seconds := seconds_until(self.clock, moment):
-            await self.clock.sleep(seconds)
 
     def _records(self) -> Journal:
         """What this superstep and what it goes on with have recorded."""
