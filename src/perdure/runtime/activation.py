@@ -473,7 +473,7 @@ class ActivationRecorder:
             self.book.completed(made or list(self._shown))
         if warning is not None:
             self.warn(warning)
-        if has_acted and self.around.keeps_records:
+        if has_acted and self.around.goes_on:
             self._warn_of_steps_left_out()
         effects = Effects(
             self.activation,

@@ -42,6 +42,11 @@ class Journal(Protocol):
     The key of an activation is its home; what is recorded inside of it has keys that begin with its home and a slash.
     """
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is certainly nothing to be found."""
+        ...
+
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """The part of the journal whose keys begin with a prefix, and records that a snapshot has carried so far."""
         ...
@@ -99,6 +104,8 @@ class Journal(Protocol):
 
 class NoJournal:
     """Where nothing is checkpointed, nothing is noted."""
+
+    is_empty = True
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """Nothing, too."""
@@ -198,6 +205,11 @@ class RunJournal:
         self.steps_before = {}
         self._noted = []
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither an earlier life has recorded anything, nor this one since the head."""
+        return not self.entries
+
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """The part of the journal whose keys begin with a prefix."""
         return _JournalPart(self, prefix, carried)
@@ -274,6 +286,11 @@ class _JournalPart:
         self._journal = journal
         self._prefix = prefix
         self._carried = carried
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was carried, and nothing is recorded, under whichever prefix."""
+        return not self._carried and self._journal.is_empty
 
     def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
         """A part of the part: what was carried of it, and what its own snapshot has carried since."""

@@ -119,10 +119,7 @@ class Superstep:
     async def __aenter__(self) -> Self:
         if not self.is_stopped:
             create_task = asyncio.get_running_loop().create_task
-            for work in self._work():
-                lane = create_task(work)
-                lane.add_done_callback(self._look)
-                self._lanes.append(lane)
+            self._lanes = [create_task(self._watched(work)) for work in self._work()]
             self._running += self._lanes
         return self
 
@@ -162,12 +159,16 @@ class Superstep:
         if self._around.is_checkpointed and self._around.graph.asking:
             self._let_others_act()
 
-    def _look(self, lane: asyncio.Task[None]) -> None:
-        if not self._lanes:
-            return  # all of them have been looked at
-        self._has_failed = has_failed(lane) or self._has_failed
-        if self._is_over():
-            self._telling.wake()
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """A lane. Who waits is woken in its last turn of the loop: a callback of its task would take one more."""
+        try:
+            await work
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            if self._has_failed or self.has_ended:
+                self._telling.wake()
 
     def _is_over(self) -> bool:
         """Whether nothing is left to wait for. However often that is asked, each lane is looked at once."""
@@ -212,7 +213,7 @@ class Superstep:
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         left, last = activations, None
-        if self._around.keeps_records:
+        if self._around.goes_on:
             left = await self._taken_over(executor, activations)
             last = next(reversed(self._ended(activations)), None)
         for activation in left:
@@ -333,9 +334,6 @@ class Superstep:
     def _finish(self, done: Done) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
-        if len(self._found) == len(self._activations):
-            # The lane ends in this very turn of the loop: who waits for it need not wait to be told by its task.
-            self._telling.wake()
 
     def _note(self, *finished: Done) -> None:
         """Note what has ended, together; with it what ends in the same turn of the loop."""

@@ -59,10 +59,13 @@ class Surroundings:
     """The ids of the requests that this superstep has opened so far."""
     keeps_records: bool = field(init=False)
     """Whether what is recorded inside an activation will be found again."""
+    goes_on: bool = field(init=False)
+    """Whether an earlier life, or an earlier entry into an activation, has recorded anything."""
 
     def __post_init__(self) -> None:
         self.overlays, self.children, self.opened = {}, {}, set()
         self.keeps_records = self.is_checkpointed and not isinstance(self.journal, NoJournal)
+        self.goes_on = self.keeps_records and not self.journal.is_empty
 
     def home_of(self, activation: Activation) -> str:
         """Where an activation was entered first."""
