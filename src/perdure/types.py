@@ -68,15 +68,29 @@ def is_instance_of(data: object, target: object) -> bool:
     """
     if type(target) is type:
         return isinstance(data, target)
-    target = plain_type(target)
+    target, origin, args = _parts_of(target)
     if target is Any:
         return True
-    origin, args = get_origin(target), get_args(target)
     if origin in _UNIONS:
         return any(is_instance_of(data, member) for member in args)
     if origin is Literal:
         return any(type(data) is type(value) and data == value for value in args)
     return _is_instance_of_class(data, origin or target) and (origin is None or _holds(data, origin, args))
+
+
+def _parts_of(target: object) -> tuple[object, Any, tuple[object, ...]]:
+    """A type without what makes no difference, its origin and its arguments."""
+    try:
+        return _known_parts(target)
+    except TypeError:  # metadata of an Annotated need not be hashable
+        return _known_parts.__wrapped__(target)
+
+
+# To take a type apart costs five times as much as to look at a list of one element with it.
+@functools.lru_cache(maxsize=1024)
+def _known_parts(target: object) -> tuple[object, Any, tuple[object, ...]]:
+    plain = plain_type(target)
+    return plain, get_origin(plain), get_args(plain)
 
 
 def is_type_compatible(source: object, target: object) -> bool:
@@ -163,6 +177,8 @@ def _class_of(type_expression: object) -> object:
 
 
 def _is_instance_of_class(data: object, cls: object) -> bool:
+    if type(cls) is type:
+        return isinstance(data, cls)
     if typing_extensions.is_typeddict(cls):
         return isinstance(data, dict) and _has_fields(cast("dict[object, object]", data), cls)
     if _is_bare_protocol(cls):

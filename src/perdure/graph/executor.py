@@ -74,7 +74,7 @@ class Dispatch:
 
 
 @frozen
-class _Wiring:
+class Wiring:
     """What the engine keeps of an executor, under one name so that users' attributes never clash with it.
 
     `fallback` is the executor that `on_error` was given as, for the builder to take up.
@@ -85,7 +85,7 @@ class _Wiring:
     policy: Policy
     fallback: Executor | None
 
-    def __deepcopy__(self, _: object) -> _Wiring:
+    def __deepcopy__(self, _: object) -> Wiring:
         """A copy of an executor has the same wiring: nothing here changes, and its fallback is the same node."""
         return self
 
@@ -115,7 +115,7 @@ class Executor:
     stops the run.
     """
 
-    _perdure: _Wiring
+    _perdure: Wiring
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Executor:
             )
         policy = policy_of(retry=retry, timeout=timeout, on_error=_id_of(on_error))
         fallback = on_error if isinstance(on_error, Executor) else None
-        self._perdure = _Wiring(dispatch, max_concurrency, policy, fallback)
+        self._perdure = Wiring(dispatch, max_concurrency, policy, fallback)
 
     @property
     def input_types(self) -> list[Any]:
@@ -222,7 +222,7 @@ class Executor:
         return f"{self.__class__.__name__}(id={getattr(self, 'id', '?')!r})"
 
 
-def wiring(executor: Executor) -> _Wiring:
+def wiring(executor: Executor) -> Wiring:
     """What the engine keeps of an executor. Raises TypeError for one whose constructor was not called."""
     try:
         return executor._perdure  # pyright: ignore[reportPrivateUsage] - one module owns it

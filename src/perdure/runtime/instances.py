@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.values import as_kept
 from perdure.errors import EncodeError, WorkflowCheckpointException
-from perdure.graph.executor import Executor
+from perdure.graph.executor import Executor, Wiring
 from perdure.graph.exits import no_exit
 from perdure.kernel.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from perdure.checkpoint.values import Kept, Values
     from perdure.graph.definition import Graph
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _OURS = "_perdure"
 """The attribute of an executor that is the engine's own."""
 
-_UNCHANGING = frozenset({bool, bytes, complex, float, int, str, tuple, type(None)})
+_NOTHING = object()
+
+_UNCHANGING = frozenset({Wiring, bool, bytes, complex, float, int, str, tuple, type(None)})
 
 
 def has_hooks(executor: Executor) -> bool:
@@ -103,32 +105,28 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
             await load(child, snapshot.children[executor_id], values)
 
 
-class Look(NamedTuple):
+class Look:
     """An executor as far as it can be compared cheaply: which object each attribute is, and how long."""
 
-    attributes: dict[str, Any]
-    """They are held, so that none that comes later can be taken for one of them."""
-    lengths: list[int | None]
+    __slots__ = ("_attributes", "_lengths")
 
-    def is_still(self, now: Look) -> bool:
-        """Whether all is as it was."""
-        before, after = self.attributes, now.attributes
-        return (
-            self.lengths == now.lengths
-            and list(before) == list(after)
-            and all(map(is_, before.values(), after.values()))
-        )
+    def __init__(self, executor: Executor) -> None:
+        # They are held, so that none that comes later can be taken for one of them.
+        self._attributes = vars(executor).copy()
+        # Most of what an executor has has no length.
+        self._lengths = [
+            (name, _length(value)) for name, value in self._attributes.items() if type(value) not in _UNCHANGING
+        ]
 
-    def changed(self, now: Look) -> str | None:
-        """The first attribute that is another one; None if there is none, and they have only changed places."""
-        before, after = self._by_name(), now._by_name()
-        return next((name for name in {**after, **before} if after.get(name) != before.get(name)), None)
-
-    def _by_name(self) -> Mapping[str, tuple[int, int | None]]:
-        return {
-            name: (id(value), length)
-            for (name, value), length in zip(self.attributes.items(), self.lengths, strict=True)
-        }
+    def changed(self, executor: Executor) -> str | None:
+        """The first attribute that is another one by now, or longer or shorter; None if there is none."""
+        before, now = self._attributes, vars(executor)
+        if before.keys() != now.keys() or not all(map(is_, before.values(), now.values())):
+            # Those that were deleted and set again have changed places.
+            for name in {**now, **before}:
+                if name != _OURS and now.get(name, _NOTHING) is not before.get(name, _NOTHING):
+                    return name
+        return next((name for name, length in self._lengths if _length(now[name]) != length), None)
 
 
 class Drift:
@@ -144,20 +142,12 @@ class Drift:
         if is_watched is None:
             is_watched = not has_hooks(executor) and executor.child_graph() is None
             self._is_watched[executor.id] = is_watched
-        if not is_watched:
-            return None
-        attributes = vars(executor).copy()
-        attributes.pop(_OURS, None)
-        # It is looked at twice in every activation, and most of what it has has no length.
-        return Look(attributes, [None if type(each) in _UNCHANGING else _length(each) for each in attributes.values()])
+        return Look(executor) if is_watched else None
 
     def noticed(self, executor: Executor, before: Look) -> str | None:
         """The warning about the first attribute that is not as before; once for each executor."""
-        now = self.look(executor)
-        if now is None or before.is_still(now):
-            return None
-        name = before.changed(now)
-        if name is None:
+        name = before.changed(executor)
+        if name is None or not self._is_watched[executor.id]:
             return None
         self._is_watched[executor.id] = False
         return (
