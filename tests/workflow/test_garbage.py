@@ -108,4 +108,6 @@ async def ask_agent(length: int, storage: InMemoryCheckpointStorage | None) -> N
 @pytest.mark.parametrize("work", [send, work_in_steps, call_function, ask_agent])
 async def test_more_work_leaves_no_more_garbage(work: Work, storage: InMemoryCheckpointStorage | None) -> None:
     await work(FEW, storage)
-    assert await garbage_of(work(MANY, storage)) <= await garbage_of(work(FEW, storage))
+    # What other tests have left behind may become garbage at any time, but not each time.
+    few, many = [[await garbage_of(work(length, storage)) for _ in range(3)] for length in (FEW, MANY)]
+    assert min(many) <= min(few)

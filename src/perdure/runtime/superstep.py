@@ -119,7 +119,7 @@ class Superstep:
     async def __aenter__(self) -> Self:
         if not self.is_stopped:
             create_task = asyncio.get_running_loop().create_task
-            self._lanes = [create_task(self._watched(work)) for work in self._work()]
+            self._lanes = [create_task(self._watched(*each)) for each in self._by_executor()]
             self._running += self._lanes
         return self
 
@@ -159,10 +159,13 @@ class Superstep:
         if self._around.is_checkpointed and self._around.graph.asking:
             self._let_others_act()
 
-    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _watched(self, executor: Executor, activations: Sequence[Activation]) -> None:
         """A lane. Who waits is woken in its last turn of the loop: a callback of its task would take one more."""
         try:
-            await work
+            if len(activations) > 1 and wiring(executor).max_concurrency > 1:
+                await self._parallel_lane(executor, activations)
+            else:
+                await self._lane(executor, activations)
         except BaseException:
             self._has_failed = True
             raise
@@ -197,19 +200,14 @@ class Superstep:
                 touched = {activation.executor_id for activation in self._activations}
                 await load(self._around.graph, self._around.snapshot, self._around.values, only=touched)
 
-    def _work(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def _by_executor(self) -> Sequence[tuple[Executor, Sequence[Activation]]]:
         executors = self._around.graph.executors
         if len(self._activations) == 1:
-            return (self._lane(executors[self._activations[0].executor_id], self._activations),)
-        by_executor: dict[str, list[Activation]] = {}
+            return ((executors[self._activations[0].executor_id], self._activations),)
+        found: dict[str, list[Activation]] = {}
         for activation in self._activations:
-            by_executor.setdefault(activation.executor_id, []).append(activation)
-        return [self._lane_of(executors[name], activations) for name, activations in by_executor.items()]
-
-    def _lane_of(self, executor: Executor, activations: Sequence[Activation]) -> Coroutine[Any, Any, None]:
-        if len(activations) > 1 and wiring(executor).max_concurrency > 1:
-            return self._parallel_lane(executor, activations)
-        return self._lane(executor, activations)
+            found.setdefault(activation.executor_id, []).append(activation)
+        return [(executors[name], activations) for name, activations in found.items()]
 
     async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
         left, last = activations, None
