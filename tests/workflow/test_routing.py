@@ -283,3 +283,49 @@ async def test_a_message_goes_to_the_most_specific_handler() -> None:
     a, b = sending("a", 1, True), Sorter("b")  # noqa: FBT003 - messages
     builder = WorkflowBuilder(start_executor=a).add_edge(a, b)
     assert await outputs_by_executor(builder, 0) == {"b": ["number 1", "flag True"]}
+
+
+class Even(type):
+    """Of a class of this kind even numbers are instances, whatever they are."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, int) and instance % 2 == 0
+
+
+class EvenNumber(metaclass=Even):
+    """An even number."""
+
+
+@pytest.mark.parametrize(
+    ("takes", "messages", "taken"),
+    [
+        (list[int], ([1], ["one"], [2]), [[1], [2]]),
+        (dict[str, int], ({"a": 1}, {"a": "b"}, {"c": 2}), [{"a": 1}, {"c": 2}]),
+        (EvenNumber, (2, 3, 4), [2, 4]),
+        (int, (1, "one", 2, True), [1, 2, True]),
+    ],
+    ids=["list", "dict", "metaclass", "class"],
+)
+async def test_messages_of_one_class_are_told_apart_by_what_they_hold(
+    takes: Any, messages: tuple[Any, ...], taken: list[Any]
+) -> None:
+    a, b = sending("a", *messages), ending("b", takes=takes)
+    assert await outputs_by_executor(WorkflowBuilder(start_executor=a).add_edge(a, b), 0) == {"b": taken}
+
+
+@pytest.mark.parametrize(
+    ("takes", "messages", "gathered"),
+    [
+        (list[int], (1, "one", True), [1, True]),
+        (list[list[int]], ([1], ["one"], [2]), [[1], [2]]),
+        (list[EvenNumber], (2, 3, 4), [2, 4]),
+        (list[Any], (1, "one"), [1, "one"]),
+    ],
+    ids=["class", "list", "metaclass", "any"],
+)
+async def test_what_is_gathered_is_told_apart_by_what_it_holds(
+    takes: Any, messages: tuple[Any, ...], gathered: list[Any]
+) -> None:
+    begin, a, b, end = passing("begin"), sending("a", *messages), sending("b", messages[0]), ending("end", takes=takes)
+    builder = WorkflowBuilder(start_executor=begin).add_fan_out_edges(begin, [a, b]).add_fan_in_edges([a, b], end)
+    assert await outputs_by_executor(builder, 0) == {"end": [[*gathered, messages[0]]]}

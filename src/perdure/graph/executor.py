@@ -6,7 +6,7 @@ import copy
 import json
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from perdure.data import frozen
 from perdure.graph.handlers import declaration_of
@@ -57,6 +57,14 @@ class Dispatch:
         index = self._ranking.best(value)
         return None if index is None else self.messages[index]
 
+    def takes_all(self, cls: type) -> bool:
+        """Whether there is a handler for every direct instance of a class, whatever it holds."""
+        return cls in self._exact
+
+    def takes_lists_of(self, cls: type) -> bool:
+        """Whether there is one for every list of direct instances of a class."""
+        return any(_is_list_of(cls, route.types.takes[0]) for route in self.messages)
+
     def answer_route(self, request: object, response: object) -> Route | None:
         """The response handler that fits most specifically: the request decides, then the response."""
         fitting = [route for route in self.answers if is_instance_of(response, route.types.takes[1])]
@@ -71,6 +79,12 @@ class Dispatch:
         """Handlers of both kinds."""
         yield from self.messages
         yield from self.answers
+
+
+def _is_list_of(cls: type, type_expression: object) -> bool:
+    item: Any = get_args(type_expression)[0] if get_origin(type_expression) is list else None
+    # A metaclass may have another opinion of each instance.
+    return type(item) is type and issubclass(cls, item)
 
 
 @frozen

@@ -10,13 +10,13 @@ from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import conflicts, fold
 from perdure.runtime.logbook import FRAMEWORK
 from perdure.runtime.outside import fan_ins_of
-from perdure.runtime.routing import route, straight
+from perdure.runtime.routing import is_known_by_class, route, straight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.checkpoint.values import Values
-    from perdure.graph.definition import Graph
+    from perdure.graph.definition import Graph, Ways
     from perdure.kernel.effects import Done, Effects, Unrouted
     from perdure.kernel.snapshot import Snapshot, StateKey
 
@@ -28,6 +28,8 @@ class Folding:
         self._graph = graph
         self._values = values
         self._fan_ins = fan_ins_of(graph)
+        self._ways: dict[tuple[str, type[object]], Ways | None] = {}
+        """By source and class: where each message goes; None if that depends on more than its class."""
 
     async def folded(self, before: Snapshot, outcomes: Sequence[Done]) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
         """The next snapshot, and what there is to tell of it. Users' conditions are asked in the order of the plan."""
@@ -50,11 +52,18 @@ class Folding:
         for unrouted in outcome.unrouted:
             if unrouted.asked_for is not None:
                 return None
-            ways = straight(self._graph, source_id=source_id, message=self._looked_at(source_id, unrouted))
+            ways = self._ways.get((source_id, type(unrouted.message))) or self._straight_ways(source_id, unrouted)
             if ways is None:
                 return None
             sent.append(Sent(unrouted.data, None, ways.targets, tuple(ways.fan_ins), unrouted.due))
         return outcome.effects.routed(tuple(sent))
+
+    def _straight_ways(self, source_id: str, unrouted: Unrouted) -> Ways | None:
+        ways = straight(self._graph, source_id=source_id, message=self._looked_at(source_id, unrouted))
+        key = source_id, type(unrouted.message)
+        if ways is not None and key not in self._ways:
+            self._ways[key] = ways if is_known_by_class(self._graph, ways, key[1]) else None
+        return ways
 
     async def _routed(self, outcome: Done, told: list[WorkflowEvent[Any]]) -> Effects:
         source_id = outcome.effects.activation.executor_id

@@ -52,6 +52,17 @@ def straight(graph: Graph, *, source_id: str, message: Any) -> Ways | None:
     return ways
 
 
+def is_known_by_class(graph: Graph, ways: Ways, cls: type) -> bool:
+    """Whether all direct instances of a class go these ways if one does."""
+    targets = [graph.executors[name] for name in ways.targets]
+    gathering = [graph.executors[name] for name in ways.fan_ins.values()]
+    return (
+        all(each.__class__.can_handle is Executor.can_handle for each in (*targets, *gathering))
+        and all(wiring(each).dispatch.takes_all(cls) for each in targets)
+        and all(wiring(each).dispatch.takes_lists_of(cls) for each in gathering)
+    )
+
+
 async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:
     """Ask every group of the source where this message goes. A failure goes to its source's `on_error` unasked."""
     if target_id is not None and isinstance(message, FailedMessage) and target_id == _on_error(graph, source_id):
