@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -33,7 +33,7 @@ class SystemClock:
 
     def new_id(self) -> str:
         """A random id of 32 hex digits."""
-        return uuid.uuid4().hex
+        return os.urandom(16).hex()
 
     async def sleep(self, seconds: float) -> None:
         """Wait so long by the event loop's clock."""

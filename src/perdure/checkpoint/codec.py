@@ -13,7 +13,7 @@ from perdure.checkpoint import codec_read
 from perdure.checkpoint.codec_containers import CONTAINER_KINDS, CONTAINER_TAGS
 from perdure.checkpoint.codec_copy import type_of
 from perdure.checkpoint.codec_faults import Damage, DamagedPartError, Fault, Misfit, Refusal, explained
-from perdure.checkpoint.codec_leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf
+from perdure.checkpoint.codec_leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf, late_kind
 from perdure.checkpoint.codec_log import LOG_KINDS, LOG_TAGS
 from perdure.checkpoint.codec_memo import Leaf, Memo
 from perdure.checkpoint.codec_objects import CustomKind, EnumKind, ObjectKind, Unfit, read_object
@@ -167,7 +167,7 @@ class Codec:
         """How to write a value of a type that is met for the first time."""
         cls = type(value)
         try:
-            write = write_class if issubclass(cls, type) else self._object_write(value)
+            write = write_class if issubclass(cls, type) else late_kind(cls) or self._object_write(value)
         except Refusal:
             if not self._allow_pickle:
                 raise

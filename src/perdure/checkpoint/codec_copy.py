@@ -5,28 +5,22 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
 from operator import is_
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from perdure.checkpoint.trust_reach import is_enum, is_model, is_named_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-ATOMS: frozenset[type] = frozenset(
-    {
-        *(NoneType, bool, int, float, complex, str, bytes, EllipsisType, range),
-        *(datetime, date, time, timedelta, timezone, ZoneInfo, UUID, Decimal, Fraction),
-        *(pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())),
-    }
-)
-"""Types whose instances hold nothing that could change. Subclasses are not meant."""
+ATOMS: set[type] = {
+    *(NoneType, bool, int, float, complex, str, bytes, EllipsisType, range),
+    *(datetime, date, time, timedelta, timezone),
+    *(pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())),
+}
+"""Types whose instances hold nothing that could change. Subclasses are not meant. `codec_late` adds its own."""
 
 
 type_of: Callable[[Any], type] = type

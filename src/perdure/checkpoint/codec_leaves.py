@@ -6,14 +6,9 @@ import base64
 import math
 import pathlib
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
-from fractions import Fraction
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from perdure.checkpoint.codec_faults import Misfit, Refusal
 from perdure.checkpoint.codec_memo import Leaf
 from perdure.checkpoint.codec_paths import attribute_step
 from perdure.checkpoint.codec_read import Node, Reader, Tag, require
@@ -32,6 +27,8 @@ _BYTES_HEAD = '{"~":"bytes"'
 
 # Python refuses to convert integers of more than 4300 digits from and to decimal; 2**14000 has 4215.
 _DECIMAL_BITS_MAX = 14000
+
+_LATE_MODULES = frozenset({"decimal", "fractions", "uuid", "zoneinfo"})
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -160,7 +157,7 @@ def _fold_and_zone(writer: Writer, value: datetime | time) -> str:
 
 def _zone(node: Node) -> tzinfo | None:
     zone = node.get("zone")
-    if zone is not None and not isinstance(zone, timezone | ZoneInfo):
+    if zone is not None and not isinstance(zone, tzinfo):
         raise TypeError(f"{zone!r} is no time zone")
     return zone
 
@@ -179,19 +176,6 @@ def _timezone_arguments(value: Any) -> tuple[timedelta, str] | tuple[timedelta]:
 def _read_timezone(_: Reader, node: Node) -> timezone:
     offset = timedelta(*node["offset"])
     return timezone(offset, node["name"]) if "name" in node else timezone(offset)
-
-
-def _write_zone_info(_: Writer, value: ZoneInfo) -> str:
-    if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
-        raise Refusal("it is a time zone without a key", "make it with ZoneInfo(key)")
-    return f'{{"~":"zone","key":{quote(value.key)}}}'
-
-
-def _read_zone_info(_: Reader, node: Node) -> ZoneInfo:
-    try:
-        return ZoneInfo(node["key"])
-    except ZoneInfoNotFoundError as error:
-        raise Misfit("zoneinfo:ZoneInfo", f"time zone {node['key']!r} is not installed here (see tzdata)") from error
 
 
 def _write_date(_: Writer, value: date) -> str:
@@ -213,31 +197,6 @@ def _duration(value: timedelta) -> str:
 def _read_timedelta(_: Reader, node: Node) -> timedelta:
     days, seconds, microseconds = node["value"]
     return timedelta(days, seconds, microseconds)
-
-
-def _write_uuid(_: Writer, value: UUID) -> str:
-    return f'{{"~":"uuid","value":"{value}"}}'
-
-
-def _read_uuid(_: Reader, node: Node) -> UUID:
-    return UUID(node["value"])
-
-
-def _write_decimal(_: Writer, value: Decimal) -> str:
-    return f'{{"~":"decimal","value":"{value}"}}'
-
-
-def _read_decimal(_: Reader, node: Node) -> Decimal:
-    return Decimal(require(node["value"], str, "value"))
-
-
-def _write_fraction(writer: Writer, value: Fraction) -> str:
-    return f'{{"~":"fraction","value":[{writer.child(value.numerator)},{writer.child(value.denominator)}]}}'
-
-
-def _read_fraction(_: Reader, node: Node) -> Fraction:
-    numerator, denominator = node["value"]
-    return Fraction(require(numerator, int, "value"), require(denominator, int, "value"))
 
 
 def _write_range(writer: Writer, value: range) -> str:
@@ -282,6 +241,21 @@ def _read_ellipsis(_: Reader, __: Node) -> EllipsisType:
     return ...
 
 
+def late_kind(cls: type) -> Write | None:
+    """How values of a type that few programs use are written; None if it is no leaf."""
+    if cls.__module__ not in _LATE_MODULES:
+        return None
+    from perdure.checkpoint.codec_late import LATE_KINDS  # noqa: PLC0415 - it is there for that
+
+    return LATE_KINDS.get(cls)
+
+
+def _read_late(reader: Reader, node: Node) -> Any:
+    from perdure.checkpoint.codec_late import LATE_READS  # noqa: PLC0415 - it is there for that
+
+    return LATE_READS[node["~"]](reader, node)
+
+
 LEAF_KINDS: Mapping[type, Write] = {
     NoneType: _write_none,
     bool: _write_bool,
@@ -296,10 +270,6 @@ LEAF_KINDS: Mapping[type, Write] = {
     time: _write_time,
     timedelta: _write_timedelta,
     timezone: _write_timezone,
-    ZoneInfo: _write_zone_info,
-    UUID: _write_uuid,
-    Decimal: _write_decimal,
-    Fraction: _write_fraction,
     range: _write_range,
     pathlib.PurePosixPath: _write_pure_posix_path,
     pathlib.PureWindowsPath: _write_pure_windows_path,
@@ -318,10 +288,8 @@ LEAF_TAGS: Mapping[str, Tag] = {
     "time": Tag.of(_read_time, "value", "fold", "zone"),
     "timedelta": Tag.of(_read_timedelta, "value"),
     "timezone": Tag.of(_read_timezone, "offset", "name"),
-    "zone": Tag.of(_read_zone_info, "key"),
-    "uuid": Tag.of(_read_uuid, "value"),
-    "decimal": Tag.of(_read_decimal, "value"),
-    "fraction": Tag.of(_read_fraction, "value"),
+    "zone": Tag.of(_read_late, "key"),
+    **dict.fromkeys(("uuid", "decimal", "fraction"), Tag.of(_read_late, "value")),
     "range": Tag.of(_read_range, "value"),
     "path": Tag.of(_read_path, "value", "pure"),
     "ellipsis": Tag.of(_read_ellipsis),

@@ -8,14 +8,11 @@ from __future__ import annotations
 import collections
 import collections.abc
 import datetime
-import decimal
-import fractions
+import functools
 import pathlib
 import sys
 import types
 import typing
-import uuid
-import zoneinfo
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint.trust_reach import is_data_type, reachable, visible
@@ -32,8 +29,7 @@ _ALWAYS_TRUSTED: tuple[type, ...] = (
     *(object, types.NoneType, bool, int, float, complex, str, bytes, bytearray, range, type),
     *(list, tuple, dict, set, frozenset),
     *(collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter, Log),
-    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo),
-    *(uuid.UUID, decimal.Decimal, fractions.Fraction),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone),
     *(pathlib.Path, pathlib.PosixPath, pathlib.WindowsPath),
     *(pathlib.PurePath, pathlib.PurePosixPath, pathlib.PureWindowsPath),
     *(collections.abc.Iterable, collections.abc.Collection, collections.abc.Sequence, collections.abc.MutableSequence),
@@ -45,6 +41,19 @@ _BUILT_IN: Mapping[str, type] = {
     **{type_name(cls): cls for cls in _ALWAYS_TRUSTED},
     "typing:Any": typing.cast("type", Any),
 }
+
+_TRUSTED_LATE = frozenset({"decimal:Decimal", "fractions:Fraction", "uuid:UUID", "zoneinfo:ZoneInfo"})
+
+
+@functools.cache
+def _late_types() -> Mapping[str, type]:
+    """Types that few programs use; it takes a while to load them."""
+    from decimal import Decimal  # noqa: PLC0415
+    from fractions import Fraction  # noqa: PLC0415
+    from uuid import UUID  # noqa: PLC0415
+    from zoneinfo import ZoneInfo  # noqa: PLC0415
+
+    return {type_name(cls): cls for cls in (Decimal, Fraction, UUID, ZoneInfo)}
 
 
 @frozen
@@ -67,7 +76,8 @@ class _Registry:
     def add(self, entry: Registration) -> None:
         rival = self.by_name.get(entry.name)
         # The same class loaded again (a reloaded module, a notebook cell run twice) takes its own place.
-        if entry.name in _BUILT_IN or (rival is not None and type_name(rival.cls) != type_name(entry.cls)):
+        is_built_in = entry.name in _BUILT_IN or entry.name in _TRUSTED_LATE
+        if is_built_in or (rival is not None and type_name(rival.cls) != type_name(entry.cls)):
             taken = type_name(rival.cls) if rival else "a built-in type"
             raise ValueError(
                 f"the name {entry.name!r} for {type_name(entry.cls)!r} is taken by {taken}; "
@@ -183,6 +193,8 @@ class Trust:
         built_in = _BUILT_IN.get(name)
         if built_in is not None:
             return built_in
+        if name in _TRUSTED_LATE:
+            return _late_types()[name]
         entry = _registry.by_name.get(name)
         if entry is not None:
             return entry.cls
