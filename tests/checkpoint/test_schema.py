@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeAliasType
 
 from perdure.checkpoint.schema import check_against, schema_of
-from perdure.runtime.answers import coerce
+from perdure.runtime.coercion import coerce
 from perdure.types import is_instance_of
 
 T = TypeVar("T")

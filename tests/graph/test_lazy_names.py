@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import subprocess
 import sys
@@ -36,6 +37,32 @@ def test_what_a_workflow_is_built_with_loads_no_store_no_host_and_no_library() -
     for name in ("perdure.hosting", "perdure.viz", "perdure.testing", "sqlite3", "importlib.resources"):
         assert name not in loaded
     assert loaded & {"psycopg", "jsonschema", "opentelemetry", "pydantic", "graphviz", "rich"} == set()
+    assert loaded & {"decimal", "fractions", "uuid", "zoneinfo"} == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "checkpoint.compat",
+        "checkpoint.migrate",
+        "checkpoint.schema",
+        "runtime.coercion",
+        "runtime.questions",
+        "runtime.steps",
+        "storages.desk",
+        "storages.exports",
+        "storages.foreign",
+        "storages.sizes",
+        "workflows.run",
+    ],
+)
+def test_what_a_workflow_is_built_with_loads_nothing_that_few_runs_use(module: str) -> None:
+    assert f"perdure.{module}" not in _loaded_by_building()
+
+
+@functools.cache
+def _loaded_by_building() -> set[str]:
+    return loaded_by(BUILDING)
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,6 @@ class CompatibilityReport:
         return "\n".join(lines) or "  no difference"
 
 
-def graph_document(graph: Graph) -> dict[str, Any]:
-    """What a checkpoint says of the graph that wrote it."""
-    return {
-        "signature": graph_signature(graph),
-        "interfaces": interfaces(graph),
-        "version": graph.rules.version,
-        "children": {executor_id: graph_document(child) for executor_id, child in graph.children.items()},
-    }
-
-
 def compare(
     stored: Mapping[str, Any],
     graph: Graph,

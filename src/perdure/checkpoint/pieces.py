@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from perdure.checkpoint.codec_write import part_reference, to_bytes
 from perdure.checkpoint.documents import Needs, document, dumps, plain, quoted, quoted_all, quoted_or_null
-from perdure.checkpoint.schema import schema_of
 from perdure.checkpoint.values import as_kept
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ class PieceWriter:
 
     def request(self, request: Request) -> Encoded:
         """A request."""
+        from perdure.checkpoint.schema import schema_of  # noqa: PLC0415 - loaded where there are requests
+
         path = f"request {request.id!r}"
         members = {
             "id": plain(request.id),

@@ -28,6 +28,16 @@ def graph_signature(graph: Graph) -> dict[str, Any]:
     }
 
 
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """What a checkpoint says of the graph that wrote it."""
+    return {
+        "signature": graph_signature(graph),
+        "interfaces": interfaces(graph),
+        "version": graph.rules.version,
+        "children": {executor_id: graph_document(child) for executor_id, child in graph.children.items()},
+    }
+
+
 def signature_hash(signature: dict[str, Any]) -> str:
     """The signature as one hash."""
     text = json.dumps(signature, sort_keys=True, separators=(",", ":"))

@@ -18,16 +18,11 @@ from perdure.graph.port import Place, Terms
 from perdure.kernel.effects import Done, Effects, Suspension, Unrouted
 from perdure.kernel.snapshot import Output
 from perdure.moments import moment_of
-from perdure.runtime.asking import Asking, require_approved
 from perdure.runtime.branches import branch_path, trunk_of
-from perdure.runtime.left_out import steps_left_out, warning_of
 from perdure.runtime.logbook import FRAMEWORK, Logbook
 from perdure.runtime.parking import Parked, Parking
-from perdure.runtime.questions import Question, Questions
-from perdure.runtime.sleeping import begin_sleep
 from perdure.runtime.spending import Spending, require_amounts
 from perdure.runtime.staging import Staging
-from perdure.runtime.steps import Steps
 from perdure.runtime.surroundings import Surroundings
 from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
@@ -43,9 +38,12 @@ if TYPE_CHECKING:
     from perdure.graph.port import StepCall
     from perdure.kernel.effects import Activation, Told
     from perdure.kernel.snapshot import Moment, Request, Snapshot
+    from perdure.runtime.asking import Asking
     from perdure.runtime.branches import Branch
     from perdure.runtime.flight import Inside
+    from perdure.runtime.questions import Questions
     from perdure.runtime.reading import Reading
+    from perdure.runtime.steps import Steps
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
@@ -103,18 +101,24 @@ class ActivationRecorder:
     @property
     def _asking(self) -> Asking:
         if self._used_asking is None:
+            from perdure.runtime.asking import Asking  # noqa: PLC0415 - loaded when used
+
             self._used_asking = Asking(self.executor, self.around, self.home, self.book)
         return self._used_asking
 
     @property
     def _steps(self) -> Steps:
         if self._used_steps is None:
+            from perdure.runtime.steps import Steps  # noqa: PLC0415 - few programs need it: loaded when used
+
             self._used_steps = Steps(self)
         return self._used_steps
 
     @property
     def _questions(self) -> Questions:
         if self._used_questions is None:
+            from perdure.runtime.questions import Questions  # noqa: PLC0415 - loaded when used
+
             self._used_questions = Questions(self)
         return self._used_questions
 
@@ -318,6 +322,8 @@ class ActivationRecorder:
         place: Place = Place(),  # noqa: B008 - frozen
     ) -> Coroutine[Any, Any, Any]:
         """A question, to be awaited. Which one it is does not depend on the order in which they are awaited."""
+        from perdure.runtime.questions import Question  # noqa: PLC0415 - loaded when used
+
         self.require_running()
         return self._questions.begin(Question(data, response_type, request_id, terms), place)
 
@@ -327,6 +333,8 @@ class ActivationRecorder:
 
     def require_approved(self, value: Any) -> None:
         """Raise ApprovalMismatchError unless the request that is being answered was about this value."""
+        from perdure.runtime.asking import require_approved  # noqa: PLC0415 - loaded when used
+
         require_approved(value, self.activation.delivery.answers, self.around)
 
     def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
@@ -354,6 +362,8 @@ class ActivationRecorder:
         return branch_path(self)
 
     def _warn_of_steps_left_out(self) -> None:
+        from perdure.runtime.left_out import steps_left_out, warning_of  # noqa: PLC0415 - loaded when used
+
         begun = () if self._used_steps is None else self._used_steps.begun
         again = self.activation.delivery.home is not None
         names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
@@ -362,6 +372,8 @@ class ActivationRecorder:
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """A wait, to be awaited. Until when is settled by the first life that comes here."""
+        from perdure.runtime.sleeping import begin_sleep  # noqa: PLC0415 - loaded when used
+
         self.require_running()
         return begin_sleep(self, self._steps, until)
 

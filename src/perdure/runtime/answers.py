@@ -8,7 +8,6 @@ from perdure.checkpoint.record import request_event
 from perdure.errors import AlreadyAnsweredError, AnswerTypeError, UnknownRequestError
 from perdure.graph.executor import Executor, response_handler_of
 from perdure.graph.messages import WorkflowMessage
-from perdure.runtime.coercion import coerce
 from perdure.typenames import describe, type_of, with_article
 from perdure.types import is_instance_of
 
@@ -55,6 +54,8 @@ def _require_open(request_id: str, snapshot: Snapshot, later: Snapshot | None, r
 
 def checked_answer(request: Request, answer: Any, graph: Graph, values: Values) -> Any:
     """The answer as the type that was asked for. Raises AnswerTypeError."""
+    from perdure.runtime.coercion import coerce  # noqa: PLC0415 - loaded where there are answers
+
     try:
         coerced = coerce(answer, request.response_type)
     except (TypeError, ValueError) as error:

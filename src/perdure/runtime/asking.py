@@ -12,7 +12,7 @@ from perdure.events import WorkflowEvent
 from perdure.graph.port import ABSENT, Terms
 from perdure.kernel.snapshot import Request
 from perdure.moments import moment_of, now
-from perdure.runtime.answers import coerce
+from perdure.runtime.coercion import coerce
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 

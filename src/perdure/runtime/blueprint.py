@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.compat import graph_document
 from perdure.checkpoint.trust import Trust
 from perdure.data import frozen
-from perdure.graph.signature import signature_hash
+from perdure.graph.signature import graph_document, signature_hash
 from perdure.storages.binding import Binding, bind
 
 if TYPE_CHECKING:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.checkpoint.compat import compare
 from perdure.checkpoint.heading import Author
 from perdure.checkpoint.manifest import Reader, Writer, Written, header_of, naming, origin_of
-from perdure.checkpoint.migrate import migrate
 from perdure.checkpoint.record import SAVED_FIELDS_PATH, saved_fields
+from perdure.data import mutable
 from perdure.errors import IncompatibleGraphError, RunNotFoundError
 from perdure.kernel.snapshot import Snapshot
 from perdure.records import NewRun
 from perdure.runtime.call import ABSENT
 from perdure.runtime.routing import accepts
-from perdure.runtime.saved import snapshot_of_fields
 from perdure.stores.port import reads_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from perdure.checkpoint.values import Values
+    from perdure.graph.definition import Graph
     from perdure.records import Claim, Manifest, RunRecord, WholeCheckpoint
     from perdure.runtime.blueprint import Blueprint
     from perdure.storages.binding import Binding
 
 
-@dataclass
+@mutable
 class Tenure:
     """What a workflow instance holds of its run between two calls."""
 
@@ -214,17 +213,29 @@ async def found(
         if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
             report = "  it was made by hand, for a graph with another signature"
             raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
+        from perdure.runtime.saved import snapshot_of_fields  # noqa: PLC0415 - loaded where there are such
+
         fields = saved_fields(manifest, parts, binding.codec)
         snapshot = await snapshot_of_fields(graph, fields, binding.values, iteration=manifest.iteration_count)
         return snapshot, reader.written(None)
     snapshot, stored = reader.snapshot(), reader.graph()
     if stored == blueprint.document:
         return snapshot, reader.written(snapshot)
+    return await _in_present_terms(manifest, snapshot, stored, graph, binding), reader.written(None)
+
+
+async def _in_present_terms(
+    manifest: Manifest, snapshot: Snapshot, stored: Mapping[str, Any], graph: Graph, binding: Binding
+) -> Snapshot:
+    # Few graphs change while runs of them are under way.
+    from perdure.checkpoint.compat import compare  # noqa: PLC0415
+    from perdure.checkpoint.migrate import migrate  # noqa: PLC0415
+
     migrated = await migrate(snapshot, stored, graph, binding.values)
     report = compare(stored, graph, migrated.snapshot, binding.values, accepts=accepts, renamed=migrated.renamed)
     if not report.is_compatible:
         raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
-    return migrated.snapshot, reader.written(None)
+    return migrated.snapshot
 
 
 async def _held(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
@@ -12,13 +12,11 @@ from perdure.checkpoint.record import Source, StoredCheckpoint, WorkflowCheckpoi
 from perdure.checkpoint.size_limits import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, SizeLimits, WeighingCodec
 from perdure.checkpoint.trust import Trust
 from perdure.clock import Clock, SystemClock
+from perdure.data import mutable
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Commit, Manifest, NewRun, Part
-from perdure.storages.desk import Desk, PendingRequest
-from perdure.storages.exports import exported, imported
 from perdure.storages.following import committed_events
 from perdure.storages.saving import carried_manifest, saved_manifest
-from perdure.storages.sizes import size_report
 from perdure.stores.ids import APART
 from perdure.stores.port import is_host_store
 
@@ -27,11 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from perdure.events import WorkflowEvent
+    from perdure.storages.desk import Desk, PendingRequest
     from perdure.storages.sizes import SizeReport
     from perdure.stores.port import HostStore, Store
 
 
-@dataclass(slots=True)
+@mutable
 class _Trusted:
     """What this program reads, known to a storage and to the views of its tenants alike."""
 
@@ -142,6 +141,8 @@ class StoreStorage:
 
     @property
     def _desk(self) -> Desk:
+        from perdure.storages.desk import Desk  # noqa: PLC0415 - loaded where somebody asks or tells
+
         return Desk(self.store, self._weighing_codec, self.clock)
 
     def _weighing_codec(self) -> Codec:
@@ -193,6 +194,8 @@ class StoreStorage:
         The newest checkpoint is compared with the one that is `since` before it, or with the oldest there is.
         Raises RunNotFoundError, CheckpointDamagedError.
         """
+        from perdure.storages.sizes import size_report  # noqa: PLC0415 - loaded where somebody asks
+
         return await size_report(self.store, run_id, since=since)
 
     async def collect(self) -> int:
@@ -247,6 +250,8 @@ class StoreStorage:
         Raises RunNotFoundError, RunBusyError if somebody advances it (unless `takeover`) or has imported it here before
         the file was there, CheckpointDamagedError, and WorkflowCheckpointException if the file can't be written.
         """
+        from perdure.storages.exports import exported  # noqa: PLC0415 - loaded where runs move
+
         await exported(self._host_store(), self.clock, run_id, path, takeover=takeover)
 
     async def import_run(self, path: str | os.PathLike[str]) -> str:
@@ -255,6 +260,8 @@ class StoreStorage:
         Raises RunExistsError if a run of its id is here and was not exported, and WorkflowCheckpointException for a
         file that can't be read, is not whole, or not one of these. Nothing has changed then.
         """
+        from perdure.storages.exports import imported  # noqa: PLC0415 - loaded where runs move
+
         return await imported(self._host_store(), path)
 
     def _host_store(self) -> HostStore:

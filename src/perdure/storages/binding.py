@@ -11,13 +11,13 @@ from perdure.checkpoint.size_limits import Scale, SizeLimits
 from perdure.checkpoint.values import CodedValues
 from perdure.data import frozen
 from perdure.storages.base import StoreStorage
-from perdure.storages.foreign import ForeignStore
 from perdure.storages.protocol import CheckpointStorage
 from perdure.storages.urls import open_storage
 
 if TYPE_CHECKING:
     from perdure.checkpoint.record import WorkflowCheckpoint
     from perdure.checkpoint.trust import Trust
+    from perdure.storages.foreign import ForeignStore
     from perdure.stores.port import Store
 
 
@@ -29,11 +29,13 @@ class Binding:
     store: Store
     codec: Codec
     values: CodedValues
+    foreign: ForeignStore | None = None
+    """The store, if it stands on a user's object."""
 
     @property
     def has_inbox(self) -> bool:
         """Whether commands can be sent to runs in this storage."""
-        return not isinstance(self.store, ForeignStore)
+        return self.foreign is None
 
     def for_run(self) -> Binding:
         """The same with values of its own: a run is told of what it keeps itself."""
@@ -41,8 +43,8 @@ class Binding:
 
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
         """The checkpoints of a run, in commit order."""
-        if isinstance(self.store, ForeignStore):
-            return await self.store.checkpoints(run_id)
+        if self.foreign is not None:
+            return await self.foreign.checkpoints(run_id)
         mine = await self.store.manifests(run_id=run_id)
         return [StoredCheckpoint.of(Source(manifest, self.store.read_parts, lambda: self.codec)) for manifest in mine]
 
@@ -57,10 +59,12 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
         values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(storage.size_limits))
         return Binding(storage, storage.store, codec, values)
     if isinstance(storage, CheckpointStorage):
+        from perdure.storages.foreign import ForeignStore  # noqa: PLC0415 - loaded where there is one
+
         codec = Codec(trust)
         store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)
         values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(SizeLimits()))
-        return Binding(storage, store, codec, values)
+        return Binding(storage, store, codec, values, foreign=store)
     raise TypeError(
         f"a {type(storage).__name__} is no checkpoint storage: it needs the methods save, load, list_checkpoints, "
         "delete, get_latest and list_checkpoint_ids"

@@ -25,7 +25,6 @@ from perdure.runtime.session import Session, final_state
 from perdure.storages.urls import given_storage
 from perdure.streams import ResponseStream
 from perdure.workflows.result import WorkflowRunResult
-from perdure.workflows.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.runtime.opening import Tenure
     from perdure.storages.protocol import CheckpointStorage
     from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows.run import Run
 
 
 class Workflow:
@@ -333,6 +333,8 @@ class Workflow:
         that run. Without one, the run of the `run_id` or of the `checkpoint_id` goes on. `deadline`, `budget` and
         `wait_for_timers` are those of `run`.
         """
+        from perdure.workflows.run import Run  # noqa: PLC0415 - loaded where somebody wants a handle
+
         call = Call(
             message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
             checkpoint_id=checkpoint_id,
