@@ -143,6 +143,8 @@ def _import_name(file: str) -> str:
 
 
 def _spelled(expression: object, class_name: Callable[[type], str]) -> str:
+    if type(expression) is type and expression is not types.NoneType:
+        return class_name(expression)
     if get_origin(expression) is not None:
         return _spelled_generic(expression, class_name)
     match expression:

@@ -4,6 +4,9 @@ import hashlib
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from perdure import Case, Default, Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler
 
 
@@ -76,6 +79,38 @@ def test_the_order_in_which_edges_were_added_is_not_part_of_it() -> None:
         return builder.build().graph_signature_hash
 
     assert built(backwards=True) == built(backwards=False)
+
+
+NAMES = st.text(min_size=1, max_size=4) | st.sampled_from(["a", "ab", "a b", 'a"', "a,", "a]", "\u00e4", "\U0001f600"])
+
+
+@given(st.lists(NAMES, min_size=4, max_size=6, unique=True), st.lists(NAMES, min_size=3, max_size=6))
+def test_groups_stand_in_the_order_of_their_json_texts(ids: list[str], conditions: list[str]) -> None:
+    first, *others = list(map(Node, ids))
+    builder = WorkflowBuilder(start_executor=first)
+    for other, name in zip(others, conditions, strict=False):
+        builder.add_edge(first, other, named(name))
+        builder.add_multi_selection_edge_group(other, [first, other], named(name))
+    builder.add_fan_in_edges(others, Gatherer("all of them"))
+    builder.add_fan_in_edges(sorted(others, key=lambda other: other.id)[:2], Gatherer("the first two"))
+    for other in others[len(conditions) :]:
+        builder.add_edge(first, other)
+    groups = builder.build().graph_signature["edge_groups"]
+    assert groups == sorted(groups, key=texts_of)
+
+
+def named(name: str) -> Any:
+    def pick(*_: Any) -> Any:
+        return True
+
+    pick.__name__ = name
+    return pick
+
+
+def texts_of(group: dict[str, Any]) -> tuple[str, ...]:
+    """What decides, as the standard library writes it: signatures that were stored were sorted so."""
+    names = ("sources", "targets", "edges", "selection_func")
+    return (group["group_type"], *[json.dumps(group.get(name), sort_keys=True) for name in names])
 
 
 def test_a_selection_is_known_by_name_and_a_switch_has_none() -> None:

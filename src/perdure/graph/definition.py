@@ -84,10 +84,13 @@ class Rules:
 
 @frozen
 class Ways:
-    """Where messages go: to executors, and by group into fan-ins, of which the executor is named that they end at."""
+    """Where messages go."""
 
     targets: tuple[str, ...]
-    fan_ins: Mapping[str, str]
+    fan_ins: tuple[str, ...]
+    """The ids of groups."""
+    gatherers: tuple[str, ...]
+    """The executors that the fan-ins end at."""
 
 
 @frozen
@@ -195,11 +198,11 @@ class Graph:
 
 def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
     targets: list[str] = []
-    fan_ins: dict[str, str] = {}
+    fan_ins: list[FanInEdgeGroup] = []
     for group in groups:
         match group:
             case FanInEdgeGroup():
-                fan_ins[group.id] = group.target_id
+                fan_ins.append(group)
             case SwitchCaseEdgeGroup():
                 return None
             case FanOutEdgeGroup() if group.selection_func is None:
@@ -208,4 +211,4 @@ def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
                 targets.append(group.edges[0].target_id)
             case _:
                 return None
-    return Ways(tuple(targets), fan_ins)
+    return Ways(tuple(targets), tuple(group.id for group in fan_ins), tuple(group.target_id for group in fan_ins))

@@ -10,7 +10,7 @@ from perdure.kernel.effects import Sent
 from perdure.kernel.superstep import conflicts, fold
 from perdure.runtime.logbook import FRAMEWORK
 from perdure.runtime.outside import fan_ins_of
-from perdure.runtime.routing import is_known_by_class, route, straight
+from perdure.runtime.routing import is_known_by_class, is_straight, route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,10 @@ class Folding:
         self._graph = graph
         self._values = values
         self._fan_ins = fan_ins_of(graph)
-        self._ways: dict[tuple[str, type[object]], Ways | None] = {}
-        """By source and class: where each message goes; None if that depends on more than its class."""
+        self._ways: dict[tuple[str, type[object]], Ways] = {}
+        """By source and class where each message goes, if that depends on nothing else."""
+        self._is_known: dict[tuple[Ways, type[object]], bool] = {}
+        """Whether it does. Many sources may have the same ways."""
 
     async def folded(self, before: Snapshot, outcomes: Sequence[Done]) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
         """The next snapshot, and what there is to tell of it. Users' conditions are asked in the order of the plan."""
@@ -55,14 +57,19 @@ class Folding:
             ways = self._ways.get((source_id, type(unrouted.message))) or self._straight_ways(source_id, unrouted)
             if ways is None:
                 return None
-            sent.append(Sent(unrouted.data, None, ways.targets, tuple(ways.fan_ins), unrouted.due))
+            sent.append(Sent(unrouted.data, None, ways.targets, ways.fan_ins, unrouted.due))
         return outcome.effects.routed(tuple(sent))
 
     def _straight_ways(self, source_id: str, unrouted: Unrouted) -> Ways | None:
-        ways = straight(self._graph, source_id=source_id, message=self._looked_at(source_id, unrouted))
-        key = source_id, type(unrouted.message)
-        if ways is not None and key not in self._ways:
-            self._ways[key] = ways if is_known_by_class(self._graph, ways, key[1]) else None
+        ways, cls = self._graph.open_ways.get(source_id), type(unrouted.message)
+        if ways is None:
+            return None
+        is_known = self._is_known.get((ways, cls))
+        if is_known is None:
+            is_known = self._is_known[ways, cls] = is_known_by_class(self._graph, ways, cls)
+        if not is_known:
+            return ways if is_straight(self._graph, ways, self._looked_at(source_id, unrouted)) else None
+        self._ways[source_id, cls] = ways
         return ways
 
     async def _routed(self, outcome: Done, told: list[WorkflowEvent[Any]]) -> Effects:

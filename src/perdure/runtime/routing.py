@@ -38,24 +38,18 @@ class _Verdict:
         self.is_held_back = False
 
 
-def straight(graph: Graph, *, source_id: str, message: Any) -> Ways | None:
-    """Where a message goes that every target of its source can take, and about which nobody is asked; else None."""
-    ways, executors = graph.open_ways.get(source_id), graph.executors
-    if ways is None:
-        return None
-    for target_id in ways.targets:
-        if not accepts(executors[target_id], message):
-            return None
-    for target_id in ways.fan_ins.values():
-        if not accepts(executors[target_id], [message]):
-            return None
-    return ways
+def is_straight(graph: Graph, ways: Ways, message: Any) -> bool:
+    """Whether every executor on ways where nobody is asked can take a message."""
+    executors = graph.executors
+    return all(accepts(executors[target_id], message) for target_id in ways.targets) and all(
+        accepts(executors[target_id], [message]) for target_id in ways.gatherers
+    )
 
 
 def is_known_by_class(graph: Graph, ways: Ways, cls: type) -> bool:
-    """Whether all direct instances of a class go these ways if one does."""
+    """Whether all direct instances of a class go these ways, whatever they hold."""
     targets = [graph.executors[name] for name in ways.targets]
-    gathering = [graph.executors[name] for name in ways.fan_ins.values()]
+    gathering = [graph.executors[name] for name in ways.gatherers]
     return (
         all(each.__class__.can_handle is Executor.can_handle for each in (*targets, *gathering))
         and all(wiring(each).dispatch.takes_all(cls) for each in targets)
