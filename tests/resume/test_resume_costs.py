@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from perdure.records import SinceHead, WholeCheckpoint
     from perdure.stores.port import Store
 
-ENDS = ["commit", "inbox", "release"]
-"""What is asked when one superstep is left."""
+ENDS = ["commit", "release"]
+"""What is asked when one superstep is left: the commit tells what waits in the inbox."""
 
 GOES_ON = ["parts", "journal", "inbox", *ENDS]
 """What is asked when the run is claimed and its head is read, of a store that does not read at once."""
@@ -82,6 +82,18 @@ async def test_going_on_from_a_checkpoint_reads_nothing_twice(storage: Storage) 
     assert await asked_by(storage, AskedAtOnce, checkpoint_id=head) == at_once
 
 
+async def test_a_run_that_is_streamed_looks_for_what_its_reader_may_have_sent(storage: Storage) -> None:
+    await stopped(storage, 1, commits=3)
+    asked = Asked(storage.store)
+    stream = counting(StoreStorage(cast("Store", asked))).run(run_id="r", stream=True)
+    async for event in stream:
+        if event.type == "superstep_completed" and "send" not in asked.names:
+            asked.names.append("send")
+            await storage.send("r", 2)
+    assert (await stream.get_final_response()).get_outputs() == [[1, 2, 3], [1, 2, 3, 2, 3]]
+    assert asked.names[-3:] == ["commit", "inbox", "release"]
+
+
 async def test_going_on_with_a_run_reads_nothing_twice(storage: Storage) -> None:
     await stopped(storage, 1, commits=3)
     at_once = ["run", "claim", "whole_checkpoint", "since_head", *ENDS]
@@ -135,7 +147,13 @@ async def test_what_was_read_of_an_inbox_holds_until_there_is_news(storage: Stor
     await stopped(storage, 1, commits=2)
     graph = counting(None).blueprint.graph
     outside = RunOutside(
-        graph=graph, values=LiveValues(), clock=SystemClock(), run_id="r", store=storage.store, waits=False
+        graph=graph,
+        values=LiveValues(),
+        clock=SystemClock(),
+        run_id="r",
+        store=storage.store,
+        waits=False,
+        is_streamed=False,
     )
     await storage.cancel("r")
     outside.bring(())

@@ -129,7 +129,15 @@ class RunOutside:
     """The inbox of a run, where it has one, and the clock."""
 
     def __init__(
-        self, *, graph: Graph, values: Values, clock: Clock, run_id: str, store: Store | None, waits: bool
+        self,
+        *,
+        graph: Graph,
+        values: Values,
+        clock: Clock,
+        run_id: str,
+        store: Store | None,
+        waits: bool,
+        is_streamed: bool,
     ) -> None:
         self._graph = graph
         self._values = values
@@ -137,6 +145,7 @@ class RunOutside:
         self._run_id = run_id
         self._store = store
         self._waits = waits
+        self._is_streamed = is_streamed
         self._commands: list[AnyCommand] = []
         self._used: tuple[str, ...] = ()
         """The commands that are in the run, and perhaps still in the inbox: their commit may have failed."""
@@ -144,6 +153,8 @@ class RunOutside:
         """What the driver had when it was last given something else."""
         self._newest = 0
         self._has_news = store is not None
+        self._is_sure = False
+        """Whether it is known what was in the inbox a moment ago."""
         self._read: Sequence[Command] | None = None
         """What was read of the inbox, and not looked at yet."""
 
@@ -155,6 +166,8 @@ class RunOutside:
         """There is news if the newest command is not known yet, or if some that are used should have left."""
         self._read = None
         self._has_news = self._has_news or newest > self._newest or bool(self._used)
+        # Who reads a stream may take any time for what the commit tells, and send something meanwhile.
+        self._is_sure = not self._is_streamed
 
     def may_bring(self, snapshot: Snapshot) -> bool:
         """Whether there is news, something that was read before, or a moment to look for."""
@@ -325,13 +338,13 @@ class RunOutside:
     async def wait(self, snapshot: Snapshot) -> bool:
         """If time will move the run on: wait for the next that is due, or until somebody sends something."""
         timer = snapshot.wake_at if self._waits and snapshot.next_timer is not None else None
-        self._has_news = self._store is not None
+        self._has_news = self._store is not None and (self._has_news or not self._is_sure)
         if await self._read_news():
             return True
         if timer is None:
             return False
         await _first(self._until(timer), self._arrival())
-        self._has_news = self._store is not None
+        self._has_news, self._is_sure = self._store is not None, False
         return True
 
     async def _arrival(self) -> None:

@@ -318,6 +318,7 @@ class Session:
             run_id=tenure.run_id,
             store=binding.store if binding is not None and binding.has_inbox else None,
             waits=self._call.waits,
+            is_streamed=self._call.streaming,
         )
 
     @staticmethod
