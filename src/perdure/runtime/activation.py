@@ -430,7 +430,7 @@ class ActivationRecorder:
     async def called(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
         enter(self)
-        self._task = asyncio.current_task()
+        self._task = self.parking.task = asyncio.current_task()
         try:
             with self.parking:
                 outcome = handler(*args)

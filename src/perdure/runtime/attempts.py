@@ -47,11 +47,14 @@ class Attempts:
         self._policy = wiring(executor).policy
         self._told: list[Told] = []
 
-    async def done(self) -> Done:
+    def done(self) -> Coroutine[Any, Any, Done]:
         """What the activation did. Raises what the last attempt raised, unless another executor is told of it."""
+        return self._attempt(self._recorder(), is_last=True) if self._policy is NO_POLICY else self._until_over()
+
+    async def _until_over(self) -> Done:
         is_left = False
         try:
-            done = await (self._attempt(self._recorder()) if self._policy is NO_POLICY else self._tried())
+            done = await self._tried()
             is_left = done.effects.suspension is not None
         finally:
             if not is_left:
@@ -88,8 +91,8 @@ class Attempts:
         key = "" if retry is None else f"{self._around.home_of(self._activation)}/attempts"
         return Tries(self._around, key, retry)
 
-    async def _attempt(self, recorder: ActivationRecorder) -> Done:
-        """What the handler did. If it raised, that is told."""
+    async def _attempt(self, recorder: ActivationRecorder, *, is_last: bool = False) -> Done:
+        """What the handler did. If it raised, that is told. The last attempt may only be left, or have its end."""
         try:
             before = self._drift.look(self._executor) if self._around.is_checkpointed else None
             recorder.book.invoked(recorder.message)
@@ -104,6 +107,8 @@ class Attempts:
             raise
         finally:
             recorder.let_go()
+            if is_last and recorder.parking.parked is None:
+                self._around.let_go(self._activation)
 
     async def _traced(self, recorder: ActivationRecorder) -> None:
         recorder.span = self._around.span.child("perdure.activation", executor_id=self._executor.id, home=recorder.home)

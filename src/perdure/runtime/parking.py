@@ -40,7 +40,8 @@ class Parking:
     The handler is called inside of `with parking`. It has returned afterwards, or was left, and `parked` says for what.
     """
 
-    _task: asyncio.Task[Any] | None = None
+    task: asyncio.Task[Any] | None = None
+    """The task that calls the handler, set by who enters."""
     _cancelled_before = 0
     _in_flight = 0
     _is_over = False
@@ -54,12 +55,11 @@ class Parking:
         """What is waited for, and by which task."""
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "a handler runs in a task"
-        self._task, self._cancelled_before = task, task.cancelling()
+        assert self.task is not None, "a handler runs in a task"
+        self._cancelled_before = self.task.cancelling()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        task, self._task, self._is_over = self._task, None, True
+        task, self.task, self._is_over = self.task, None, True
         assert task is not None, "it is left by who has entered"
         for waiter in self._waiting:
             waiter.cancel()
@@ -139,13 +139,13 @@ class Parking:
 
     def _look_soon(self) -> None:
         if self._may_leave:
-            assert self._task is not None, "the handler is running"
-            asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS, self._task.cancelling())
+            assert self.task is not None, "the handler is running"
+            asyncio.get_running_loop().call_soon(self._look, _QUIET_TURNS, self.task.cancelling())
 
     @property
     def _may_leave(self) -> bool:
         is_quiet = self._in_flight == len(self._resting)
-        return bool(self._waiting) and is_quiet and self._task is not None and self.parked is None
+        return bool(self._waiting) and is_quiet and self.task is not None and self.parked is None
 
     def _look(self, turns: int, cancelled_before: int) -> None:
         """Leave the handler if it has waited for some turns and nothing else was under way.
@@ -160,14 +160,14 @@ class Parking:
         if turns:
             asyncio.get_running_loop().call_soon(self._look, turns - 1, cancelled_before)
             return
-        assert self._task is not None, "the handler is running"
+        assert self.task is not None, "the handler is running"
         reasons = [parked for parked, _ in self._waiting.values()]
         self.parked = Parked(
             min((each.wake_at for each in reasons if each.wake_at is not None), default=None),
             next((each.awaits for each in reasons if each.awaits is not None), None),
         )
         self._cancelled_before = cancelled_before
-        for task in {self._task, *(task for _, task in self._waiting.values())}:
+        for task in {self.task, *(task for _, task in self._waiting.values())}:
             task.cancel()
 
 
