@@ -6,9 +6,10 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from shapes import counting
+from shapes import Tally, counting
 from tests.inbox.meddling import meddled
 
+from perdure import WorkflowBuilder
 from perdure.checkpoint.values import LiveValues
 from perdure.clock import SystemClock
 from perdure.kernel.snapshot import Snapshot
@@ -18,7 +19,7 @@ from perdure.stores.port import is_host_store
 
 if TYPE_CHECKING:
     from conftest import Storage
-    from perdure.records import SinceHead, WholeCheckpoint
+    from perdure.records import Claim, Commit, SinceHead, WholeCheckpoint
     from perdure.stores.port import Store
 
 ENDS = ["commit", "release"]
@@ -92,6 +93,29 @@ async def test_a_run_that_is_streamed_looks_for_what_its_reader_may_have_sent(st
             await storage.send("r", 2)
     assert (await stream.get_final_response()).get_outputs() == [[1, 2, 3], [1, 2, 3, 2, 3]]
     assert asked.names[-3:] == ["commit", "inbox", "release"]
+
+
+async def test_a_run_whose_last_commit_failed_looks_for_what_was_sent_since(storage: Storage) -> None:
+    class FailsOnce(Asked):
+        async def commit(self, claim: Claim, commit: Commit) -> int:
+            self.names.append("commit")
+            if self.names.count("commit") == 3:
+                await storage.send("r", 2)
+                raise OSError("the disk is gone")
+            return await self._inner.commit(claim, commit)
+
+    node = Tally(limit=2)
+    workflow = (
+        WorkflowBuilder(
+            start_executor=node,
+            name="counting",
+            checkpoint_storage=StoreStorage(cast("Store", FailsOnce(storage.store))),
+            on_checkpoint_error="warn",
+        )
+        .add_edge(node, node)
+        .build()
+    )
+    assert (await workflow.run(1, run_id="r")).get_outputs() == [[1, 2], [1, 2, 2]]
 
 
 async def test_going_on_with_a_run_reads_nothing_twice(storage: Storage) -> None:

@@ -198,11 +198,11 @@ class Graph:
 
 def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
     targets: list[str] = []
-    fan_ins: list[FanInEdgeGroup] = []
+    fan_ins: dict[str, str] = {}
     for group in groups:
         match group:
             case FanInEdgeGroup():
-                fan_ins.append(group)
+                fan_ins[group.id] = group.target_id
             case SwitchCaseEdgeGroup():
                 return None
             case FanOutEdgeGroup() if group.selection_func is None:
@@ -211,4 +211,4 @@ def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
                 targets.append(group.edges[0].target_id)
             case _:
                 return None
-    return Ways(tuple(targets), tuple(group.id for group in fan_ins), tuple(group.target_id for group in fan_ins))
+    return Ways(tuple(targets), tuple(fan_ins), tuple(fan_ins.values()))

@@ -329,7 +329,7 @@ class Driver:
             return [warning]
         self.snapshot = after
         self._untold.clear()
-        self.outside.heard(self.ledger.waiting)
+        self.outside.heard(self.ledger.waiting, at=after)
         return [] if info is None else [WorkflowEvent("checkpoint", info, origin=FRAMEWORK)]
 
 

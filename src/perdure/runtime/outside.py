@@ -87,8 +87,8 @@ class Outside(Protocol):
         """The inbox was read along with the journal."""
         ...
 
-    def heard(self, newest: int) -> None:
-        """A commit has told the number of the newest command that waits."""
+    def heard(self, newest: int, *, at: Snapshot | None = None) -> None:
+        """A commit has told the number of the newest command that waits, `at` what the run is then."""
         ...
 
     async def cancelling(self) -> None:
@@ -117,7 +117,7 @@ class NoOutside:
     def bring(self, commands: Sequence[Command]) -> None:
         """A sub-workflow has no inbox."""
 
-    def heard(self, newest: int) -> None:
+    def heard(self, newest: int, *, at: Snapshot | None = None) -> None:
         """Nobody commits here."""
 
     async def cancelling(self) -> None:
@@ -153,8 +153,8 @@ class RunOutside:
         """What the driver had when it was last given something else."""
         self._newest = 0
         self._has_news = store is not None
-        self._is_sure = False
-        """Whether it is known what was in the inbox a moment ago."""
+        self._sure_at: Snapshot | None = None
+        """Where it was told a moment ago what is in the inbox."""
         self._read: Sequence[Command] | None = None
         """What was read of the inbox, and not looked at yet."""
 
@@ -162,12 +162,12 @@ class RunOutside:
         """They are what the next look finds."""
         self._read = commands
 
-    def heard(self, newest: int) -> None:
+    def heard(self, newest: int, *, at: Snapshot | None = None) -> None:
         """There is news if the newest command is not known yet, or if some that are used should have left."""
         self._read = None
         self._has_news = self._has_news or newest > self._newest or bool(self._used)
         # Who reads a stream may take any time for what the commit tells, and send something meanwhile.
-        self._is_sure = not self._is_streamed
+        self._sure_at = None if self._is_streamed else at
 
     def may_bring(self, snapshot: Snapshot) -> bool:
         """Whether there is news, something that was read before, or a moment to look for."""
@@ -338,13 +338,13 @@ class RunOutside:
     async def wait(self, snapshot: Snapshot) -> bool:
         """If time will move the run on: wait for the next that is due, or until somebody sends something."""
         timer = snapshot.wake_at if self._waits and snapshot.next_timer is not None else None
-        self._has_news = self._store is not None and (self._has_news or not self._is_sure)
+        self._has_news = self._store is not None and (self._has_news or snapshot is not self._sure_at)
         if await self._read_news():
             return True
         if timer is None:
             return False
         await _first(self._until(timer), self._arrival())
-        self._has_news, self._is_sure = self._store is not None, False
+        self._has_news, self._sure_at = self._store is not None, None
         return True
 
     async def _arrival(self) -> None:
