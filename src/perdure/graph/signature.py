@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from perdure.graph.definition import Graph
-    from perdure.graph.edges import EdgeGroup
+    from perdure.graph.edges import Edge, EdgeGroup
     from perdure.graph.executor import Executor
 
 # The order of groups is that of their JSON texts. json.dumps takes six times as long for these, and wide graphs have a
@@ -49,15 +49,16 @@ def signature_hash(signature: dict[str, Any]) -> str:
 
 def interfaces(graph: Graph) -> dict[str, Any]:
     """What each executor takes, sends, and asks: the part of the graph that a change of types shows in."""
-    told: dict[str, Any] = {}
-    for executor_id, executor in graph.executors.items():
-        dispatch = wiring(executor).dispatch
-        told[executor_id] = {
-            "takes": sorted(describe(type_) for type_ in executor.input_types),
-            "sends": sorted(describe(type_) for type_ in executor.output_types),
-            "answers": sorted([describe(type_) for type_ in route.types.takes] for route in dispatch.answers),
-        }
-    return told
+    return {executor_id: _interface(executor) for executor_id, executor in graph.executors.items()}
+
+
+def _interface(executor: Executor) -> dict[str, Any]:
+    answers = wiring(executor).dispatch.answers
+    return {
+        "takes": sorted(map(describe, executor.input_types)),
+        "sends": sorted(map(describe, executor.output_types)),
+        "answers": sorted([list(map(describe, route.types.takes)) for route in answers]) if answers else [],
+    }
 
 
 def class_name(executor: Executor) -> str:
@@ -76,19 +77,20 @@ def _executor(executor: Executor) -> Any:
 def _group(group: EdgeGroup) -> dict[str, Any]:
     told: dict[str, Any] = {
         "group_type": group.type,
-        "sources": sorted(group.source_executor_ids),
-        "targets": sorted(group.target_executor_ids),
-        "edges": sorted(
-            (
-                {"source": edge.source_id, "target": edge.target_id, "condition": edge.condition_name}
-                for edge in group.edges
-            ),
-            key=lambda edge: (edge["source"] or "", edge["target"] or "", edge["condition"] or ""),
-        ),
+        "sources": sorted({edge.source_id for edge in group.edges}),
+        "targets": sorted({edge.target_id for edge in group.edges}),
+        "edges": [
+            {"source": edge.source_id, "target": edge.target_id, "condition": edge.condition_name}
+            for edge in sorted(group.edges, key=_edge_order)
+        ],
     }
     if isinstance(group, FanOutEdgeGroup):
         told["selection_func"] = group.selection_func_name
     return told
+
+
+def _edge_order(edge: Edge) -> tuple[str, str, str]:
+    return edge.source_id, edge.target_id, edge.condition_name or ""
 
 
 def _sort_key(group: dict[str, Any]) -> tuple[str, ...]:
