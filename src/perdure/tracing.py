@@ -1,7 +1,8 @@
 """Spans for OpenTelemetry, if the program uses it: found when it is loaded, never loaded by us.
 
 A span is the parent of others explicitly; only inside of a handler is it the current one, so that what the handler
-traces itself belongs to its activation. Without OpenTelemetry nothing of this costs anything.
+traces itself belongs to its activation. Without OpenTelemetry, or where it is only installed, nothing of this costs
+anything.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ def begin(name: str, *, linked: str | None, **attributes: str | float | bool | N
     links = [link] if (link := _link(trace, linked)) is not None else []
     tracer = trace.get_tracer(_NAME)
     begun = tracer.start_span(name, links=links, attributes=_told(attributes))
+    if not begun.get_span_context().is_valid:
+        # Some library has loaded OpenTelemetry, but nobody has set it up, and nothing would be told.
+        return NO_SPAN
     return _OtelSpan(trace, tracer, begun, {key: attributes.get(key) for key in _INHERITED})
 
 

@@ -141,3 +141,23 @@ async def test_what_happens_in_a_sub_workflow_is_traced_too() -> None:
 def test_without_opentelemetry_nothing_of_it_is_loaded() -> None:
     program = "import sys, perdure; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_where_opentelemetry_is_loaded_and_nobody_has_set_it_up_nothing_is_traced() -> None:
+    assert _printed("print(begin('perdure.run', linked=None) is NO_SPAN)") == "True"
+
+
+def test_what_a_caller_traces_elsewhere_is_followed_also_where_nobody_has_set_it_up() -> None:
+    program = """
+context = trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(1))
+with trace.use_span(trace.NonRecordingSpan(context)):
+    print(begin("perdure.run", linked=None).traceparent)
+"""
+    assert _printed(program) == f"00-{1:032x}-{2:016x}-01"
+
+
+def _printed(program: str) -> str:
+    """What a new process prints, in which OpenTelemetry is only loaded."""
+    script = f"from opentelemetry import trace\nfrom perdure.tracing import NO_SPAN, begin\n{program}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
