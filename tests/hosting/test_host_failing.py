@@ -95,6 +95,7 @@ class Flaky:
         self._inner = inner
         self._name = name
         self.left = times
+        self.is_well = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -104,6 +105,8 @@ class Flaky:
         async def fail_or_call(*args: Any, **kwargs: Any) -> Any:
             if self.left:
                 self.left -= 1
+                if self.left == 0:
+                    self.is_well.set()
                 raise OSError("the line is dead")
             return await found(*args, **kwargs)
 
@@ -121,7 +124,10 @@ async def flaky_result(kind: str, directory: Path, calls: str) -> tuple[list[Any
         other = Host(StoreStorage(store, clock=clock))  # pyright: ignore[reportArgumentType] - it is all that it wraps
         other.register(row("w", pass_on, shout))
         async with other:
-            return (await run.result()).get_outputs(), store
+            outputs = (await run.result()).get_outputs()
+            # The run may be done before its host has looked so often for others.
+            await asyncio.wait_for(store.is_well.wait(), timeout=60)
+            return outputs, store
 
 
 @pytest.mark.parametrize("calls", ["commit", "due", "next_wake", "run", "manifest"])
