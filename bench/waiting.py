@@ -39,13 +39,13 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.stores.port import HostStore
+from perdure.storage import HostStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from perdure import HostedRun, WorkflowEvent
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 _DIRECTORY = Path("build") / "bench"
 _NAME = "waiting"

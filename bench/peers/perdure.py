@@ -24,7 +24,7 @@ from perdure import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 _CHECKOUT = Path(__file__).parents[2]
 

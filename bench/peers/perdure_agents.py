@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
     from bench.script import Model
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class _Client(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):

@@ -10,7 +10,7 @@ from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handle
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 NAME = "ring"
 

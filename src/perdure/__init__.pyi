@@ -18,44 +18,68 @@ from perdure.agent_errors import (
     ToolExecutionException,
     UserInputRequiredException,
 )
-from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
-from perdure.agents.clients import BaseChatClient, prepend_instructions_to_messages
-from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
-from perdure.agents.content import Content, ContentType, UsageDetails, add_usage_details
-from perdure.agents.contexts import AgentContext, AgentMiddleware, ChatContext, ChatMiddleware, FunctionMiddleware
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
-from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
-from perdure.agents.invocation import FunctionInvocationLayer
-from perdure.agents.invocation_settings import (
-    FunctionInvocationConfiguration,
-    normalize_function_invocation_configuration,
-)
-from perdure.agents.layers import SupportsChatGetResponse
-from perdure.agents.messages import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
-from perdure.agents.middleware import ChatMiddlewareLayer
-from perdure.agents.middleware_kinds import MiddlewareTypes, agent_middleware, chat_middleware, function_middleware
-from perdure.agents.options import (
+from perdure.agents import (
+    SKIP_PARSING,
+    Agent,
+    AgentContext,
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentExecutorResponse,
+    AgentMiddleware,
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentRunInputs,
+    AgentSession,
+    BaseAgent,
+    BaseChatClient,
+    ChatContext,
+    ChatMiddleware,
+    ChatMiddlewareLayer,
     ChatOptions,
+    ChatResponse,
+    ChatResponseUpdate,
+    ChatTelemetryLayer,
+    CompactionStrategy,
+    Content,
+    ContentType,
+    ContextProvider,
+    FunctionInvocationConfiguration,
+    FunctionInvocationContext,
+    FunctionInvocationLayer,
+    FunctionMiddleware,
+    FunctionTool,
+    HistoryProvider,
+    InMemoryHistoryProvider,
+    Message,
+    MiddlewareTypes,
+    Role,
+    RoleLiteral,
+    SessionContext,
+    SupportsAgentRun,
+    SupportsChatGetResponse,
+    TokenizerProtocol,
     ToolMode,
+    ToolTypes,
+    UsageDetails,
+    add_usage_details,
+    agent_middleware,
+    chat_middleware,
+    function_middleware,
     merge_chat_options,
+    normalize_function_invocation_configuration,
+    normalize_messages,
+    normalize_tools,
+    prepend_instructions_to_messages,
+    register_state_type,
+    resolve_agent_id,
+    tool,
     validate_chat_options,
     validate_tool_mode,
 )
-from perdure.agents.providers import ContextProvider, SessionContext
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
-from perdure.agents.session_state import register_state_type
-from perdure.agents.sessions import AgentSession
-from perdure.agents.telemetry import ChatTelemetryLayer
-from perdure.agents.tool_context import FunctionInvocationContext
-from perdure.agents.tool_results import SKIP_PARSING
-from perdure.agents.tools import FunctionTool, ToolTypes, normalize_tools, tool
-from perdure.checkpoint.compat import CompatibilityReport
-from perdure.checkpoint.record import WorkflowCheckpoint
-from perdure.checkpoint.size_limits import SizeLimits
-from perdure.checkpoint.steps import InterruptedStep, StepDecision
-from perdure.checkpoint.trust import register_type
+from perdure.checkpoint import CompatibilityReport, InterruptedStep, StepDecision, WorkflowCheckpoint
 from perdure.clock import Clock, SystemClock
+from perdure.codec import SizeLimits, register_type
+from perdure.engine import NOT_DONE, step_key
 from perdure.errors import (
     AgentFrameworkException,
     AlreadyAnsweredError,
@@ -115,61 +139,73 @@ from perdure.events import (
     WorkflowEventType,
     WorkflowRunState,
 )
-from perdure.functional.agent import FunctionalWorkflowAgent
-from perdure.functional.context import RunContext, get_run_context
-from perdure.functional.steps import StepWrapper, step
-from perdure.functional.workflows import FunctionalWorkflow, workflow
-from perdure.graph.context import State, WorkflowContext
-from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Migration
-from perdure.graph.edges import (
+from perdure.functional import (
+    FunctionalWorkflow,
+    FunctionalWorkflowAgent,
+    RunContext,
+    StepWrapper,
+    get_run_context,
+    step,
+    workflow,
+)
+from perdure.graph import (
+    DEFAULT_MAX_ITERATIONS,
+    INTERNAL_SOURCE_ID,
     Case,
     Default,
     Edge,
     EdgeCondition,
+    Executor,
+    FailedMessage,
     FanInEdgeGroup,
     FanOutEdgeGroup,
+    FunctionExecutor,
+    MessageType,
+    Migration,
+    Retry,
     SingleEdgeGroup,
+    State,
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
     SwitchCaseEdgeGroupDefault,
+    WorkflowContext,
+    WorkflowMessage,
+    executor,
+    handler,
+    response_handler,
+    validate_workflow_graph,
 )
-from perdure.graph.executor import Executor
-from perdure.graph.function import FunctionExecutor, executor
-from perdure.graph.handlers import handler, response_handler
-from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
-from perdure.graph.policy import FailedMessage, Retry
-from perdure.graph.validation import validate_workflow_graph
-from perdure.hosting.embedded import EmbeddedScheduler
-from perdure.hosting.handle import HostedRun
-from perdure.hosting.host import Host
-from perdure.hosting.info import RunInfo
-from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
+from perdure.hosting import Dispatch, EmbeddedScheduler, Host, HostedRun, Rest, RunInfo, Scheduler
 from perdure.log import Log
-from perdure.mcp.servers import MCPStdioTool, MCPStreamableHTTPTool
-from perdure.mcp.tool import MCPSpecificApproval, MCPTool
+from perdure.mcp import MCPSpecificApproval, MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, RunStatus
-from perdure.runtime.steps import NOT_DONE, step_key
 from perdure.secrets import Secret
-from perdure.storages.desk import PendingRequest
-from perdure.storages.protocol import CheckpointID, CheckpointStorage
-from perdure.storages.shipped import (
+from perdure.storage import (
+    CheckpointID,
+    CheckpointStorage,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
+    PartSize,
+    PendingRequest,
     PostgresCheckpointStorage,
+    SizeReport,
     SqliteCheckpointStorage,
+    open_storage,
 )
-from perdure.storages.sizes import PartSize, SizeReport
-from perdure.storages.urls import open_storage
 from perdure.streams import ResponseStream
 from perdure.viz import WorkflowViz
-from perdure.workflows.agent import WorkflowAgent
-from perdure.workflows.blocking import run_sync
-from perdure.workflows.builder import WorkflowBuilder
-from perdure.workflows.edit import Edit
-from perdure.workflows.result import WorkflowRunResult
-from perdure.workflows.run import Run
-from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflows.workflow import Workflow
+from perdure.workflows import (
+    Edit,
+    Run,
+    SubWorkflowRequestMessage,
+    SubWorkflowResponseMessage,
+    Workflow,
+    WorkflowAgent,
+    WorkflowBuilder,
+    WorkflowExecutor,
+    WorkflowRunResult,
+    run_sync,
+)
 
 __all__ = [
     "DEFAULT_MAX_ITERATIONS",

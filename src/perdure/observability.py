@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.agents.telemetry import ChatTelemetryLayer
+from perdure.agents import ChatTelemetryLayer
 
 __all__ = ["ChatTelemetryLayer"]

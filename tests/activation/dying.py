@@ -21,8 +21,8 @@ from perdure import (
     WorkflowContext,
     WorkflowExecutor,
 )
-from perdure.checkpoint.steps import StepDecision
-from perdure.runtime.steps import NOT_DONE
+from perdure.checkpoint import StepDecision
+from perdure.engine import NOT_DONE
 
 RUN_ID = "dying"
 Context: TypeAlias = WorkflowContext[Any, Any]

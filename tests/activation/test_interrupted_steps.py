@@ -9,9 +9,9 @@ import pytest
 from tests.activation.solo import Context, lone
 
 from perdure import InMemoryCheckpointStorage, Workflow, WorkflowBuilder, WorkflowExecutor
-from perdure.checkpoint.steps import InterruptedStep, StepDecision
+from perdure.checkpoint import InterruptedStep, StepDecision
+from perdure.engine import NOT_DONE, step_key
 from perdure.errors import EncodeError, StepUnsettledError
-from perdure.runtime.steps import NOT_DONE, step_key
 
 
 class Provider:

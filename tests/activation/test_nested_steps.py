@@ -10,7 +10,7 @@ import pytest
 from tests.activation.solo import Context, lone
 
 from perdure import InMemoryCheckpointStorage, Retry
-from perdure.runtime.steps import step_key
+from perdure.engine import step_key
 from perdure.testing.clock import ManualClock
 
 HOUR = timedelta(hours=1)

@@ -12,8 +12,8 @@ import pytest
 from tests.activation.solo import Context, MendableError, Receipt, lone
 
 from perdure import InMemoryCheckpointStorage, Retry, WorkflowBuilder, WorkflowExecutor
+from perdure.engine import step_key
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError
-from perdure.runtime.steps import step_key
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

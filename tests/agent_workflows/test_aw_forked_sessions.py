@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure import CheckpointStorage, Workflow
     from perdure.agent_workflows.definition import ConversationKind
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.threads import SessionStore
 
 HEARD: dict[str, dict[str, list[str]]] = {

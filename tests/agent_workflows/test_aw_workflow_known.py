@@ -27,7 +27,7 @@ from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from perdure.agent_workflows import AgentWorkflowBuilder
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 def two_askers(cast: Cast) -> AgentWorkflowBuilder:

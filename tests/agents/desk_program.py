@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure import FileCheckpointStorage, SqliteCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent
-from perdure.agents.sessions import AgentSession
+from perdure.agents import Agent, AgentSession
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.agents.messages import Message
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.agents import Message
+    from perdure.workflows import WorkflowAgent
 
 KIND, PLACE, FORM, WORDS = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 from tests.workflow.nodes import node
 
 from perdure import Executor, WorkflowBuilder, WorkflowContext, handler, response_handler
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.sessions import AgentSession
+from perdure.agents import AgentSession, Content, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.workflow.nodes import Context
 
-    from perdure.agents.responses import AgentResponse
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.agents import AgentResponse
+    from perdure.workflows import WorkflowAgent
 
 
 @dataclass

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext
-from perdure.agents.agent import Agent
-from perdure.agents.tools import FunctionInvocationContext, FunctionTool, tool
-from perdure.checkpoint.steps import StepDecision
-from perdure.runtime.steps import NOT_DONE
+from perdure.agents import Agent, FunctionInvocationContext, FunctionTool, tool
+from perdure.checkpoint import StepDecision
+from perdure.engine import NOT_DONE
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.agents.messages import Message
+    from perdure.agents import Message
 
 RUN_ID = "dying"
 

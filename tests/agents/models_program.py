@@ -16,7 +16,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from tests.agents.anthropic_server import MODEL
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext
-from perdure.agents.agent import Agent
+from perdure.agents import Agent
 from perdure.mcp import MCPStreamableHTTPTool
 from perdure.models import ModelClient
 

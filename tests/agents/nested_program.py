@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure import SqliteCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent, BaseAgent
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse
-from perdure.agents.tools import FunctionInvocationContext, tool
+from perdure.agents import Agent, AgentResponse, BaseAgent, FunctionInvocationContext, Message, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, WorkflowBuilder, WorkflowContext
-from perdure.agents.agent import Agent
-from perdure.agents.tools import tool
+from perdure.agents import Agent, tool
 from perdure.openai import OpenAIChatClient
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer, prepend_instructions_to_messages
-from perdure.agents.content import Content
-from perdure.agents.invocation import FunctionInvocationLayer
-from perdure.agents.messages import Message
-from perdure.agents.middleware import ChatMiddlewareLayer
-from perdure.agents.responses import ChatResponse, ChatResponseUpdate
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
+from perdure.agents import (
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    ChatTelemetryLayer,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    prepend_instructions_to_messages,
+)
+from perdure.codec import Codec, Trust
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.agent import Agent
-from perdure.agents.clients import BaseChatClient
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
-from perdure.agents.sessions import AgentSession
+from perdure.agents import (
+    Agent,
+    AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    BaseChatClient,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    Message,
+)
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

@@ -8,17 +8,24 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from tests.agents.stub_model import USAGE, BareModel, Foreign, Model
 
-from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse
-from perdure.agents.tools import FunctionTool, tool
+from perdure.agents import (
+    Agent,
+    AgentResponse,
+    AgentResponseUpdate,
+    BaseAgent,
+    ChatResponse,
+    FunctionTool,
+    Message,
+    SupportsAgentRun,
+    tool,
+)
 from perdure.testing.script import ToolCall
 from perdure.testing.scripted import ScriptedChatClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.agents.content import Content
+    from perdure.agents import Content
 
 
 class Verdict(BaseModel):

@@ -9,10 +9,8 @@ from tests.activation.solo import Context, MendableError, lone
 from tests.agents.stub_model import Model
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent, BaseAgent
+from perdure.agents import Agent, BaseAgent, Message, tool
 from perdure.agents.agent_tool import function_name
-from perdure.agents.messages import Message
-from perdure.agents.tools import tool
 from perdure.testing.script import ToolCall
 from perdure.testing.scripted import ScriptedChatClient
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from tests.conftest import Storage
 
     from perdure import Workflow
-    from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+    from perdure.agents import AgentResponse, AgentResponseUpdate
 
 
 def chief(inner: Any, *, replies: Any = None) -> Agent[Any]:

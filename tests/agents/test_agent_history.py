@@ -8,13 +8,12 @@ import pytest
 from tests.agents.stub_model import Model
 
 from perdure.agent_errors import AgentInvalidRequestException
-from perdure.agents.agent import Agent
-from perdure.agents.sessions import InMemoryHistoryProvider
+from perdure.agents import Agent, InMemoryHistoryProvider
 from perdure.testing.script import ToolCall
 from perdure.testing.scripted import ScriptedChatClient
 
 if TYPE_CHECKING:
-    from perdure.agents.sessions import AgentSession
+    from perdure.agents import AgentSession
 
 
 def look() -> str:

@@ -11,9 +11,7 @@ from tests.activation.solo import Context, MendableError, lone
 from tests.agents.stub_model import USAGE, Foreign, Model
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agents.agent import Agent
-from perdure.agents.responses import ChatResponseUpdate
-from perdure.agents.sessions import AgentSession
+from perdure.agents import Agent, AgentSession, ChatResponseUpdate
 from perdure.errors import BudgetExceededError
 from perdure.testing.script import ToolCall
 from perdure.testing.scripted import ScriptedChatClient
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Storage
 
-    from perdure.agents.content import Content
+    from perdure.agents import Content
 
 
 class Verdict(BaseModel):

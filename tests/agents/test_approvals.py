@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from perdure.agent_errors import AgentInvalidResponseException
-from perdure.agents.agent import Agent
+from perdure.agents import Agent, AgentSession, Content, InMemoryHistoryProvider, Message, tool
 from perdure.agents.approvals import REJECTED, settled
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
 from perdure.agents.repair import UNDECIDED
-from perdure.agents.sessions import AgentSession, InMemoryHistoryProvider
-from perdure.agents.tools import tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 both_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import WorkflowBuilder, WorkflowRunState
-from perdure.agents.agent import Agent
+from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
 from perdure.agents.approvals import REJECTED
-from perdure.agents.content import Content
 from perdure.agents.executor_requests import misfit
 from perdure.agents.made import MADE_KEY
-from perdure.agents.messages import Message
 from perdure.agents.repair import INTERRUPTED
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import FunctionTool, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import WorkflowBuilder
-from perdure.agents.agent import Agent
+from perdure.agents import (
+    Agent,
+    AgentExecutor,
+    AgentSession,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    InMemoryHistoryProvider,
+    Message,
+    tool,
+)
 from perdure.agents.call_ids import CallIds
-from perdure.agents.content import Content
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.messages import Message
-from perdure.agents.responses import ChatResponse, ChatResponseUpdate
-from perdure.agents.sessions import AgentSession, InMemoryHistoryProvider
-from perdure.agents.tools import tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

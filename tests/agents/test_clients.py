@@ -9,13 +9,22 @@ from pydantic import BaseModel
 from tests.agents.stub_model import USAGE, BareModel, Model, echo
 
 from perdure.agent_errors import ChatClientInvalidResponseException, ContentError, MiddlewareException
-from perdure.agents.clients import BaseChatClient, SupportsChatGetResponse, prepend_instructions_to_messages
-from perdure.agents.content import Content
+from perdure.agents import (
+    BaseChatClient,
+    ChatContext,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    Message,
+    SupportsChatGetResponse,
+    merge_chat_options,
+    prepend_instructions_to_messages,
+    validate_chat_options,
+    validate_tool_mode,
+)
 from perdure.agents.layers import ChatLayer
-from perdure.agents.messages import Message
-from perdure.agents.middleware import ChatContext, ChatMiddlewareLayer
-from perdure.agents.options import merge_chat_options, merged_options, validate_chat_options, validate_tool_mode
-from perdure.agents.responses import ChatResponse, ChatResponseUpdate
+from perdure.agents.options import merged_options
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from tests.agents.stub_model import Model
 from tests.tracing.collected import EXPORTER, SAMPLER
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agents.agent import Agent
-from perdure.agents.messages import Message
+from perdure.agents import Agent, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

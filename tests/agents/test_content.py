@@ -9,7 +9,7 @@ import pytest
 from tests.agents.stub_model import kept
 
 from perdure.agent_errors import AdditionItemMismatch, ContentError
-from perdure.agents.content import Content, add_usage_details
+from perdure.agents import Content, add_usage_details
 
 CALL = Content.from_function_call("c1", "pay", arguments={"usd": 3})
 EACH = [

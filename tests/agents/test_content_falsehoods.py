@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
-from perdure.agents.content import Content
+from perdure.agents import Content
 
 CALL = Content.from_function_call("call-1", "pay", arguments="{}")
 

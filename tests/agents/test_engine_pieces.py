@@ -10,12 +10,11 @@ from tests.activation.solo import lone
 from tests.workflow.nodes import node
 
 from perdure import WorkflowBuilder
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse
-from perdure.graph.current import current_activation
+from perdure.agents import AgentResponse, Message
+from perdure.graph import current_activation
 
 if TYPE_CHECKING:
-    from perdure.graph.port import ActivationPort
+    from perdure.graph import ActivationPort
 
 
 def said(text: str) -> AgentResponse[Any]:

@@ -11,16 +11,21 @@ from tests.agents.talkers import Model, Stranger, agent
 from tests.workflow.nodes import Context, node
 
 from perdure import Case, Default, WorkflowBuilder
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents import (
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentExecutorResponse,
+    AgentResponse,
+    AgentResponseUpdate,
+    Message,
+    resolve_agent_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure import Workflow
-    from perdure.agents.agent import SupportsAgentRun
+    from perdure.agents import SupportsAgentRun
 
 
 def alone(executor: AgentExecutor | SupportsAgentRun, storage: Any = None) -> Workflow:

@@ -9,18 +9,24 @@ from tests.activation.solo import lone
 from tests.agents.talkers import agent
 
 from perdure import InMemoryCheckpointStorage, Retry, Secret, WorkflowBuilder, WorkflowContext, handler
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.executor import AgentExecutor, Context
-from perdure.agents.executor_messages import AgentExecutorRequest
+from perdure.agents import (
+    Agent,
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentResponse,
+    AgentResponseUpdate,
+    Content,
+    FunctionTool,
+    Message,
+    tool,
+)
 from perdure.agents.executor_shown import Shown
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
-from perdure.agents.tools import FunctionTool, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from perdure.agents.executor import Context
 
 _AT_ONCE = Retry(3, 0)
 

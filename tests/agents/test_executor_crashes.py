@@ -8,21 +8,23 @@ from tests.agents.talkers import Model, agent
 from tests.workflow.nodes import node
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_messages import AgentExecutorRequest
-from perdure.agents.invocation import FunctionInvocationLayer
-from perdure.agents.messages import Message
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import tool
+from perdure.agents import (
+    Agent,
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentSession,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    tool,
+)
 from perdure.testing.crash import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure import Workflow
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class CallingModel(FunctionInvocationLayer[Any], Model):

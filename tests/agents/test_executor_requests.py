@@ -9,20 +9,22 @@ from tests.agents.talkers import Stranger
 from tests.workflow.nodes import node
 
 from perdure import SqliteCheckpointStorage, WorkflowBuilder, WorkflowRunState
-from perdure.agents.content import Content
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_messages import AgentExecutorRequest
-from perdure.agents.executor_requests import told_on
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents import (
+    AgentExecutor,
+    AgentExecutorRequest,
+    AgentResponse,
+    AgentResponseUpdate,
+    Content,
+    Message,
+    told_on,
+)
 from perdure.errors import AnswerTypeError, ApprovalMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from perdure import Workflow
-    from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.sessions import AgentSession
+    from perdure.agents import AgentSession, SupportsAgentRun
 
 
 def paying(amount: int, call_id: str) -> Content:

@@ -9,10 +9,8 @@ from tests.agents.talkers import Model, agent
 from tests.workflow.nodes import Context, node
 
 from perdure import Log, WorkflowBuilder, WorkflowExecutor
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.messages import Message
+from perdure.agents import AgentExecutor, AgentSession, Message
 from perdure.agents.session_changes import apply, changes
-from perdure.agents.sessions import AgentSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,12 @@ from tests.agents.talkers import Model, Stranger, agent
 from tests.workflow.nodes import node
 
 from perdure import WorkflowBuilder, handler
-from perdure.agents.executor import AgentExecutor, Context
+from perdure.agents import AgentExecutor
 from perdure.errors import BudgetExceededError
 
 if TYPE_CHECKING:
     from perdure import Workflow
+    from perdure.agents.executor import Context
 
 
 class FallingError(Exception):

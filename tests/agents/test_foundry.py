@@ -10,9 +10,10 @@ import pytest
 from tests.agents.openai_server import serving, text
 
 from perdure.agent_errors import ChatClientInvalidAuthException
-from perdure.agents.messages import Message
-from perdure.foundry import FoundryChatClient, foundry_url
-from perdure.openai.tokens import Tokens
+from perdure.agents import Message
+from perdure.foundry import FoundryChatClient
+from perdure.providers.foundry import foundry_url
+from perdure.providers.openai.tokens import Tokens
 from perdure.testing.clock import ManualClock
 
 HELLO = [Message("user", ["Hello"])]

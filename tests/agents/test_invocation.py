@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.agent_errors import MiddlewareTermination, UserInputRequiredException
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.middleware import FunctionMiddleware
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import FunctionInvocationContext, FunctionTool, tool
-from perdure.graph.policy import Retry
+from perdure.agents import (
+    Agent,
+    AgentSession,
+    Content,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+    FunctionTool,
+    Message,
+    tool,
+)
+from perdure.graph import Retry
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.agents.responses import ChatResponse
+    from perdure.agents import ChatResponse
 
 HELLO = [Message("user", ["hello"])]
 both_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import FunctionInvocationContext, FunctionTool, tool
+from perdure.agents import Agent, AgentExecutor, AgentSession, Content, FunctionInvocationContext, FunctionTool, tool
 from perdure.errors import BudgetExceededError
-from perdure.graph.policy import Retry
+from perdure.graph import Retry
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

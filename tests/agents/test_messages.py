@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.agents.stub_model import kept
 
-from perdure.agents.content import Content
-from perdure.agents.messages import Message, messages_of
+from perdure.agents import Content, Message, messages_of
 
 
 def test_a_message_is_made_of_texts_contents_and_dicts() -> None:

@@ -8,26 +8,28 @@ import pytest
 from tests.agents.stub_model import Model
 
 from perdure.agent_errors import MiddlewareException, MiddlewareTermination
-from perdure.agents.agent import Agent
-from perdure.agents.messages import Message
-from perdure.agents.middleware import (
+from perdure.agents import (
+    Agent,
     AgentContext,
     AgentMiddleware,
+    AgentResponse,
+    AgentResponseUpdate,
     ChatContext,
     ChatMiddleware,
+    ChatResponse,
+    ChatResponseUpdate,
     FunctionMiddleware,
+    Message,
     agent_middleware,
-    categorize_middleware,
     chat_middleware,
     function_middleware,
-    run_function_middleware,
 )
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
+from perdure.agents.middleware import categorize_middleware, run_function_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.agents.tools import FunctionInvocationContext
+    from perdure.agents import FunctionInvocationContext
 
     CallNext = Callable[[], Awaitable[None]]
 

@@ -11,10 +11,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from tests.agents.anthropic_server import MODEL, AnthropicServer, Said, anthropic_server, calls, text
 
 from perdure.agent_errors import ChatClientInvalidRequestException
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.tools import tool
+from perdure.agents import Agent, Content, Message, tool
 from perdure.models import ModelClient
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from perdure.agent_errors import (
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.agents.messages import Message
+from perdure.agents import Message
 from perdure.models import ModelClient
 
 if TYPE_CHECKING:

@@ -13,10 +13,7 @@ from pydantic import BaseModel
 from tests.agents.openai_server import OpenAIServer, Raw, Say, calls, serving, text
 
 from perdure.agent_errors import ChatClientInvalidAuthException, ChatClientInvalidRequestException
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.tools import tool
+from perdure.agents import Agent, Content, Message, tool
 from perdure.openai import OpenAIChatClient, OpenAIChatOptions
 from perdure.secrets import Secret
 

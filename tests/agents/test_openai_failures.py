@@ -16,11 +16,11 @@ from perdure.agent_errors import (
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.agents.messages import Message
+from perdure.agents import Message
 from perdure.openai import OpenAIChatClient, OpenAIContentFilterException
 
 if TYPE_CHECKING:
-    from perdure.agents.responses import ChatResponse
+    from perdure.agents import ChatResponse
 
 HELLO = [Message("user", ["Hello"])]
 KEY = "sk-very-secret-key"

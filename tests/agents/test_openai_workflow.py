@@ -12,7 +12,7 @@ from tests.agents.openai_server import Say, calls, serving, text
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext
 from perdure.agent_errors import ChatClientException
-from perdure.agents.messages import Message
+from perdure.agents import Message
 from perdure.openai import OpenAIChatClient
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
+from perdure.agents import Content, Message
 from perdure.agents.repair import INTERRUPTED, UNDECIDED, repaired
 
 if TYPE_CHECKING:

@@ -10,10 +10,8 @@ from pydantic import BaseModel, ValidationError, create_model
 from tests.agents.stub_model import kept
 
 from perdure.agent_errors import AgentInvalidResponseException, ResponseValueError
-from perdure.agents.content import Content
+from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
 from perdure.agents.formats import declare_format
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 from perdure.agents.streaming import updates_of
 
 if TYPE_CHECKING:

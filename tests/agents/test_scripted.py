@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.tools import tool
+from perdure.agents import Agent, Content, Message, tool
 from perdure.testing import ScriptedChatClient, ScriptEndedError, ToolCall
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.agents.responses import ChatResponse
+    from perdure.agents import ChatResponse
 
 
 class City(BaseModel):

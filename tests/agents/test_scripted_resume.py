@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import SqliteCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent
-from perdure.agents.tools import tool
+from perdure.agents import Agent, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from tests.agents.stub_model import Model, kept
 
 from perdure import Log
 from perdure.agent_errors import AgentInvalidRequestException, MiddlewareException
-from perdure.agents.agent import Agent
-from perdure.agents.messages import Message
-from perdure.agents.sessions import (
+from perdure.agents import (
+    Agent,
     AgentSession,
     ContextProvider,
     HistoryProvider,
     InMemoryHistoryProvider,
+    Message,
     SessionContext,
     register_state_type,
 )
@@ -25,9 +25,7 @@ from perdure.agents.sessions import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.content import Content
-    from perdure.agents.responses import ChatResponse, ChatResponseUpdate
+    from perdure.agents import ChatResponse, ChatResponseUpdate, Content, SupportsAgentRun
 
 
 class Cart(BaseModel):

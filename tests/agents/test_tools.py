@@ -13,9 +13,16 @@ import pytest
 from pydantic import BaseModel
 
 from perdure.agent_errors import ToolException
-from perdure.agents.content import Content
-from perdure.agents.tool_list import expanded_tools, joined_tools
-from perdure.agents.tools import SKIP_PARSING, FunctionInvocationContext, FunctionTool, normalize_tools, tool
+from perdure.agents import (
+    SKIP_PARSING,
+    Content,
+    FunctionInvocationContext,
+    FunctionTool,
+    expanded_tools,
+    normalize_tools,
+    tool,
+)
+from perdure.agents.tool_list import joined_tools
 
 
 def add(first: int, second: int = 1) -> int:

@@ -12,10 +12,8 @@ from tests.agents.nested_program import Life
 
 from perdure import WorkflowBuilder
 from perdure.agent_errors import ToolException
-from perdure.agents.agent import Agent
-from perdure.agents.executor import AgentExecutor
+from perdure.agents import Agent, AgentExecutor, FunctionInvocationContext, FunctionTool, tool
 from perdure.agents.repair import INTERRUPTED
-from perdure.agents.tools import FunctionInvocationContext, FunctionTool, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

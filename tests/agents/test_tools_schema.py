@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from perdure.agents import FunctionTool, tool
 from perdure.agents.tool_docs import read_docstring
 from perdure.agents.tool_schema import ArgumentsError
-from perdure.agents.tools import FunctionTool, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.agents.tools import FunctionInvocationContext
+    from perdure.agents import FunctionInvocationContext
 
 
 class Order(BaseModel):

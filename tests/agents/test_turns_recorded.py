@@ -9,16 +9,15 @@ import pytest
 from tests.activation.solo import Context, MendableError, lone
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agents.agent import Agent
-from perdure.agents.middleware import agent_middleware, chat_middleware
-from perdure.graph.numbering import Numbering
+from perdure.agents import Agent, agent_middleware, chat_middleware
+from perdure.graph import Numbering
 from perdure.testing.script import ToolCall
 from perdure.testing.scripted import ScriptedChatClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from perdure.agents.messages import Message
+    from perdure.agents import Message
 
 
 def in_order(*replies: Any) -> ScriptedChatClient:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure import Content, FunctionTool, SqliteCheckpointStorage, Workflow, WorkflowBuilder, resolve_agent_id
-from perdure.agents.agent import Agent
+from perdure.agents import Agent
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

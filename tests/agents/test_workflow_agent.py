@@ -11,18 +11,14 @@ from tests.workflow.nodes import ending, node
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
 from perdure.agent_errors import AgentInvalidRequestException
-from perdure.agents.content import Content
-from perdure.agents.history import InMemoryHistoryProvider
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
-from perdure.agents.sessions import AgentSession
+from perdure.agents import AgentResponse, AgentResponseUpdate, AgentSession, Content, InMemoryHistoryProvider, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.workflow.nodes import Context
 
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows import WorkflowAgent
 
 
 def yielding(*values: Any, **more: Any) -> WorkflowAgent:

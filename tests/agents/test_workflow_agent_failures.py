@@ -19,15 +19,14 @@ from perdure import (
     response_handler,
 )
 from perdure.agent_errors import AgentException
-from perdure.agents.messages import Message
-from perdure.agents.sessions import AgentSession
+from perdure.agents import AgentSession, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.workflow.nodes import Context
 
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows import WorkflowAgent
 
 
 class Line:

@@ -11,17 +11,16 @@ from tests.agents.desks import Asker, answer, calls, desk
 
 from perdure import BudgetExceededError, InMemoryCheckpointStorage, WorkflowBuilder
 from perdure.agent_errors import AgentException
-from perdure.agents.agent import Agent
-from perdure.agents.sessions import AgentSession
-from perdure.runtime.flight import step_key
+from perdure.agents import Agent, AgentSession
+from perdure.engine import step_key
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure import Workflow
-    from perdure.agents.messages import Message
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.agents import Message
+    from perdure.workflows import WorkflowAgent
 
 _USAGE: Any = {"total_token_count": 10}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.providers import SessionContext
-from perdure.agents.responses import AgentResponseUpdate
-from perdure.agents.unheard import unheard
-from perdure.workflows.agent import WorkflowAgent
+from perdure.agents import (
+    AgentResponseUpdate,
+    Content,
+    Message,
+    SessionContext,
+    unheard,
+)
+from perdure.workflows import WorkflowAgent
 
 
 def piece(

@@ -10,10 +10,7 @@ from tests.agents.talkers import Model, agent
 from tests.workflow.nodes import node
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agents.agent import Agent
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.messages import Message
-from perdure.agents.tools import tool
+from perdure.agents import Agent, AgentExecutor, Message, tool
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from tests.workflow.nodes import Context
 
     from perdure import Workflow
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows import WorkflowAgent
 
 
 class Wobbly(Model):

@@ -9,13 +9,9 @@ from tests.agents.desks import Asker, Question, answer, calls, desk, saved, talk
 
 from perdure import AlreadyAnsweredError, InMemoryCheckpointStorage, UnknownRequestError, WorkflowEvent
 from perdure.agent_errors import AgentException, AgentInvalidResponseException
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import FunctionTool, tool
+from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
 from perdure.testing import ScriptedChatClient, ToolCall
-from perdure.workflows.agent import WorkflowAgent
+from perdure.workflows import WorkflowAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

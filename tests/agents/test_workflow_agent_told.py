@@ -10,19 +10,14 @@ from tests.agents.talkers import Model, agent
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
 from perdure.agent_errors import AgentException
-from perdure.agents.agent import Agent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
-from perdure.agents.providers import SessionContext
-from perdure.agents.tools import tool
-from perdure.agents.unheard import unheard
+from perdure.agents import Agent, Content, Message, SessionContext, tool, unheard
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.agents.sessions import AgentSession
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.agents import AgentSession
+    from perdure.workflows import WorkflowAgent
 
 
 @tool(approval_mode="always_require")

@@ -7,11 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.agents.stub_model import BareModel, Model
 
-from perdure.agents.agent import Agent
-from perdure.agents.contexts import ChatContext, ChatMiddleware
-from perdure.agents.messages import Message
-from perdure.agents.middleware import ChatMiddlewareLayer
-from perdure.agents.sessions import AgentSession
+from perdure.agents import Agent, AgentSession, ChatContext, ChatMiddleware, ChatMiddlewareLayer, Message
 from perdure.observability import ChatTelemetryLayer
 
 HI = [Message("user", ["hi"])]

@@ -7,19 +7,16 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.codec import Codec, references
-from perdure.checkpoint.heading import Author
-from perdure.checkpoint.manifest import Reader, Writer
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues, Kept
-from perdure.kernel.trail import Trail
+from perdure.checkpoint import Author, Reader, Writer
+from perdure.codec import Codec, CodedValues, Kept, Trust, references
+from perdure.kernel import Trail
 from perdure.records import NewRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from perdure.checkpoint.manifest import Written
-    from perdure.kernel.snapshot import Snapshot
+    from perdure.checkpoint import Written
+    from perdure.kernel import Snapshot
     from perdure.records import Manifest, Part
 
 _MANY = 500

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure import Log, register_type
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues, Kept, LiveValues
+from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust
 
 
 @dataclass

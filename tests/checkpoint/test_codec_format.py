@@ -18,8 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust, register_type
+from perdure.codec import Codec, Trust, register_type
 from perdure.log import Log
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoint-format.md"

@@ -18,8 +18,8 @@ VALUES = [
 
 BEGINNING = f"""
 import sys
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
+from perdure.codec.codec import Codec
+from perdure.codec.trust import Trust
 assert not set({LATE!r}) & set(sys.modules)
 codec = Codec(Trust.of())
 """
@@ -65,7 +65,7 @@ print(found.__module__, found.__name__, Trust.of().trusts(found))
 
 def test_once_met_they_are_known_to_hold_nothing_that_could_change() -> None:
     shown = run("""
-from perdure.checkpoint.codec_copy import is_immutable, spare
+from perdure.codec.copy import is_immutable, spare
 codec.decode(b'{"~":"uuid","value":"00000000-0000-0000-0000-000000000007"}', {}, path="it")
 from dataclasses import dataclass
 from uuid import UUID

@@ -13,10 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import Log
-from perdure.checkpoint.codec import Codec, Encoded, references
-from perdure.checkpoint.codec_plain import plain_data
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues, Kept
+from perdure.codec import Codec, CodedValues, Encoded, Kept, Trust, plain_data, references
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
 
@@ -267,8 +264,8 @@ def test_a_log_that_was_read_is_as_large_as_the_one_that_was_written(says: str) 
 def test_another_process_writes_the_same_bytes() -> None:
     program = (
         "from perdure import Log\n"
-        "from perdure.checkpoint.codec import Codec\n"
-        "from perdure.checkpoint.trust import Trust\n"
+        "from perdure.codec.codec import Codec\n"
+        "from perdure.codec.trust import Trust\n"
         "log = Log()\n"
         "for n in range(150):\n"
         "    log.append('x' * 600 + str(n))\n"

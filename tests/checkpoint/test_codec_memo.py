@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from perdure.checkpoint.codec import Codec, Encoded
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues, Kept, LiveValues
+from perdure.codec import Codec, CodedValues, Encoded, Kept, LiveValues, Trust
 from perdure.errors import CheckpointDamagedError, EncodeError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, computed_field, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust, register_type
+from perdure.codec import Codec, Trust, register_type
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint.codec import Codec, DamagedPartError, Encoded, references
-from perdure.checkpoint.trust import Trust
+from perdure.codec import Codec, DamagedPartError, Encoded, Trust, references
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
 from perdure.records import Part, digest
 
@@ -159,8 +158,8 @@ def test_a_short_text_stays_inline_and_a_long_one_becomes_a_reference() -> None:
 
 def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     program = (
-        "from perdure.checkpoint.codec import Codec\n"
-        "from perdure.checkpoint.trust import Trust\n"
+        "from perdure.codec.codec import Codec\n"
+        "from perdure.codec.trust import Trust\n"
         "value = [{str(n) for n in range(2000)}, frozenset({('a', 1), 'b', None, 2.5}), {'z' * 5000, 'w' * 5000},"
         " {frozenset({'x', 'y'}): {'p', 'q'}}]\n"
         "encoded = Codec(Trust.of()).encode(value, path='it')\n"

@@ -21,8 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust, register_type
+from perdure.codec import Codec, Trust, register_type
 from perdure.errors import EncodeError
 
 T = TypeVar("T")

@@ -22,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
-from perdure.checkpoint.codec import Codec, Encoded, references
-from perdure.checkpoint.trust import Trust
+from perdure.codec import Codec, Encoded, Trust, references
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.heading import Author, Heading
-from perdure.kernel.snapshot import Request, Snapshot
+from perdure.checkpoint import Author
+from perdure.checkpoint.heading import Heading
+from perdure.kernel import Request, Snapshot
 from perdure.records import NewRun
 
 ODD = ["100% done", "%b%d%s%%", 'say "hi"\\', "line\nfeed", "Ünïcode ☃", "{}", ""]

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from perdure import Log
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues
+from perdure.codec import Codec, CodedValues, Trust
 
 ELEMENTS = st.one_of(st.integers(), st.text(max_size=40), st.lists(st.integers(), max_size=3))
 SLICES = st.slices(40)

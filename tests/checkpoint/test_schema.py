@@ -31,8 +31,9 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeAliasType
 
-from perdure.checkpoint.schema import check_against, schema_of
-from perdure.runtime.coercion import coerce
+from perdure.checkpoint import check_against
+from perdure.checkpoint.schema import schema_of
+from perdure.engine.coercion import coerce
 from perdure.types import is_instance_of
 
 T = TypeVar("T")

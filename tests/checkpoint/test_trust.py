@@ -12,8 +12,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedD
 import pytest
 from pydantic import BaseModel
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust, register_type, stored_name
+from perdure.codec import Codec, Trust, register_type, stored_name
 from perdure.errors import EncodeError, UntrustedTypeError
 from perdure.typenames import type_name
 

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 SCRIPT = """
 from dataclasses import dataclass
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
+from perdure.codec.codec import Codec
+from perdure.codec.trust import Trust
 from perdure.typenames import type_name
 
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 READER = """
 import sys
 import {module} as module
-from perdure.checkpoint.trust import Trust
+from perdure.codec.trust import Trust
 from perdure.typenames import type_name
 
 value = module.codec().decode(sys.argv[1].encode(), {{}}, path="it")
@@ -50,7 +50,7 @@ print(type_name(module.Cart))
 
 ALLOWED = """
 from dataclasses import dataclass
-from perdure.checkpoint.trust import Trust
+from perdure.codec.trust import Trust
 from perdure.typenames import type_name
 
 

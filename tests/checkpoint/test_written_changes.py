@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from tests.checkpoint.chain import CODEC, Chain, kept, shown
 
 from perdure import Log
-from perdure.checkpoint.codec import references
-from perdure.checkpoint.contents import TOC_LENGTH_MAX, entries_of, paths_of
-from perdure.checkpoint.documents import loads
-from perdure.checkpoint.manifest import PIECES_LENGTH_MAX, Reader, is_settled
+from perdure.checkpoint import Reader, entries_of, is_settled
+from perdure.checkpoint.contents import TOC_LENGTH_MAX, paths_of
+from perdure.checkpoint.manifest import PIECES_LENGTH_MAX
 from perdure.checkpoint.trails import WIDTH
+from perdure.codec import loads, references
 from perdure.errors import CheckpointDamagedError
-from perdure.kernel.snapshot import (
+from perdure.kernel import (
+    CHUNK_LENGTH,
     Answered,
     Cancelled,
     Delayed,
@@ -28,8 +29,8 @@ from perdure.kernel.snapshot import (
     Request,
     Snapshot,
     Suspended,
+    Trail,
 )
-from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 KEYS = 5_000
 OUTPUTS: Trail[Output] = Trail()

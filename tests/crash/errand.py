@@ -25,7 +25,7 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.runtime.steps import NOT_DONE
+from perdure.engine import NOT_DONE
 from perdure.testing.resume import Subject, effect, main, returned, was_begun
 from perdure.testing.resume.kinds import SHIPPED
 

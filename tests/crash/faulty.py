@@ -19,8 +19,7 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.storages.shipped import StoreStorage
-from perdure.stores.file import FileStore
+from perdure.storage import FileStore, StoreStorage
 from perdure.testing.resume import Kind, Subject, effect, main, returned
 from perdure.testing.resume.kinds import SHIPPED
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from perdure import Workflow
     from perdure.records import Archive, Claim, Command, Commit, JournalRecord, Manifest, RunRecord
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.resume import Chance
 
 

@@ -21,7 +21,7 @@ from perdure import (
 )
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 RUN_ID = "crash-me"
 

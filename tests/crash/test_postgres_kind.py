@@ -15,7 +15,7 @@ from perdure.testing.resume import Chance, Kind, postgres_kind
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 pytestmark = needs_postgres
 

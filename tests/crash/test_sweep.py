@@ -10,7 +10,7 @@ from perdure import InMemoryCheckpointStorage
 from perdure.testing.crash import sweep
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 async def test_a_run_that_crashes_at_any_store_call_ends_as_if_nothing_had_happened() -> None:

@@ -17,7 +17,7 @@ from perdure import FileCheckpointStorage, SqliteCheckpointStorage
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 MEMORY = Path("/dev/shm")
 

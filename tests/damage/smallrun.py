@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perdure.records import EventBatch, JournalRecord, Manifest, RunRecord
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 IS_SOAK = "PERDURE_SOAK" in os.environ
 LIMIT_SECONDS = 7200 if IS_SOAK else 120

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from tests.events.telling import Teller
 
 from perdure.clock import SystemClock
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 from perdure.testing.stores import RunDriver, new_run
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 async def continued(store: Store, run_id: str) -> Teller:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import perdure  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes its own types known to the codec
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.events import EventReader, EventWriter
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues
-from perdure.kernel.effects import Told
+from perdure.checkpoint import EventReader, EventWriter
+from perdure.codec import Codec, CodedValues, Trust
+from perdure.kernel import Told
 from perdure.records import EventBatch, NewEvents
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores import RunDriver
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.events import WorkflowEvent
     from perdure.records import HeadStatus
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 LARGE = 30_000
 """More characters than stand in a document: they become a part."""

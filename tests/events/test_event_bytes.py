@@ -21,15 +21,15 @@ from tests.events.telling import (
 )
 
 from perdure import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.checkpoint.events import EventReader, EventWriter, info_text
-from perdure.checkpoint.values import CodedValues
+from perdure.checkpoint import EventReader, EventWriter
+from perdure.checkpoint.events import info_text
+from perdure.codec import CodedValues
 from perdure.errors import CheckpointDamagedError
 from perdure.events import CheckpointInfo, Undecoded, UndeliveredMessage, WorkflowEventType
-from perdure.kernel.effects import Told
-from perdure.kernel.snapshot import Request
+from perdure.kernel import Request, Told
 
 if TYPE_CHECKING:
-    from perdure.checkpoint.codec import Codec
+    from perdure.codec import Codec
 
 FRAMEWORK, EXECUTOR = WorkflowEventSource.FRAMEWORK, WorkflowEventSource.EXECUTOR
 CART = Cart("ada", ["bread"])

@@ -9,14 +9,12 @@ import pytest
 from tests.events.telling import LARGE, SHOP, Cart, Teller, numbered
 
 from perdure.errors import CheckpointDamagedError, EventsForgottenError, WorkflowException
-from perdure.storages.following import committed_events
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore, committed_events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 TOLD = [(1, "a"), (2, Cart("ada", ["bread"])), (3, "c"), (4, Cart("bob", ["x" * LARGE])), (5, "e")]
 

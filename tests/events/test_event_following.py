@@ -11,8 +11,7 @@ from tests.events.telling import LARGE, SHOP, Cart, Teller, numbered
 from perdure.errors import EventsForgottenError, RunNotFoundError
 from perdure.events import Undecoded
 from perdure.records import Command, KeepLast, Retention
-from perdure.storages import following
-from perdure.storages.following import committed_events
+from perdure.storage import committed_events, following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from tests.conftest import Storage
 
     from perdure.events import WorkflowEvent
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 def read(store: Store, run_id: str = "r", **options: Any) -> AsyncGenerator[WorkflowEvent[Any]]:

@@ -11,16 +11,14 @@ import pytest
 from tests import warm
 from tests.events.telling import SHOP, numbered
 
-from perdure.storages.following import committed_events
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore, committed_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from typing import Self
 
     from perdure.events import WorkflowEvent
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 ROOT = Path(__file__).parents[2]
 

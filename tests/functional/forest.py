@@ -33,7 +33,7 @@ from perdure.testing import ScriptedChatClient, ToolCall
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 Branch: TypeAlias = "Callable[[], Coroutine[Any, Any, Any]]"
 

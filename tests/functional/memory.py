@@ -27,7 +27,7 @@ from perdure import (
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 NOTES = 19
 """One more than there are in a run that nothing disturbs."""

@@ -9,7 +9,7 @@ import pytest
 from perdure import Content, Message, RunContext, step, workflow
 
 if TYPE_CHECKING:
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 entered: list[object] = []
 

@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, InMemoryCheckpointStorage, RunContext, step, workflow
-from perdure.runtime import reading
+from perdure.engine import reading
 from perdure.testing import ScriptedChatClient
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     import pytest
 
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 def slow_and_fast(went_on: asyncio.Event) -> tuple[Agent[Any], Agent[Any]]:

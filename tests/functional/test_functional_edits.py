@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure import FunctionalWorkflow, WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 made: list[str] = []
 

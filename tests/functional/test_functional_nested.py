@@ -24,7 +24,7 @@ from perdure import (
 
 if TYPE_CHECKING:
     from perdure import FunctionalWorkflow, WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 made: list[str] = []
 failures: list[Exception] = []

@@ -26,7 +26,7 @@ from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from perdure import WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 made: list[str] = []
 

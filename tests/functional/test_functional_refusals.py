@@ -19,7 +19,7 @@ from perdure import (
 )
 
 if TYPE_CHECKING:
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 @workflow

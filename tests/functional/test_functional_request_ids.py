@@ -12,7 +12,7 @@ from perdure.orchestrations import SequentialBuilder
 
 if TYPE_CHECKING:
     from perdure import Workflow, WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 def asking(name: str) -> FunctionalWorkflow:

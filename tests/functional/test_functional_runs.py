@@ -28,7 +28,7 @@ from perdure import (
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 @workflow

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure import FunctionalWorkflow, WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 def warnings(result: WorkflowRunResult) -> list[str]:

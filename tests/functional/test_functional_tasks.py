@@ -14,7 +14,7 @@ from perdure.testing import ScriptedChatClient
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 TURNS = 30
 

@@ -17,7 +17,7 @@ from perdure.testing import ScriptedChatClient, ToolCall
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 PROGRAM = Path(__file__).with_name("memory.py")
 INTERRUPTED = Path(__file__).with_name("interrupted.py")

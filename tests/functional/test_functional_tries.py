@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure import WorkflowRunResult
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 def warnings(result: WorkflowRunResult) -> list[str]:

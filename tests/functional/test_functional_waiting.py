@@ -23,7 +23,7 @@ from perdure.testing.clock import ManualClock
 if TYPE_CHECKING:
     from perdure import FunctionalWorkflow, Workflow
     from perdure.clock import Clock
-    from perdure.storages.base import StoreStorage as Storage
+    from perdure.storage import StoreStorage as Storage
 
 
 def office(function: FunctionalWorkflow, clock: Clock | None = None) -> Workflow:

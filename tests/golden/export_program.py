@@ -10,7 +10,7 @@ from perdure import Executor, WorkflowBuilder, WorkflowContext, executor, handle
 if TYPE_CHECKING:
     from perdure import Workflow
     from perdure.clock import Clock
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 @dataclass

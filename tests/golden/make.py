@@ -22,7 +22,7 @@ from perdure import (
 )
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class Ticks:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Log
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
+from perdure.codec import Codec, Trust
 
 
 def golden_value() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from perdure import FileCheckpointStorage, SqliteCheckpointStorage
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 async def write(storage: StoreStorage) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from perdure import Workflow
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 HERE = Path(__file__).parent
 FORMATS = sorted(path for path in HERE.glob("format-*") if path.is_dir())

@@ -16,7 +16,7 @@ from perdure.testing.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 FILES = sorted(Path(__file__).parent.glob("export-*.jsonl"))
 KEY = "9cafcc66053aa095cf21b5"

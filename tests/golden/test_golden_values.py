@@ -8,8 +8,7 @@ from pathlib import Path
 
 from make_values import golden_value
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
+from perdure.codec import Codec, Trust
 
 
 def test_the_values_of_the_golden_file_are_read() -> None:

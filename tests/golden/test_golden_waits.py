@@ -15,7 +15,7 @@ from perdure.testing.clock import ManualClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 HERE = Path(__file__).parent
 GOLDEN = [(path, kind) for path in sorted(HERE.glob("waits-*")) for kind in ("files", "runs.sqlite")]

@@ -11,7 +11,7 @@ from perdure import Executor, WorkflowBuilder, WorkflowContext, executor, handle
 if TYPE_CHECKING:
     from perdure import Workflow
     from perdure.clock import Clock
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 MORNING = datetime(2030, 1, 2, 8, tzinfo=UTC)
 IS_MENDED = "mended"

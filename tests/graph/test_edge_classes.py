@@ -14,7 +14,7 @@ from perdure import (
     SwitchCaseEdgeGroupCase,
     SwitchCaseEdgeGroupDefault,
 )
-from perdure.graph.edges import EdgeGroup, InternalEdgeGroup
+from perdure.graph import EdgeGroup, InternalEdgeGroup
 
 
 def is_big(number: int) -> bool:

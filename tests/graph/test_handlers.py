@@ -6,7 +6,7 @@ import pytest
 import typing_extensions
 
 from perdure import Executor, WorkflowContext, handler, response_handler
-from perdure.graph.executor import handler_of, response_handler_of
+from perdure.graph import handler_of, response_handler_of
 
 T = TypeVar("T")
 

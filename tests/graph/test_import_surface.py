@@ -73,16 +73,6 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_a_workflow_without_agents_loads_nothing_of_them() -> None:
-    names = "WorkflowBuilder, Executor, handler, WorkflowContext, SqliteCheckpointStorage"
-    script = (
-        f"import sys; from perdure import {names}; "
-        "print([m for m in sys.modules if m.startswith(('perdure.agents', 'pydantic', 'openai'))])"
-    )
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
-
-
 E: Any = perdure
 
 TREE = [

@@ -14,7 +14,7 @@ from tests.hosting.places import opened
 from perdure import Host, InMemoryCheckpointStorage, RunFailedError, RunParkedError
 from perdure.errors import CheckpointWriteError, EncodeError
 from perdure.records import Halt
-from perdure.storages.shipped import StoreStorage
+from perdure.storage import StoreStorage
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

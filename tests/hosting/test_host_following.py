@@ -9,8 +9,8 @@ import pytest
 from tests.hosting.flows import fail, office, row
 
 from perdure import Host, RunParkedError
+from perdure.engine import Call
 from perdure.records import Halt
-from perdure.runtime.call import Call
 
 if TYPE_CHECKING:
     from tests.hosting.places import Storage

@@ -9,7 +9,7 @@ import pytest
 from tests.hosting.flows import Gate, office, pass_on, row, shout, until
 
 from perdure import Edit, Host, RunBusyError, RunNotFoundError, UnknownWorkflowError, WorkflowCheckpointException
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 
 if TYPE_CHECKING:
     from tests.hosting.places import Storage
@@ -144,7 +144,7 @@ async def test_a_tenant_has_hosts_of_its_own(storage: Storage) -> None:
 
 
 def test_a_host_needs_no_event_loop_to_be_made() -> None:
-    from perdure.storages.shipped import StoreStorage  # noqa: PLC0415
+    from perdure.storage import StoreStorage  # noqa: PLC0415
 
     host = Host(StoreStorage(MemoryStore()))
     assert not host.is_serving

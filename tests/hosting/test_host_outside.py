@@ -24,7 +24,7 @@ from perdure import (
     response_handler,
 )
 from perdure.errors import RunBusyError, RunFailedError, RunNotFoundError, UnknownRequestError
-from perdure.storages.base import StoreStorage
+from perdure.storage import StoreStorage
 
 if TYPE_CHECKING:
     from tests.hosting.places import Storage

@@ -22,7 +22,7 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.stores.port import HostStore
+from perdure.storage import HostStore
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perdure.storages.shipped import StoreStorage
+from perdure.storage import StoreStorage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

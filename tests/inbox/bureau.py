@@ -23,7 +23,7 @@ from perdure import (
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, WorkflowCheckpoint, WorkflowEvent
     from perdure.clock import Clock
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class Colour(Enum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Never
 from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class Counter(Executor):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.storages.shipped import StoreStorage
+from perdure.storage import StoreStorage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 class MeddledStore:

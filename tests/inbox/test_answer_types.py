@@ -19,11 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.codec_plain import plain_data
-from perdure.checkpoint.schema import check_against, schema_of
-from perdure.checkpoint.trust import Trust
-from perdure.runtime.coercion import coerce
+from perdure.checkpoint import check_against
+from perdure.checkpoint.schema import schema_of
+from perdure.codec import Codec, Trust, plain_data
+from perdure.engine.coercion import coerce
 from perdure.types import is_instance_of
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Storage
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 async def asked(storage: Storage, *ids: str, expects: Any = str) -> None:

@@ -11,8 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from perdure import Content, Message
-from perdure.checkpoint.schema import check_against, schema_of
-from perdure.runtime.coercion import coerce
+from perdure.checkpoint import check_against
+from perdure.checkpoint.schema import schema_of
+from perdure.engine.coercion import coerce
 
 CALL = Content.from_function_call("1", "pay", arguments={"amount": 3})
 WHOLE = Message(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Storage
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 COUNTED = ["0", "1", "2", "3"]
 Moment = Literal["before", "after"]

@@ -21,14 +21,14 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.checkpoint.commands import answer_command
+from perdure.checkpoint import answer_command
 from perdure.errors import ApprovalMismatchError
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from tests.conftest import Storage
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 HOUR = timedelta(hours=1)
 TERMS: dict[str, Any] = {"deadline": HOUR, "default": "no"}

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, SingleEdgeGroup
-from perdure.kernel.superstep import FanIn
+from perdure.graph import FanInEdgeGroup, FanOutEdgeGroup, SingleEdgeGroup
+from perdure.kernel import FanIn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.graph.edges import EdgeGroup
+    from perdure.graph import EdgeGroup
 
 IDS = ("a", "b", "c")
 

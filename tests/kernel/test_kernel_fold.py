@@ -9,15 +9,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from small_graphs import IDS, Routes, small_graphs
 
-from perdure.kernel.effects import Activation, Conflict, Effects, Sent, Write
-from perdure.kernel.snapshot import Delayed, Delivery, Limits, Output, Request, Snapshot, Suspended
-from perdure.kernel.superstep import FanIn, conflicts, fold, plan
-from perdure.kernel.trail import Trail
+from perdure.kernel import (
+    Activation,
+    Delayed,
+    Delivery,
+    Effects,
+    FanIn,
+    Limits,
+    Output,
+    Request,
+    Sent,
+    Snapshot,
+    Suspended,
+    Trail,
+    Write,
+    conflicts,
+    fold,
+    plan,
+)
+from perdure.kernel.effects import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.kernel.snapshot import StateKey
+    from perdure.kernel import StateKey
 
 KEY, OTHER_KEY = ("", "key"), ("", "other")
 BARRIER = "barrier"

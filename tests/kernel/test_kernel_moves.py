@@ -8,9 +8,7 @@ from itertools import permutations
 import pytest
 from small_graphs import subsets
 
-from perdure.kernel.moves import answer, begin_turn
-from perdure.kernel.snapshot import Answered, Delivery, Output, Request, Snapshot
-from perdure.kernel.trail import Trail
+from perdure.kernel import Answered, Delivery, Output, Request, Snapshot, Trail, answer, begin_turn
 
 REQUESTS = {
     name: Request(name, executor_id=f"asker of {name}", data=name, request_type=str, response_type=int)

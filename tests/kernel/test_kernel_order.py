@@ -14,13 +14,11 @@ from small_graphs import IDS, Routes, small_graphs
 from typing_extensions import override
 
 from perdure import Executor, InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, handler, response_handler
-from perdure.checkpoint.values import Kept, LiveValues
-from perdure.graph.definition import Graph, Rules
-from perdure.kernel.snapshot import Delivery, Snapshot
-from perdure.kernel.superstep import plan
-from perdure.kernel.trail import Trail
-from perdure.runtime.driver import Driver
-from perdure.runtime.ledger import NoLedger
+from perdure.codec import Kept, LiveValues
+from perdure.engine import Driver
+from perdure.engine.ledger import NoLedger
+from perdure.graph import Graph, Rules
+from perdure.kernel import Delivery, Snapshot, Trail, plan
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

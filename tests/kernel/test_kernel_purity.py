@@ -9,7 +9,16 @@ import pytest
 
 import perdure.kernel
 
-ALLOWED = {"__future__", "collections", "collections.abc", "dataclasses", "itertools", "perdure.data", "typing"}
+ALLOWED = {
+    "__future__",
+    "collections",
+    "collections.abc",
+    "dataclasses",
+    "itertools",
+    "perdure.data",
+    "perdure.graph",
+    "typing",
+}
 MODULES = sorted(Path(perdure.kernel.__path__[0]).glob("*.py"))
 
 

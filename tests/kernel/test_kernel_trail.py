@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.kernel.trail import CHUNK_LENGTH, Trail
+from perdure.kernel import CHUNK_LENGTH, Trail
 
 EMPTY: Trail[int] = Trail()
 LENGTHS = range(3 * CHUNK_LENGTH + 2)

@@ -8,10 +8,28 @@ from itertools import permutations, product
 import pytest
 from small_graphs import subsets
 
-from perdure.kernel.effects import Activation, Effects, Sent, Suspension
-from perdure.kernel.moves import answer, begin_turn, cancel, go_on, receive, reopen, wake
-from perdure.kernel.snapshot import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended
-from perdure.kernel.superstep import FanIn, fold, home_of, plan
+from perdure.kernel import (
+    Activation,
+    Cancelled,
+    Delayed,
+    Delivery,
+    Effects,
+    FanIn,
+    Limits,
+    Request,
+    Sent,
+    Snapshot,
+    Suspended,
+    Suspension,
+    answer,
+    begin_turn,
+    fold,
+    go_on,
+    home_of,
+    plan,
+    wake,
+)
+from perdure.kernel.moves import cancel, receive, reopen
 
 EARLY, NOON, LATE = "2024-01-01T06", "2024-01-01T12", "2024-01-01T18"
 MOMENTS = (EARLY, NOON, LATE)

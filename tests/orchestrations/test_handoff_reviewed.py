@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure import Workflow, WorkflowRunResult
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing import ScriptedChatClient
 
 APPROVED = AgentRequestInfoResponse.approve()

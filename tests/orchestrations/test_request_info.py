@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.orchestrations.chain_team import Team
 
     from perdure import Agent, Workflow, WorkflowEvent, WorkflowRunResult
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 APPROVED = AgentRequestInfoResponse.approve()
 

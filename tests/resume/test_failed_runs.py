@@ -9,8 +9,7 @@ import pytest
 from shapes import Breaking, asking, breaking
 
 from perdure import BudgetExceededError, CheckpointWriteError, UnknownRequestError
-from perdure.runtime.call import Call
-from perdure.runtime.failing import failure_of
+from perdure.engine import Call, failure_of
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from perdure import (
     executor,
     handler,
 )
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 
 if TYPE_CHECKING:
     from conftest import Storage

@@ -10,17 +10,16 @@ from shapes import Tally, counting
 from tests.inbox.meddling import meddled
 
 from perdure import WorkflowBuilder
-from perdure.checkpoint.values import LiveValues
 from perdure.clock import SystemClock
-from perdure.kernel.snapshot import Snapshot
-from perdure.runtime.outside import RunOutside
-from perdure.storages.shipped import StoreStorage
-from perdure.stores.port import is_host_store
+from perdure.codec import LiveValues
+from perdure.engine.outside import RunOutside
+from perdure.kernel import Snapshot
+from perdure.storage import StoreStorage, is_host_store
 
 if TYPE_CHECKING:
     from conftest import Storage
     from perdure.records import Claim, Commit, SinceHead, WholeCheckpoint
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 ENDS = ["commit", "release"]
 """What is asked when one superstep is left: the commit tells what waits in the inbox."""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.trust import Trust
-from perdure.runtime.journal import RunJournal
-from perdure.stores.memory import MemoryStore
+from perdure.codec import Codec, Trust
+from perdure.engine.journal import RunJournal
+from perdure.storage import MemoryStore
 from perdure.testing.stores import new_run
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, Workflow
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 class Office(Executor):

@@ -17,7 +17,7 @@ from perdure import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 LASTING: Final = ["file", "sqlite", *(["postgres"] if binaries() else [])]
 """Those that outlast the process: for the same directory they are the same one."""

@@ -16,8 +16,8 @@ from perdure import (
     WorkflowContext,
     executor,
 )
-from perdure.checkpoint.archive import Tally, lines_of
-from perdure.checkpoint.archive_read import read_archive
+from perdure.checkpoint import lines_of, read_archive
+from perdure.checkpoint.archive import Tally
 from perdure.records import Archive, ArchivedCheckpoint, Command, Halt, Manifest, Part, RunRecord
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from perdure import (
     executor,
 )
 from perdure.records import Halt, NewRun
-from perdure.storages.base import StoreStorage
-from perdure.stores.port import HostStore
+from perdure.storage import HostStore, StoreStorage
 from perdure.testing.clock import ManualClock
 from perdure.testing.resume.lives import Gate, begun, lived
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Archive, RunRecord
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.resume.lives import Ended
 
 

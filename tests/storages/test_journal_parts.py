@@ -23,7 +23,7 @@ from perdure import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 LAST = 12
 

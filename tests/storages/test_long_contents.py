@@ -9,12 +9,12 @@ from tests.storages.kinds import KINDS, opened
 from tests.storages.many_keys import EXPECTED, KEYS, LAST, half_way, keeping
 
 from perdure import LatestOnly, Retention
-from perdure.checkpoint.contents import entries_of
+from perdure.checkpoint import entries_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 async def rests_on_a_part(storage: StoreStorage) -> bool:

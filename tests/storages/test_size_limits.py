@@ -21,8 +21,8 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.checkpoint.codec import Encoded
-from perdure.checkpoint.size_limits import PART_SIZE_MAX, Scale
+from perdure.codec import Encoded, Scale
+from perdure.codec.size_limits import PART_SIZE_MAX
 from perdure.records import Part
 
 if TYPE_CHECKING:

@@ -22,16 +22,16 @@ from perdure import (
     handler,
 )
 from perdure.records import Manifest, NewRun, Part
-from perdure.storages.size_names import name_of
-from perdure.storages.size_table import bytes_text
-from perdure.storages.weighing import Scales
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
+from perdure.storage.size_names import name_of
+from perdure.storage.size_table import bytes_text
+from perdure.storage.weighing import Scales
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 LETTER = "Dear diary. " * 90
 

@@ -20,8 +20,7 @@ from perdure import (
     WorkflowContext,
     executor,
 )
-from perdure.storages.base import StoreStorage
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore, StoreStorage
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

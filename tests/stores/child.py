@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowException
 from perdure.records import Mark
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 from perdure.testing.stores import RunDriver, command, events, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.records import Command
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 class Program:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.records import LatestOnly, Retention, digest
-from perdure.stores.backend import PendingCommit
-from perdure.stores.directory import FileBackend
-from perdure.stores.disk import Disk
-from perdure.stores.memory import MemoryStore
+from perdure.storage import Disk, MemoryStore
+from perdure.storage.backend import PendingCommit
+from perdure.storage.file.directory import FileBackend
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase
+from perdure.storage import SqliteDatabase, SqliteStore
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Generator
     from pathlib import Path
 
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Sync
 
 _INSTRUCTIONS = 40
 """So many of SQLite's instructions later it is over."""

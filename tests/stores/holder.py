@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from child import Program, answer, say
 from typing_extensions import override
 
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

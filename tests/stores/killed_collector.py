@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from collected import Advancing, opened, require_whole
 from typing_extensions import override
 
-from perdure.stores.disk import Disk
+from perdure.storage import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

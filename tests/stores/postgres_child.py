@@ -7,7 +7,7 @@ import sys
 
 from child import Program, answer, say
 
-from perdure.stores.postgres import PostgresStore
+from perdure.storage import PostgresStore
 
 
 class PostgresProgram(Program):

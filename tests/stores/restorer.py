@@ -6,8 +6,7 @@ import asyncio
 import itertools
 import sys
 
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
+from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.stories import storied
 

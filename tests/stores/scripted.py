@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from perdure.records import EventBatch, Manifest, Part, RunRecord
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 RUNS = "rsf"
 LARGE = b"large " * 2000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.records import Retention
-from perdure.stores.backed import BackedStore
-from perdure.stores.backend import Backend
-from perdure.stores.carrying import done_here
-from perdure.stores.directory import FileBackend
+from perdure.storage.backed import BackedStore
+from perdure.storage.backend import Backend
+from perdure.storage.carrying import done_here
+from perdure.storage.file.directory import FileBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.disk import SimulatedDisk
 
 B = TypeVar("B", bound=Backend)

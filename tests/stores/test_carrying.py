@@ -16,11 +16,10 @@ from typing_extensions import override
 from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.backed import BackedStore
-from perdure.stores.memory_backend import MemoryBackend
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase
-from perdure.stores.worker import Worker
+from perdure.storage import SqliteDatabase, SqliteStore
+from perdure.storage.backed import BackedStore
+from perdure.storage.memory_backend import MemoryBackend
+from perdure.storage.worker import Worker
 from perdure.testing.stores import ManualClock, RunDriver, halted
 
 if TYPE_CHECKING:

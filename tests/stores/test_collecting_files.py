@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from collected import CONSTANT, LEAF, A, Advancing, B, opened, require_whole
 from typing_extensions import override
 
-from perdure.stores.backend import PendingRecords
-from perdure.stores.collecting import Collecting
-from perdure.stores.disk import Disk
-from perdure.stores.layout import Layout
-from perdure.stores.protecting import Protection
-from perdure.stores.retention import Proportion
+from perdure.storage import Disk
+from perdure.storage.backend import PendingRecords
+from perdure.storage.file.collecting import Collecting
+from perdure.storage.file.layout import Layout
+from perdure.storage.file.protecting import Protection
+from perdure.storage.retention import Proportion
 from perdure.testing.stores import finished, new_run
 
 if TYPE_CHECKING:

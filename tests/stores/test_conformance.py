@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
-from perdure.stores.port import HostStore, Openings
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore
 from perdure.testing.stores import HostStoreConformance, TenantViewConformance
 from perdure.testing.stores.agendas import AgendaConformance
 from perdure.testing.stores.ids import IdConformance

@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Command, HeadStatus, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention
-from perdure.stores.disk import Disk
-from perdure.stores.file import FileStore
+from perdure.storage import Disk, FileStore
 from perdure.testing.disk import EVERYTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from simulated import Machine
 
     from perdure.records import Part
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 STRIDE = 1 if "PERDURE_SOAK" in os.environ else 5
 """Of all moments at which something can go wrong, each so many-th is tried."""

@@ -11,9 +11,7 @@ from typing_extensions import override
 from perdure import FileCheckpointStorage, SqliteCheckpointStorage
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Halt, LatestOnly, Retention
-from perdure.stores.disk import Disk
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import Disk, FileStore, SqliteStore
 from perdure.testing.disk import SimulatedDisk
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, raw_part, text_part
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
     from simulated import Machine
 
-    from perdure.stores.port import HostStore, Store
+    from perdure.storage import HostStore, Store
 
 
 class SyncCountingDisk(Disk):

@@ -15,10 +15,9 @@ from typing_extensions import override
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import KeepFor, KeepLast, LatestOnly, Retention, digest
-from perdure.stores import lines
-from perdure.stores.directory import FileBackend
-from perdure.stores.disk import Disk, Stamp
-from perdure.stores.file import FileStore
+from perdure.storage import Disk, FileStore, Stamp
+from perdure.storage.file import lines
+from perdure.storage.file.directory import FileBackend
 from perdure.testing.stores import (
     LEAVING_IDS,
     ODD_IDS,

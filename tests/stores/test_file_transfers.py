@@ -14,8 +14,7 @@ from tests import warm
 
 from perdure.errors import CheckpointDamagedError, RunExistsError, WorkflowCheckpointException
 from perdure.records import Halt
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
+from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import finished, raw_part
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from simulated import Machine
 
     from perdure.records import Archive
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 RESTORER = Path(__file__).with_name("restorer.py")
 CHANCES = 40 if "PERDURE_SOAK" in os.environ else 1

@@ -12,15 +12,14 @@ from typing_extensions import override
 
 from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.records import Halt, LatestOnly, Retention
-from perdure.stores.retention import PRUNED_BEFORE_COLLECTION_MIN
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase
+from perdure.storage import SqliteDatabase, SqliteStore
+from perdure.storage.retention import PRUNED_BEFORE_COLLECTION_MIN
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.stores.durability import Durability
+    from perdure.storage import Durability
 
 COMMENT = re.compile(r"^(--.*(\n|$))+")
 EXPORTED = Halt("exported", "2024-01-01T00:00:00+00:00", "for a test")

@@ -14,8 +14,7 @@ import pytest
 from tests import warm
 
 from perdure.errors import RunBusyError
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 from perdure.testing.stores import new_run
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from perdure.records import Claim
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 HOLDER = Path(__file__).with_name("holder.py")
 LEASE_SECONDS = 0.5

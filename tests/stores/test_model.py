@@ -43,9 +43,7 @@ from perdure.records import (
     Part,
     Retention,
 )
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, MemoryStore, SqliteStore
 from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_part, text_part
 from perdure.testing.stores.stories import comparable
 
@@ -53,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from perdure.records import Archive, Claim, Halt, HaltKind, HeadStatus
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 T = TypeVar("T")
 

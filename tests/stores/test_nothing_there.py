@@ -10,9 +10,8 @@ import pytest
 from perdure.clock import SystemClock
 from perdure.errors import RunNotFoundError, WorkflowException
 from perdure.records import Claim, Mark, Owner, Retention
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
-from perdure.stores.memory_backend import MemoryBackend
+from perdure.storage import FileStore, MemoryStore
+from perdure.storage.memory_backend import MemoryBackend
 from perdure.testing.stores import ManualClock, RunDriver, command, finished
 from perdure.testing.stores.driver import NOWHERE
 from perdure.testing.stores.stories import NOTHING, pictured, storied
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 NOBODY = Claim("r", 1, Owner("nobody", "nowhere", "", 1))
 

@@ -9,15 +9,14 @@ import pytest
 from test_processes import OK, Child
 
 from perdure.errors import RunBusyError
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 from perdure.testing.stores import command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from pathlib import Path
 
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 SOME_TIME = "2024-05-01T10:00:00+00:00"
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.records import Owner
-from perdure.stores.heartbeat import Heartbeat
-from perdure.stores.owners import Owners, this_process
+from perdure.storage import this_process
+from perdure.storage.heartbeat import Heartbeat
+from perdure.storage.owners import Owners
 
 if TYPE_CHECKING:
     from pathlib import Path

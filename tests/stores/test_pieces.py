@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, Owner, Part
-from perdure.stores import lines
-from perdure.stores.counter import Counter
-from perdure.stores.disk import Disk
-from perdure.stores.document import Document, decode, encode, fits_inline
-from perdure.stores.ids import file_name
-from perdure.stores.owners import Owners, this_process
-from perdure.stores.placing import placed
-from perdure.stores.worker import Worker
+from perdure.storage import Disk, this_process
+from perdure.storage.file import lines
+from perdure.storage.file.counter import Counter
+from perdure.storage.file.document import Document, decode, encode, fits_inline
+from perdure.storage.file.placing import placed
+from perdure.storage.ids import file_name
+from perdure.storage.owners import Owners
+from perdure.storage.worker import Worker
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 
 if TYPE_CHECKING:

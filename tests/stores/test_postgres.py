@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.postgres_server import needs_postgres, shared_server
 from typing_extensions import override
 
-from perdure.stores.postgres import PostgresStore
+from perdure.storage import PostgresStore
 from perdure.testing.stores import HostStoreConformance, TenantViewConformance
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Retention
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 pytestmark = needs_postgres
 

@@ -12,14 +12,13 @@ from tests.postgres_server import needs_postgres, shared_server
 from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
-from perdure.stores.postgres import PostgresStore
-from perdure.stores.postgres_database import PostgresDatabase
+from perdure.storage import PostgresDatabase, PostgresStore
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Sync
 
 pytestmark = needs_postgres
 

@@ -10,13 +10,13 @@ from test_model import IS_SOAK, SETTINGS, StoreMachine
 from tests.postgres_server import needs_postgres, shared_server
 from typing_extensions import override
 
-from perdure.stores.postgres import PostgresStore
+from perdure.storage import PostgresStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Retention
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 pytestmark = needs_postgres
 

@@ -16,9 +16,8 @@ from typing_extensions import override
 
 from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import Halt
-from perdure.stores.postgres import PostgresStore
-from perdure.stores.postgres_database import ConflictError, PostgresDatabase
-from perdure.stores.postgres_target import Target
+from perdure.storage import PostgresDatabase, PostgresStore, Target
+from perdure.storage.postgres_database import ConflictError
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.postgres_server import Server
 
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Sync
 
 pytestmark = needs_postgres
 

@@ -15,11 +15,9 @@ from test_postgres_processes import LONG, OK, Child
 from tests.postgres_server import USER, needs_postgres, new_server, shared_server
 
 from perdure.errors import RunBusyError
-from perdure.stores.owners import this_process
-from perdure.stores.postgres import PostgresStore
-from perdure.stores.postgres_database import ConnectionLostError, PostgresDatabase
-from perdure.stores.postgres_owners import PostgresOwners
-from perdure.stores.postgres_target import Target
+from perdure.storage import PostgresDatabase, PostgresStore, Target, this_process
+from perdure.storage.postgres_database import ConnectionLostError
+from perdure.storage.postgres_owners import PostgresOwners
 from perdure.testing.stores import ManualClock, RunDriver
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from tests import warm
 from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import RunBusyError
-from perdure.stores.postgres import PostgresStore
-from perdure.stores.postgres_database import PostgresDatabase
-from perdure.stores.postgres_target import Target
+from perdure.storage import PostgresDatabase, PostgresStore, Target
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests import warm
 
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Self
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 CHILD = Path(__file__).with_name("child.py")
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.stores.disk import Disk
+from perdure.storage import Disk
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import ManualClock
 

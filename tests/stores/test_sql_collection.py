@@ -15,15 +15,14 @@ from tests import warm
 from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase
+from perdure.storage import SqliteDatabase, SqliteStore
 from perdure.testing.stores import ManualClock, RunDriver, finished, raw_part, text_part
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from perdure.records import Part
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Sync
 
 COLLECTING = Path(__file__).with_name("collecting.py")
 A, B = text_part("a", raw_part(b"leaf of a")), text_part("b")

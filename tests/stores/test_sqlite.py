@@ -13,9 +13,9 @@ import pytest
 
 from perdure.errors import CheckpointDamagedError, CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import KeepFor, Retention
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase, split
-from perdure.stores.statements import migrations, named_statements
+from perdure.storage import SqliteDatabase, SqliteStore
+from perdure.storage.sqlite_database import split
+from perdure.storage.statements import migrations, named_statements
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_part, text_part
 
 if TYPE_CHECKING:

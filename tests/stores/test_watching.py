@@ -10,8 +10,9 @@ import pytest
 
 from perdure.clock import SystemClock
 from perdure.records import Mark, Retention
-from perdure.stores.sqlite import SqliteStore, sqlite_backend
-from perdure.stores.watching import Listener, Poller
+from perdure.storage import SqliteStore
+from perdure.storage.sqlite import sqlite_backend
+from perdure.storage.watching import Listener, Poller
 from perdure.testing.stores import ManualClock, RunDriver, command
 from perdure.testing.stores.watches import watcher
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from perdure.stores.sql_backend import SqlBackend
+    from perdure.storage.sql_backend import SqlBackend
 
 
 class Pauses:

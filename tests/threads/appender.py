@@ -11,8 +11,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.messages import Message
-from perdure.stores.sqlite import SqliteStore
+from perdure.agents import Message
+from perdure.storage import SqliteStore
 from perdure.threads import FileSessionStore, PostgresSessionStore, SqliteSessionStore, ThreadError
 from perdure.threads.names import TENANT, ThreadName
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
+from perdure.agents import Content, Message
 from perdure.testing.clock import ManualClock
 from perdure.threads import (
     InMemorySessionStore,

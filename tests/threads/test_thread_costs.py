@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.threads.test_session_stores import said
 
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 from perdure.threads import SessionStore
 
 if TYPE_CHECKING:

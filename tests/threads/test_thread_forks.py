@@ -9,7 +9,7 @@ import pytest
 from tests.threads.session_kinds import ON_DISK, opened
 from tests.threads.test_session_stores import said, texts
 
-from perdure.agents.messages import Message
+from perdure.agents import Message
 from perdure.threads import ForkPoint, ThreadExistsError, ThreadInUseError, ThreadNotFoundError
 
 if TYPE_CHECKING:

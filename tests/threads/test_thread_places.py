@@ -20,9 +20,7 @@ from perdure import (
 )
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Commit, KeepFor, KeepLast, Manifest, NewRun, Retention
-from perdure.stores.file import FileStore
-from perdure.stores.memory import MemoryStore
-from perdure.stores.sqlite import SqliteStore
+from perdure.storage import FileStore, MemoryStore, SqliteStore
 from perdure.threads import SessionStore, ThreadDamagedError
 from perdure.threads.names import TENANT, ThreadName
 from perdure.threads.turns import turn
@@ -31,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore, StoreStorage
 
 
 @executor

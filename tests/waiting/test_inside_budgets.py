@@ -9,8 +9,8 @@ from tests.waiting.scenes import RUN_ID
 from tests.workflow.nodes import Context, node, passing, sending
 
 from perdure import Workflow, WorkflowBuilder, WorkflowExecutor
+from perdure.engine.purse import Purse
 from perdure.errors import BudgetExceededError
-from perdure.runtime.purse import Purse
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

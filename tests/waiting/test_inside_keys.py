@@ -9,7 +9,7 @@ from tests.waiting.scenes import HOUR, RUN_ID, alone
 from tests.workflow.nodes import Context, node, sending
 
 from perdure import FailedMessage, Retry, Workflow, WorkflowBuilder, WorkflowExecutor, step_key
-from perdure.kernel.superstep import scope_of
+from perdure.kernel import scope_of
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

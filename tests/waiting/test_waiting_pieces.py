@@ -8,17 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from perdure.checkpoint import JournalReader, JournalWriter
 from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.documents import plain
-from perdure.checkpoint.journal import JournalReader, JournalWriter
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
-from perdure.checkpoint.trust import Trust
-from perdure.checkpoint.values import CodedValues, Kept, LiveValues, as_kept
-from perdure.kernel.snapshot import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended
-from perdure.kernel.trail import Trail
-from perdure.runtime.rekeep import rekept
+from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust, as_kept, plain
+from perdure.engine.rekeep import rekept
+from perdure.kernel import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended, Trail
 
 CODEC = Codec(Trust.of([]))
 VALUES = CodedValues(CODEC)

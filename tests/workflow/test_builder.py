@@ -19,7 +19,7 @@ from perdure import (
     Workflow,
     WorkflowBuilder,
 )
-from perdure.graph.edges import InternalEdgeGroup
+from perdure.graph import InternalEdgeGroup
 
 
 def edges(workflow: Workflow) -> list[str]:

@@ -5,11 +5,10 @@ from typing import Any
 from tests.workflow.nodes import ending, passing, told
 
 from perdure import Executor, FailedMessage, WorkflowBuilder, WorkflowContext, WorkflowEvent, WorkflowExecutor, handler
-from perdure.checkpoint.values import LiveValues
-from perdure.kernel.moves import begin_turn
-from perdure.kernel.snapshot import Snapshot
-from perdure.runtime.driver import Driver
-from perdure.runtime.ledger import NoLedger
+from perdure.codec import LiveValues
+from perdure.engine import Driver
+from perdure.engine.ledger import NoLedger
+from perdure.kernel import Snapshot, begin_turn
 
 
 class Breaking(Executor):

@@ -16,7 +16,7 @@ from perdure.agents.sessions import AgentSession, HistoryProvider, InMemoryHisto
 from perdure.agents.streaming import chat_stream, retold
 from perdure.agents.tool_list import expanded_tools, is_server, joined_tools
 from perdure.agents.tools import normalize_tools
-from perdure.agents.unheard import unheard
+from perdure.agents.unheard_messages import unheard
 from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:

@@ -20,18 +20,23 @@ from perdure.agents.messages import Message, messages_of
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate
 from perdure.agents.sessions import AgentSession
 from perdure.events import WorkflowEvent
-from perdure.graph.context import WorkflowContext, private_scope
-from perdure.graph.current import current_activation
-from perdure.graph.executor import Executor, Shared
-from perdure.graph.handlers import handler, response_handler
-from perdure.graph.messages import INTERNAL_SOURCE_ID
-from perdure.graph.port import ABSENT
+from perdure.graph import (
+    ABSENT,
+    INTERNAL_SOURCE_ID,
+    Executor,
+    Shared,
+    WorkflowContext,
+    current_activation,
+    handler,
+    private_scope,
+    response_handler,
+)
 from perdure.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.graph.definition import Graph
+    from perdure.graph import Graph
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agents.agent_base import lasting_name
 from perdure.agents.messages import Message
 from perdure.agents.responses import AgentResponse
-from perdure.checkpoint.trust import register_type
+from perdure.codec import register_type
 
 if TYPE_CHECKING:
     from perdure.agents.agent import SupportsAgentRun

@@ -9,15 +9,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agents.content import Content
-from perdure.graph.port import Terms
-from perdure.runtime.activation import ActivationRecorder
+from perdure.engine import ActivationRecorder
+from perdure.graph import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from perdure.agents.messages import Message
-    from perdure.graph.port import ActivationPort
-    from perdure.kernel.snapshot import Request
+    from perdure.graph import ActivationPort
+    from perdure.kernel import Request
 
 _NAME: Final = "request_info"
 """The function that a workflow as agent seems to call when it asks."""

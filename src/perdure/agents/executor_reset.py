@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.clock import SystemClock
 
 if TYPE_CHECKING:
-    from perdure.graph.context import WorkflowContext
+    from perdure.graph import WorkflowContext
 
 _RESET = "reset"
 """In the state of the executor: the last wish that was done."""

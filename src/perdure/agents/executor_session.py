@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from perdure.agents.session_changes import apply, changes, copied, share
 from perdure.agents.sessions import AgentSession
-from perdure.checkpoint.trust import register_type
+from perdure.codec import register_type
 from perdure.data import frozen
 
 if TYPE_CHECKING:

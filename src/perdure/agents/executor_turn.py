@@ -15,9 +15,8 @@ from perdure.agents.executor_session import SessionRecord, update_of
 from perdure.agents.executor_shown import Shown
 from perdure.agents.responses import AgentResponse
 from perdure.agents.sessions import AgentSession
-from perdure.graph.port import StepCall
-from perdure.runtime.kwargs import GLOBAL_KWARGS_KEY
-from perdure.runtime.staging import RUN_KWARGS_KEY
+from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
+from perdure.graph import StepCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     from perdure.agents.executor_session import LiveSession
     from perdure.agents.messages import Message
     from perdure.agents.responses import AgentResponseUpdate
-    from perdure.graph.context import WorkflowContext
-    from perdure.graph.port import ActivationPort
-    from perdure.kernel.snapshot import Request
+    from perdure.graph import ActivationPort, WorkflowContext
+    from perdure.kernel import Request
 
 logger = logging.getLogger(__name__)
 

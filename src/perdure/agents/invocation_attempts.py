@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import UserInputRequiredException
 from perdure.clock import SystemClock
+from perdure.engine import OutOfTimeError, within
 from perdure.errors import StepTimeoutError
-from perdure.runtime.parking import OutOfTimeError, within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.graph.policy import Policy
+    from perdure.graph import Policy
 
 
 def without_asking(policy: Policy) -> Policy:

@@ -23,13 +23,9 @@ from perdure.agents.tool_results import error_of, result_of
 from perdure.agents.tool_schema import ArgumentsError
 from perdure.agents.tool_thread import in_thread
 from perdure.clock import SystemClock
+from perdure.engine import NOT_DONE, is_async, is_final, is_inside_step, step_key
 from perdure.errors import StepMismatchError, StepUnsettledError
-from perdure.graph.current import begin_step
-from perdure.graph.policy import NO_POLICY
-from perdure.graph.port import StepCall
-from perdure.runtime.flight import is_async, is_inside_step, step_key
-from perdure.runtime.steps import NOT_DONE
-from perdure.runtime.tries import is_final
+from perdure.graph import NO_POLICY, StepCall, begin_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from perdure.agents.approvals import Decision
     from perdure.agents.invocation_calls import Caller
     from perdure.agents.tools import FunctionTool
-    from perdure.graph.port import IfInterrupted
+    from perdure.graph import IfInterrupted
 
 logger = logging.getLogger(__name__)
 

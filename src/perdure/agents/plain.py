@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from perdure.agents.content import Content  # noqa: TC001 - read at run time
 from perdure.agents.messages import Message
-from perdure.checkpoint.forms import register_form
+from perdure.codec import register_form
 
 
 class MessageFields(TypedDict):

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.agents.messages import Message
 from perdure.agents.streaming import Told, retold
-from perdure.graph.current import activation_at_work, begin_step
-from perdure.graph.numbering import Numbering
-from perdure.graph.port import StepCall
+from perdure.graph import Numbering, StepCall, activation_at_work, begin_step
 from perdure.records import digest
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 
-    from perdure.graph.port import ActivationPort, IfInterrupted
+    from perdure.graph import ActivationPort, IfInterrupted
 
 T = TypeVar("T")
 UpdateT = TypeVar("UpdateT")

@@ -9,7 +9,7 @@ from perdure.agents.formats import stored_format
 from perdure.agents.messages import Message
 from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 from perdure.agents.sessions import AgentSession
-from perdure.checkpoint.trust import register_type
+from perdure.codec import register_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents.tool_list import joined_tools, listed_tools, tool_name
 from perdure.clock import SystemClock
-from perdure.runtime.flight import is_inside_step, step_key
+from perdure.engine import is_inside_step, step_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

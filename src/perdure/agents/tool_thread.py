@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from perdure.graph.exits import no_exit
-from perdure.runtime.flight import is_inside_step
-from perdure.runtime.parking import has_failed
+from perdure.engine import has_failed, is_inside_step
+from perdure.graph import no_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from perdure.agents.tool_schema import Arguments, Shape, model_of, shape_of
 from perdure.agents.tool_thread import in_thread
 from perdure.annotations import Namespace, namespace_here
 from perdure.data import mutable
-from perdure.graph.policy import Retry, policy_of
-from perdure.runtime.flight import is_async
+from perdure.engine import is_async
+from perdure.graph import Retry, policy_of
 
 if TYPE_CHECKING:
     from datetime import timedelta

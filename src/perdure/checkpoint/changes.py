@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from perdure.checkpoint import pieces as texts
-from perdure.checkpoint.codec import Encoded
-from perdure.checkpoint.documents import Needs, array, plain
-from perdure.checkpoint.values import as_kept
+from perdure.codec import Encoded, Needs, array, as_kept, plain
 from perdure.data import mutable
-from perdure.kernel.snapshot import Limits, Snapshot
+from perdure.kernel import Limits, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from perdure.checkpoint.pieces import PieceWriter
-    from perdure.kernel.snapshot import Request, StateKey
-    from perdure.kernel.trail import Trail
+    from perdure.kernel import Request, StateKey, Trail
     from perdure.records import Part
 
     Write: TypeAlias = Callable[[Any, Needs], bytes]

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import document, loads, piece, plain, with_parts
-from perdure.checkpoint.values import Kept
+from perdure.codec import (
+    DamagedPartError,
+    Kept,
+    document,
+    loads,
+    piece,
+    plain,
+    with_parts,
+)
 from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
@@ -15,7 +21,7 @@ from perdure.records import Command
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.checkpoint.codec import Codec, Encoded
+    from perdure.codec import Codec, Encoded
 
 _SHOWN_LENGTH_MAX = 80
 

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.data import frozen
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
-from perdure.graph.context import private_owner
-from perdure.graph.executor import wiring
-from perdure.graph.signature import graph_signature, interfaces
-from perdure.kernel.snapshot import Delivery
+from perdure.graph import graph_signature, interfaces, private_owner, wiring
+from perdure.kernel import Delivery
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from perdure.checkpoint.values import Values
-    from perdure.graph.definition import Graph
-    from perdure.graph.executor import Executor, Route
-    from perdure.kernel.snapshot import Delayed, Request, Snapshot
+    from perdure.codec import Values
+    from perdure.graph import Executor, Graph, Route
+    from perdure.kernel import Delayed, Request, Snapshot
 
 
 @frozen

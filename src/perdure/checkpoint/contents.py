@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import dumps, loads, quoted, verified
+from perdure.codec import DamagedPartError, dumps, loads, quoted, verified
 from perdure.data import value
 from perdure.records import Part
 

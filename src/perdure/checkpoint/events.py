@@ -5,22 +5,31 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import Needs, dumps, loads, quoted, quoted_all, quoted_or_null, verified
 from perdure.checkpoint.pieces import INLINE_LENGTH_MAX, OUTPUT_LENGTH_MAX, PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader
-from perdure.checkpoint.values import as_kept, decode
+from perdure.codec import (
+    DamagedPartError,
+    Needs,
+    as_kept,
+    decode,
+    dumps,
+    loads,
+    quoted,
+    quoted_all,
+    quoted_or_null,
+    verified,
+)
 from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.kernel.effects import Told
+from perdure.kernel import Told
 from perdure.records import NewEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.checkpoint.codec import Codec
+    from perdure.codec import Codec
     from perdure.events import CheckpointInfo
-    from perdure.kernel.snapshot import Request
+    from perdure.kernel import Request
     from perdure.records import EventBatch
 
 _OUTPUTS = frozenset({"output", "intermediate"})

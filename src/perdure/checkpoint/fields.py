@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.codec_records import DataclassKind
-from perdure.checkpoint.documents import loads, piece
-from perdure.checkpoint.trust import stored_name
-from perdure.checkpoint.values import Kept
+from perdure.codec import DataclassKind, Kept, loads, piece, stored_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

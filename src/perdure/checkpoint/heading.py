@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.documents import dumps, quoted, quoted_or_null
+from perdure.codec import dumps, quoted, quoted_or_null
 from perdure.data import frozen
 from perdure.typenames import describe
 
 if TYPE_CHECKING:
-    from perdure.kernel.snapshot import Snapshot
+    from perdure.kernel import Snapshot
     from perdure.records import NewRun
 
 FORMAT = 2

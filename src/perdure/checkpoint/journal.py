@@ -5,25 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.codec_write import part_reference, to_bytes
-from perdure.checkpoint.documents import Needs, dumps, loads, quoted, quoted_or_null
 from perdure.checkpoint.events import told_in, told_text
 from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
-from perdure.checkpoint.values import CodedValues, as_kept
+from perdure.codec import (
+    CodedValues,
+    DamagedPartError,
+    Needs,
+    as_kept,
+    dumps,
+    loads,
+    part_reference,
+    quoted,
+    quoted_or_null,
+    to_bytes,
+)
 from perdure.errors import CheckpointDamagedError
-from perdure.kernel.effects import Done, Effects, Unrouted, Write
+from perdure.kernel import Done, Effects, Unrouted, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from perdure.checkpoint.codec import Codec, Encoded
     from perdure.checkpoint.pieces_read import Entry
-    from perdure.kernel.effects import Activation, Told
-    from perdure.kernel.snapshot import Snapshot, StateKey
+    from perdure.codec import Codec, Encoded
+    from perdure.kernel import Activation, Snapshot, StateKey, Told
 
     ReadT = TypeVar("ReadT")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.checkpoint.trust import register_type
+from perdure.codec import register_type
 from perdure.events import (
     CheckpointInfo,
     UndeliveredMessage,
@@ -13,8 +13,7 @@ from perdure.events import (
     WorkflowEventSource,
     WorkflowRunState,
 )
-from perdure.graph.messages import MessageType, WorkflowMessage
-from perdure.graph.policy import FailedMessage
+from perdure.graph import FailedMessage, MessageType, WorkflowMessage
 
 
 def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:

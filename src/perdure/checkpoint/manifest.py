@@ -7,13 +7,12 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.codec import DamagedPartError
 from perdure.checkpoint.contents import Contents, entries_of, only, paths_of, pieces_text
-from perdure.checkpoint.documents import loads, plain, verified
 from perdure.checkpoint.heading import FORMAT, Heading
 from perdure.checkpoint.pieces import PieceWriter
 from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.checkpoint.trails import gathered
+from perdure.codec import DamagedPartError, loads, plain, verified
 from perdure.data import mutable, value
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from perdure.checkpoint.changes import Changes, Fresh
-    from perdure.checkpoint.codec import Codec
     from perdure.checkpoint.heading import Author
-    from perdure.kernel.snapshot import Answered, Snapshot
-    from perdure.kernel.trail import Trail
+    from perdure.codec import Codec
+    from perdure.kernel import Answered, Snapshot, Trail
 
 PIECE_LENGTH_MAX = 1024
 """What is longer becomes a part, however often it changes."""

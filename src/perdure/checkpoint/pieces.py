@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint.codec_write import part_reference, to_bytes
-from perdure.checkpoint.documents import Needs, document, dumps, plain, quoted, quoted_all, quoted_or_null
-from perdure.checkpoint.values import as_kept
+from perdure.codec import (
+    Needs,
+    as_kept,
+    document,
+    dumps,
+    part_reference,
+    plain,
+    quoted,
+    quoted_all,
+    quoted_or_null,
+    to_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeVar
 
-    from perdure.checkpoint.codec import Codec, Encoded
-    from perdure.kernel.snapshot import Answered, Cancelled, Delayed, Delivery, Limits, Output, Request, Suspended
+    from perdure.codec import Codec, Encoded
+    from perdure.kernel import Answered, Cancelled, Delayed, Delivery, Limits, Output, Request, Suspended
 
     ItemT = TypeVar("ItemT")
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
 
-from perdure.checkpoint.codec import Encoded, references
-from perdure.checkpoint.documents import loads, piece, verified, with_parts
-from perdure.checkpoint.values import Kept, decode
-from perdure.kernel.snapshot import Answered, Cancelled, Delayed, Delivery, Limits, Output, Request, Snapshot, Suspended
-from perdure.kernel.trail import CHUNK_LENGTH, Trail
+from perdure.codec import Encoded, Kept, decode, loads, piece, references, verified, with_parts
+from perdure.kernel import (
+    CHUNK_LENGTH,
+    Answered,
+    Cancelled,
+    Delayed,
+    Delivery,
+    Limits,
+    Output,
+    Request,
+    Snapshot,
+    Suspended,
+    Trail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.codec import Codec
+    from perdure.codec import Codec
 
 Entry: TypeAlias = str | bytes
 """What stands at a path: the hash of a part, or the text itself."""

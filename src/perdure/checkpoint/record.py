@@ -5,23 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.documents import loads, piece, verified
 from perdure.checkpoint.manifest import Reader, header_of, naming
-from perdure.checkpoint.values import CodedValues, Kept, decode
 from perdure.clock import SystemClock
+from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, piece, verified
 from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent
-from perdure.graph.context import SHARED_SCOPE
-from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, WorkflowMessage
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, MessageType, WorkflowMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from perdure.checkpoint.codec import Codec
-    from perdure.checkpoint.values import Values
-    from perdure.kernel.snapshot import Delivery, Request, Snapshot
+    from perdure.codec import Codec, Values
+    from perdure.kernel import Delivery, Request, Snapshot
     from perdure.records import Manifest
 
 EXECUTOR_STATE_KEY = "_executor_state"

@@ -24,8 +24,7 @@ from uuid import UUID
 
 import typing_extensions
 
-from perdure.checkpoint.forms import form_of
-from perdure.checkpoint.trust_reach import is_model
+from perdure.codec import form_of, is_model
 from perdure.types import plain_type
 
 if TYPE_CHECKING:

@@ -7,10 +7,16 @@ import json
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from perdure.checkpoint.codec import Codec
-from perdure.checkpoint.documents import document, loads, piece, plain
-from perdure.checkpoint.trust import Trust, register_type
-from perdure.checkpoint.values import Kept
+from perdure.codec import (
+    Codec,
+    Kept,
+    Trust,
+    document,
+    loads,
+    piece,
+    plain,
+    register_type,
+)
 from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
@@ -18,9 +24,8 @@ from perdure.records import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from perdure.checkpoint.codec import Encoded
-    from perdure.checkpoint.values import Values
-    from perdure.kernel.snapshot import Moment
+    from perdure.codec import Encoded, Values
+    from perdure.kernel import Moment
 
 
 @register_type

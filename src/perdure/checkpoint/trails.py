@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.checkpoint.documents import dumps
+from perdure.codec import dumps
 from perdure.records import Part
 
 if TYPE_CHECKING:

@@ -6,26 +6,21 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from perdure.agents.agent import BaseAgent
-from perdure.agents.content import Content
-from perdure.agents.messages import Message, messages_of
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, messages_of
 from perdure.events import WorkflowEvent
 from perdure.functional.nested import names_a_run
-from perdure.graph.current import activation_at_work
+from perdure.graph import activation_at_work
 from perdure.streams import ResponseStream
-from perdure.workflows.agent_requests import REQUEST_INFO_FUNCTION_NAME, answered_ids, plain
-from perdure.workflows.agent_telling import Teller
+from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, Teller, answered_ids, plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
 
-    from perdure.agents.providers import ContextProvider
-    from perdure.agents.sessions import AgentSession
+    from perdure.agents import AgentSession, ContextProvider
     from perdure.functional.workflows import FunctionalWorkflow
-    from perdure.graph.port import ActivationPort
-    from perdure.storages.protocol import CheckpointStorage
-    from perdure.workflows.result import WorkflowRunResult
+    from perdure.graph import ActivationPort
+    from perdure.storage import CheckpointStorage
+    from perdure.workflows import WorkflowRunResult
 
 logger = logging.getLogger(__name__)
 

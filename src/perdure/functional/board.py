@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.functional.past import StepOutcome
-from perdure.graph.port import ABSENT
+from perdure.graph import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

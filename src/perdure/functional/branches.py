@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.runtime.branches import branch_place, trunk
+from perdure.engine import branch_place, trunk
 
 __all__ = ["branch_place", "trunk"]

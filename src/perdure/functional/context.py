@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
 from perdure.functional.board import Board
 from perdure.functional.branches import branch_place
 from perdure.functional.past import recorded_by
-from perdure.graph.current import current_activation
-from perdure.graph.port import ABSENT, Place, Terms
-from perdure.runtime.kwargs import GLOBAL_KWARGS_KEY
-from perdure.runtime.staging import RUN_KWARGS_KEY
+from perdure.graph import ABSENT, Place, Terms, current_activation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Mapping
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.events import WorkflowEvent
     from perdure.functional.board import Store
-    from perdure.graph.context import WorkflowContext
-    from perdure.graph.port import ActivationPort
+    from perdure.graph import ActivationPort, WorkflowContext
 
 _current: ContextVar[RunContext | None] = ContextVar("perdure_run_context", default=None)
 

@@ -7,7 +7,7 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from perdure.workflows.workflow import Workflow
+from perdure.workflows import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

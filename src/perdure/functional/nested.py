@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import ActivationRecorder
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.graph.current import activation_at_work
-from perdure.runtime.activation import ActivationRecorder
+from perdure.graph import activation_at_work
 from perdure.streams import ResponseStream
-from perdure.workflows.result import WorkflowRunResult
+from perdure.workflows import WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping

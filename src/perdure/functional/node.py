@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import ActivationRecorder, compared
 from perdure.functional.board import OwnStore
 from perdure.functional.branches import branch_place, trunk
 from perdure.functional.context import RunContext, running
@@ -13,20 +14,25 @@ from perdure.functional.past import FUNCTION
 from perdure.functional.setting import begin_heard
 from perdure.functional.steps import StepWrapper
 from perdure.functional.texts import text_digest
-from perdure.graph.context import WorkflowContext
-from perdure.graph.current import hearing
-from perdure.graph.executor import Dispatch, Executor, Route, rewire
-from perdure.graph.handlers import HandlerTypes, split_types
-from perdure.graph.port import Scope, StepCall
-from perdure.runtime.activation import ActivationRecorder
-from perdure.runtime.reading import compared
+from perdure.graph import (
+    Dispatch,
+    Executor,
+    HandlerTypes,
+    Route,
+    Scope,
+    StepCall,
+    WorkflowContext,
+    hearing,
+    rewire,
+    split_types,
+)
 from perdure.types import contains_typevar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from perdure.annotations import Namespace
-    from perdure.graph.port import ActivationPort
+    from perdure.graph import ActivationPort
 
 
 class FunctionNode(Executor):

@@ -7,18 +7,16 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from perdure.checkpoint.fields import fields_of
-from perdure.checkpoint.steps import StepRecord
-from perdure.checkpoint.trust import register_type
+from perdure.checkpoint import StepRecord, fields_of
+from perdure.codec import register_type
 from perdure.data import frozen
-from perdure.runtime.activation import ActivationRecorder
-from perdure.runtime.journal import STEP
+from perdure.engine import STEP, ActivationRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.values import Kept
-    from perdure.graph.port import ActivationPort
+    from perdure.codec import Kept
+    from perdure.graph import ActivationPort
 
 Rank: TypeAlias = tuple[int, str, str]
 """How many writes of a key came before, where the step was called, and where its record is. The highest counts."""

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import is_async
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.functional.board import writing
 from perdure.functional.context import get_run_context
 from perdure.functional.past import StepOutcome, place_in
-from perdure.runtime.flight import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
     from perdure.functional.board import Writer
     from perdure.functional.context import RunContext
-    from perdure.graph.port import ActivationPort, IfInterrupted, StepCall
+    from perdure.graph import ActivationPort, IfInterrupted, StepCall
 
 
 @dataclass(slots=True)

@@ -9,23 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from perdure.annotations import namespace_here
+from perdure.engine import is_async
 from perdure.events import WorkflowErrorDetails, WorkflowEvent
 from perdure.functional.branches import branch_place
 from perdure.functional.context import RunContext, get_run_context
 from perdure.functional.parameters import Parameters, hints_of
 from perdure.functional.setting import Setting
-from perdure.graph.current import activation_at_work
-from perdure.graph.policy import policy_of
-from perdure.graph.port import StepCall
-from perdure.runtime.flight import is_async
+from perdure.graph import StepCall, activation_at_work, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from datetime import timedelta
 
     from perdure.annotations import Namespace
-    from perdure.graph.policy import Retry
-    from perdure.graph.port import IfInterrupted
+    from perdure.graph import IfInterrupted, Retry
 
 R = TypeVar("R")
 

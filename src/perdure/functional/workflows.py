@@ -8,36 +8,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from perdure.annotations import namespace_here
-from perdure.checkpoint.compat import CompatibilityReport
+from perdure.checkpoint import CompatibilityReport
+from perdure.engine import ABSENT, Closing, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.functional.keywords import own_keywords
 from perdure.functional.nested import durable_activation, names_a_run, require_nestable, result_of, stream_of
 from perdure.functional.node import FunctionNode
-from perdure.graph.messages import WorkflowMessage
-from perdure.runtime.call import ABSENT
-from perdure.runtime.closing import Closing
-from perdure.runtime.presence import is_read_elsewhere
+from perdure.graph import WorkflowMessage
 from perdure.types import is_instance_of
-from perdure.workflows.builder import WorkflowBuilder
-from perdure.workflows.workflow import Workflow
+from perdure.workflows import Workflow, WorkflowBuilder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.agents.providers import ContextProvider
+    from perdure.agents import ContextProvider
     from perdure.annotations import Namespace
     from perdure.clock import Clock
+    from perdure.engine import Call, Events, Session
     from perdure.events import WorkflowEvent
     from perdure.functional.agent import FunctionalWorkflowAgent
-    from perdure.graph.port import ActivationPort
-    from perdure.runtime.call import Call
-    from perdure.runtime.driver import Events
-    from perdure.runtime.session import Session
-    from perdure.storages.protocol import CheckpointStorage
+    from perdure.graph import ActivationPort
+    from perdure.storage import CheckpointStorage
     from perdure.streams import ResponseStream
-    from perdure.workflows.result import WorkflowRunResult
-    from perdure.workflows.run import Run
+    from perdure.workflows import Run, WorkflowRunResult
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import Call, is_of_another_program, status_of
 from perdure.errors import (
     CheckpointWriteError,
     ClaimLostError,
@@ -23,13 +24,10 @@ from perdure.errors import (
     WorkflowCheckpointException,
     WorkflowException,
 )
-from perdure.graph.exits import no_exit, sharing
+from perdure.graph import no_exit, sharing
 from perdure.hosting.halting import fail, park
 from perdure.hosting.scheduler import Rest
 from perdure.hosting.waiting import first_of
-from perdure.runtime.call import Call
-from perdure.runtime.failing import is_of_another_program
-from perdure.runtime.ledger import status_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -39,9 +37,8 @@ if TYPE_CHECKING:
     from perdure.hosting.catalog import Catalog
     from perdure.hosting.scheduler import Dispatch
     from perdure.records import Claim, RunRecord
-    from perdure.storages.base import StoreStorage
-    from perdure.stores.port import HostStore
-    from perdure.workflows.workflow import Workflow
+    from perdure.storage import HostStore, StoreStorage
+    from perdure.workflows import Workflow
 
 logger = logging.getLogger(__name__)
 

@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import UnknownWorkflowError
-from perdure.graph.function import FunctionExecutor
-from perdure.workflows.sub import WorkflowExecutor
-from perdure.workflows.workflow import Workflow
+from perdure.graph import FunctionExecutor
+from perdure.workflows import Workflow, WorkflowExecutor
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
-    from perdure.graph.definition import Graph
-    from perdure.graph.executor import Executor
+    from perdure.graph import Executor, Graph
 
 Factory: TypeAlias = Callable[[], Workflow]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.hosting.held import Situation
     from perdure.hosting.scheduler import Advance, Rest
     from perdure.records import Due
-    from perdure.stores.port import HostStore, Stir
+    from perdure.storage import HostStore, Stir
 
 logger = logging.getLogger(__name__)
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from perdure.engine import Call, input_digest, rewinding
+from perdure.engine import kwargs as run_kwargs
 from perdure.errors import ClaimLostError, RunBusyError, RunExistsError, StaleHeadError, WorkflowCheckpointException
-from perdure.graph.messages import WorkflowMessage
+from perdure.graph import WorkflowMessage
 from perdure.hosting.halting import end_halt
 from perdure.hosting.waiting import first_of
 from perdure.moments import moment_of
-from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime import rewinding
-from perdure.runtime.call import Call
-from perdure.runtime.session import input_digest
-from perdure.workflows.edit import Edit, edited
-from perdure.workflows.workflow import checked_budget
+from perdure.workflows import Edit, checked_budget, edited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,10 +20,9 @@ if TYPE_CHECKING:
 
     from perdure.hosting.catalog import Catalog
     from perdure.hosting.reading import RunReader
-    from perdure.kernel.snapshot import Snapshot
-    from perdure.storages.base import StoreStorage
-    from perdure.stores.port import HostStore
-    from perdure.workflows.workflow import Workflow
+    from perdure.kernel import Snapshot
+    from perdure.storage import HostStore, StoreStorage
+    from perdure.workflows import Workflow
 
 _BUSY_SECONDS = 0.5
 """How long to wait for another who is about to begin a run: if it dies before that, nothing tells of it."""

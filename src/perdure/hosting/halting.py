@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from perdure.engine import PRESENCE, failure_of
 from perdure.errors import RunBusyError
 from perdure.moments import now
 from perdure.records import Halt
-from perdure.runtime.failing import failure_of
-from perdure.runtime.presence import PRESENCE
-from perdure.stores.owners import this_process
+from perdure.storage import this_process
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Claim, RunRecord
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
 
 
 async def park(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Claim | None:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from perdure.checkpoint.record import WorkflowCheckpoint
+    from perdure.checkpoint import WorkflowCheckpoint
     from perdure.events import WorkflowEvent
     from perdure.hosting.host import Host
     from perdure.hosting.info import RunInfo
     from perdure.hosting.reading import RunReader
-    from perdure.storages.desk import PendingRequest
-    from perdure.workflows.edit import Edit
-    from perdure.workflows.result import WorkflowRunResult
+    from perdure.storage import PendingRequest
+    from perdure.workflows import Edit, WorkflowRunResult
 
 
 class HostedRun:

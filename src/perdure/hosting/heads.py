@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.codec import DamagedPartError
-from perdure.checkpoint.contents import only
-from perdure.checkpoint.documents import loads
-from perdure.checkpoint.manifest import Reader, is_settled, known_paths, naming
-from perdure.checkpoint.record import request_event
-from perdure.checkpoint.values import CodedValues, as_kept
+from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
+from perdure.codec import CodedValues, DamagedPartError, as_kept, loads
 from perdure.data import frozen
+from perdure.engine import FRAMEWORK
 from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowEvent
-from perdure.runtime.activation import FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from perdure.checkpoint.codec import Codec
-    from perdure.kernel.snapshot import Output, Snapshot
+    from perdure.codec import Codec
+    from perdure.kernel import Output, Snapshot
     from perdure.records import HeadStatus, Manifest
-    from perdure.storages.base import StoreStorage
-    from perdure.storages.desk import PendingRequest
+    from perdure.storage import PendingRequest, StoreStorage
 
 _OUTPUTS = "outputs"
 _REQUEST = "request/"

@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
+from perdure.engine import PRESENCE
 from perdure.errors import RunNotFoundError
 from perdure.hosting.advance import Advancer
 from perdure.hosting.catalog import Catalog, Factory
@@ -20,10 +21,7 @@ from perdure.hosting.signals import on_ending
 from perdure.hosting.waiting import first_of
 from perdure.moments import now
 from perdure.records import RunStatus
-from perdure.runtime.presence import PRESENCE
-from perdure.storages.base import StoreStorage
-from perdure.storages.urls import open_storage
-from perdure.stores.port import is_host_store
+from perdure.storage import StoreStorage, is_host_store, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +30,8 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.hosting.scheduler import Scheduler
     from perdure.records import RunRecord
-    from perdure.storages.desk import PendingRequest
-    from perdure.stores.port import HostStore
-    from perdure.workflows.edit import Edit
+    from perdure.storage import HostStore, PendingRequest
+    from perdure.workflows import Edit
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.engine import FRAMEWORK
 from perdure.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -16,16 +17,15 @@ from perdure.events import WorkflowEvent, WorkflowRunState
 from perdure.hosting.heads import Head
 from perdure.moments import now
 from perdure.records import Halt, Mark
-from perdure.runtime.activation import FRAMEWORK
-from perdure.storages.following import committed_events
-from perdure.workflows.result import WorkflowRunResult
+from perdure.storage import committed_events
+from perdure.workflows import WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from perdure.checkpoint.record import WorkflowCheckpoint
+    from perdure.checkpoint import WorkflowCheckpoint
     from perdure.records import HeadStatus, RunRecord
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 _NOWHERE = Mark(head="", events=-1, commands=-1)
 """The mark of no run at all: whoever has seen it is told at once how far a run is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.graph.messages import INTERNAL_SOURCE_ID
+from perdure.graph import INTERNAL_SOURCE_ID
 from perdure.kernel.effects import Sent
 from perdure.kernel.snapshot import Answered, Delivery
 from perdure.kernel.superstep import Sending, arrived

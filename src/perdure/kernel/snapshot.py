@@ -11,7 +11,7 @@ from perdure.kernel.trail import Trail
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.graph.definition import OutputKind
+    from perdure.graph import OutputKind
 
 Value: TypeAlias = object
 """A user's value as the runtime keeps it: opaque here."""

@@ -11,12 +11,12 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
-from perdure.storages.shipped import StoreStorage
+from perdure.storage import StoreStorage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 Moment: TypeAlias = Literal["before", "after"]
 

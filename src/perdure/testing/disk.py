@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from typing_extensions import override
 
-from perdure.stores.disk import Disk, Stamp
+from perdure.storage import Disk, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from perdure.stores.durability import Durability
+    from perdure.storage import Durability
 
 NOTHING_SURVIVES: Final = 0
 """The seed of a crash that keeps what was synced and no more."""

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from perdure.agents.content import Content, UsageDetails
-from perdure.agents.messages import Message
+from perdure.agents import Content, Message, UsageDetails
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import ChatClientInvalidRequestException
-from perdure.agents.clients import BaseChatClient, ChatTelemetryLayer, prepend_instructions_to_messages
-from perdure.agents.content import Content
-from perdure.agents.invocation import FunctionInvocationLayer
-from perdure.agents.messages import Message
-from perdure.agents.middleware import ChatMiddlewareLayer
-from perdure.agents.recording import taking, turn_of
-from perdure.agents.responses import ChatResponse, ChatResponseUpdate
+from perdure.agents import (
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    ChatTelemetryLayer,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    prepend_instructions_to_messages,
+    taking,
+    turn_of,
+)
 from perdure.clock import SystemClock
 from perdure.streams import ResponseStream
 from perdure.testing.script import Line, line_id_of, line_of, next_place, words_counted
@@ -22,7 +28,7 @@ from perdure.testing.script import Line, line_id_of, line_of, next_place, words_
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.agents.content import UsageDetails
+    from perdure.agents import UsageDetails
     from perdure.clock import Clock
     from perdure.testing.script import Improvised, Reply, Script
 

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.checkpoint.record import WorkflowCheckpoint
+from perdure.checkpoint import WorkflowCheckpoint
 from perdure.errors import WorkflowCheckpointException
 from perdure.events import WorkflowRunState
-from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
-from perdure.graph.executor import Executor
-from perdure.graph.handlers import handler, response_handler
-from perdure.workflows.builder import WorkflowBuilder
+from perdure.graph import (
+    Executor,
+    WorkflowContext,
+    handler,
+    response_handler,
+)
+from perdure.workflows import WorkflowBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.protocol import CheckpointStorage
-    from perdure.workflows.workflow import Workflow
+    from perdure.storage import CheckpointStorage
+    from perdure.workflows import Workflow
 
 
 @dataclass

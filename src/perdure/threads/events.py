@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agents.messages import Message
-from perdure.checkpoint.codec import Codec, DamagedPartError
-from perdure.checkpoint.documents import Needs, dumps, loads
-from perdure.checkpoint.trust import Trust
+from perdure.agents import Message
+from perdure.codec import Codec, DamagedPartError, Needs, Trust, dumps, loads
 from perdure.data import frozen
 from perdure.errors import EncodeError
 from perdure.records import NewEvents

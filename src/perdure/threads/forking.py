@@ -16,7 +16,7 @@ from perdure.threads.thread import ForkPoint, Header
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Claim
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.threads.holding import Holding
     from perdure.threads.names import ThreadName
     from perdure.threads.reading import Reading

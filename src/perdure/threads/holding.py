@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Claim
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.threads.names import ThreadName
 
 _LOOK_SECONDS = 0.01

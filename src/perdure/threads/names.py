@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.stores.ids import RUN_ID_LENGTH_MAX, require_run_id
+from perdure.storage import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.threads.errors import ThreadNameError
 
 _SESSION = "session "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perdure.checkpoint.codec import DamagedPartError
+from perdure.codec import DamagedPartError
 from perdure.errors import CheckpointNotFoundError
 from perdure.threads.errors import ThreadDamagedError
 from perdure.threads.events import batch_of
@@ -15,7 +15,7 @@ from perdure.threads.thread import Header, Place
 
 if TYPE_CHECKING:
     from perdure.records import RunRecord
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.threads.events import Batch, ThreadEvent
 
 _BATCHES_AT_ONCE = 1000

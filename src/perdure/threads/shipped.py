@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.stores.durability import Durability
+    from perdure.storage import Durability
 
 _RETENTION = Retention(checkpoints=LatestOnly())
 """A checkpoint of a thread is only where it stands; what was said are its events, and all of them stay."""
@@ -26,7 +26,7 @@ class InMemorySessionStore(SessionStore):
     """For tests, and for conversations that need not outlive the process."""
 
     def __init__(self, *, tenant: str | None = None, clock: Clock | None = None) -> None:
-        from perdure.stores.memory import MemoryStore  # noqa: PLC0415
+        from perdure.storage import MemoryStore  # noqa: PLC0415
 
         clock = clock or SystemClock()
         super().__init__(MemoryStore(retention=_RETENTION, clock=clock), tenant=tenant, clock=clock)
@@ -47,7 +47,7 @@ class FileSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.stores.file import FileStore  # noqa: PLC0415
+        from perdure.storage import FileStore  # noqa: PLC0415
 
         clock = clock or SystemClock()
         store = FileStore(
@@ -72,7 +72,7 @@ class SqliteSessionStore(SessionStore):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.stores.sqlite import SqliteStore  # noqa: PLC0415
+        from perdure.storage import SqliteStore  # noqa: PLC0415
 
         clock = clock or SystemClock()
         store = SqliteStore(path, retention=_RETENTION, clock=clock, lease_seconds=lease_seconds, durability=durability)
@@ -98,7 +98,7 @@ class PostgresSessionStore(SessionStore):
         pool_size: int = 4,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.stores.postgres import PostgresStore  # noqa: PLC0415
+        from perdure.storage import PostgresStore  # noqa: PLC0415
 
         clock = clock or SystemClock()
         store = PostgresStore(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, cast
 
-from perdure.agents.messages import Message
+from perdure.agents import Message
 from perdure.clock import SystemClock
 from perdure.threads.events import appended
 from perdure.threads.forking import Forking
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.threads.events import ThreadEvent
     from perdure.threads.thread import Thread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.documents import dumps, loads
+from perdure.codec import dumps, loads
 from perdure.data import frozen
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from perdure.threads.thread import Header
 
 if TYPE_CHECKING:
     from perdure.records import Claim, NewEvents
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.threads.events import Appended
     from perdure.threads.holding import Holding
     from perdure.threads.names import ThreadName

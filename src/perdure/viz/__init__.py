@@ -1,3 +1,5 @@
-"""Workflows as pictures: Mermaid and DOT as text, and files that Graphviz draws."""
+"""Pictures of workflows: Mermaid and DOT as text, and files that Graphviz draws."""
 
-from perdure.viz.viz import WorkflowViz as WorkflowViz
+from perdure.viz.viz import WorkflowViz
+
+__all__ = ["WorkflowViz"]

@@ -9,7 +9,7 @@ from perdure.viz.picture import Naming, legible, picture_of, short_digest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.graph.definition import Graph
+    from perdure.graph import Graph
     from perdure.viz.picture import Arrow, Box, Frame, Picture
 
 _INDENT = "  "

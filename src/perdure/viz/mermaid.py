@@ -10,7 +10,7 @@ from perdure.viz.picture import Naming, picture_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.graph.definition import Graph
+    from perdure.graph import Graph
     from perdure.viz.picture import Arrow, Box, Frame, Picture
 
 _INDENT = "  "

@@ -9,14 +9,12 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from perdure.data import frozen
-from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup
-from perdure.graph.executor import on_error_ways
+from perdure.graph import FanInEdgeGroup, InternalEdgeGroup, on_error_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.graph.definition import Graph
-    from perdure.graph.edges import EdgeGroup
+    from perdure.graph import EdgeGroup, Graph
 
 _DIGEST_LENGTH = 8
 _UNDRAWABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import os
 
     from perdure.viz.files import Format
-    from perdure.workflows.workflow import Workflow
+    from perdure.workflows import Workflow
 
 
 class WorkflowViz:

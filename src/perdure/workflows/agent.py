@@ -9,13 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from perdure.agent_errors import AgentInvalidRequestException
-from perdure.agents.agent import BaseAgent
-from perdure.agents.messages import Message, messages_of
-from perdure.agents.recording import Turn, recorded, recorded_stream
-from perdure.agents.responses import AgentResponse
+from perdure.agents import AgentResponse, BaseAgent, Message, Turn, messages_of, recorded, recorded_stream
+from perdure.engine import Closing
 from perdure.errors import WorkflowException
-from perdure.runtime.closing import Closing
-from perdure.storages.urls import given_storage
+from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
 from perdure.workflows.agent_merging import merged
@@ -28,11 +25,8 @@ from perdure.workflows.agent_telling import Teller
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 
-    from perdure.agents.messages import AgentRunInputs
-    from perdure.agents.providers import ContextProvider
-    from perdure.agents.responses import AgentResponseUpdate
-    from perdure.agents.sessions import AgentSession
-    from perdure.storages.protocol import CheckpointStorage
+    from perdure.agents import AgentResponseUpdate, AgentRunInputs, AgentSession, ContextProvider
+    from perdure.storage import CheckpointStorage
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from perdure.data import mutable
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from perdure.kernel.snapshot import Snapshot
+    from perdure.kernel import Snapshot
 
 STATE_KEY = "workflow"
 

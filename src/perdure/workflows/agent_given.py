@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_requests import told_on
-from perdure.agents.history import InMemoryHistoryProvider
-from perdure.agents.providers import SessionContext
+from perdure.agents import AgentExecutor, InMemoryHistoryProvider, SessionContext, told_on
 from perdure.data import frozen
-from perdure.graph.edges import FanOutEdgeGroup, SwitchCaseEdgeGroup
+from perdure.graph import FanOutEdgeGroup, SwitchCaseEdgeGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.agents.messages import Message
-    from perdure.graph.edges import EdgeGroup
+    from perdure.agents import Message
+    from perdure.graph import EdgeGroup
     from perdure.workflows.agent import WorkflowAgent
 
 

@@ -6,16 +6,13 @@ from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.content import add_usage_details
-from perdure.agents.responses import AgentResponse
+from perdure.agents import AgentResponse, add_usage_details
 from perdure.data import mutable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agents.content import UsageDetails
-    from perdure.agents.messages import Message
-    from perdure.agents.responses import AgentResponseUpdate
+    from perdure.agents import AgentResponseUpdate, Message, UsageDetails
 
 
 @mutable

@@ -6,27 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import AgentException
-from perdure.checkpoint.record import request_event
-from perdure.kernel.moves import answer, begin_turn, wake
-from perdure.kernel.snapshot import Snapshot
-from perdure.kernel.superstep import scope_of
+from perdure.checkpoint import request_event
+from perdure.engine import ChildLedger, Closing, Drift, Driver, accepted, fan_ins_of, load, output_events
+from perdure.engine import kwargs as run_kwargs
+from perdure.kernel import Snapshot, answer, begin_turn, scope_of, wake
 from perdure.moments import now, seconds_until
-from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime.answers import accepted
-from perdure.runtime.closing import Closing
-from perdure.runtime.driver import Driver
-from perdure.runtime.instances import Drift, load
-from perdure.runtime.journal import ChildLedger
-from perdure.runtime.narration import output_events
-from perdure.runtime.outside import fan_ins_of
 from perdure.workflows.agent_requests import answers_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from perdure.engine import Journal
     from perdure.events import WorkflowEvent
-    from perdure.kernel.effects import Told
-    from perdure.runtime.journal import Journal
+    from perdure.kernel import Told
     from perdure.workflows.agent_given import Given
     from perdure.workflows.agent_seats import Seat
     from perdure.workflows.workflow import Workflow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.agents.agent_base import SupportsAgentRun
-from perdure.agents.executor import AgentExecutor
+from perdure.agents import AgentExecutor, SupportsAgentRun
 
 
 def node_of(agent: object) -> AgentExecutor:

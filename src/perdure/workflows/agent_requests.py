@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import AgentInvalidResponseException
-from perdure.agents.content import Content
-from perdure.agents.messages import Message
+from perdure.agents import Content, Message
 from perdure.events import WorkflowEvent
 
 if TYPE_CHECKING:

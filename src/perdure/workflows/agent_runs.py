@@ -10,22 +10,20 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent_errors import AgentException
-from perdure.agents.content import Content
-from perdure.checkpoint.commands import shown
-from perdure.checkpoint.record import request_event
+from perdure.agents import Content
+from perdure.checkpoint import request_event, shown
 from perdure.data import frozen, mutable
+from perdure.engine import Call, input_digest
 from perdure.errors import CheckpointNotFoundError, EncodeError
-from perdure.kernel.snapshot import Snapshot
-from perdure.runtime.call import Call
-from perdure.runtime.session import input_digest
+from perdure.kernel import Snapshot
 from perdure.workflows.agent_requests import answered_ids, answers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.agents.messages import Message
+    from perdure.agents import Message
+    from perdure.engine import Tenure
     from perdure.events import WorkflowEvent
-    from perdure.runtime.opening import Tenure
     from perdure.streams import ResponseStream
     from perdure.workflows.agent_bookmark import Bookmark
     from perdure.workflows.agent_given import Given

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from perdure.agent_errors import AgentException
-from perdure.graph.current import activation_at_work
-from perdure.kernel.snapshot import Limits, Snapshot
-from perdure.runtime.activation import ActivationRecorder
-from perdure.runtime.instances import load, restore_state, states_of, with_states
-from perdure.runtime.presence import PRESENCE
+from perdure.engine import PRESENCE, ActivationRecorder, load, restore_state, states_of, with_states
+from perdure.graph import activation_at_work
+from perdure.kernel import Limits, Snapshot
 
 if TYPE_CHECKING:
-    from perdure.agents.recording import Turn
-    from perdure.runtime.journal import Journal
+    from perdure.agents import Turn
+    from perdure.engine import Journal
     from perdure.workflows.agent_bookmark import Bookmark
     from perdure.workflows.agent_runs import Memory
     from perdure.workflows.workflow import Workflow

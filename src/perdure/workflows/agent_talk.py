@@ -6,15 +6,17 @@ from contextlib import suppress
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.executor_turn import tokens_in
-from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
-from perdure.agents.providers import SessionContext
-from perdure.agents.responses import AgentResponse
-from perdure.agents.sessions import AgentSession
-from perdure.agents.unheard import unheard
+from perdure.agents import (
+    AgentResponse,
+    AgentSession,
+    HistoryProvider,
+    InMemoryHistoryProvider,
+    SessionContext,
+    tokens_in,
+    unheard,
+)
 from perdure.data import mutable
-from perdure.runtime.closing import Closing
-from perdure.runtime.narration import output_events
+from perdure.engine import Closing, output_events
 from perdure.workflows.agent_bookmark import Bookmark
 from perdure.workflows.agent_given import Given, hears_itself
 from perdure.workflows.agent_nested import NestedRun
@@ -25,10 +27,9 @@ from perdure.workflows.agent_seats import HandlerSeat, NodeSeat, host
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
-    from perdure.agents.messages import Message
-    from perdure.agents.recording import Turn
+    from perdure.agents import Message, Turn
+    from perdure.engine import Call
     from perdure.events import WorkflowEvent
-    from perdure.runtime.call import Call
     from perdure.workflows.agent import WorkflowAgent
     from perdure.workflows.agent_runs import Memory
     from perdure.workflows.agent_seats import Seat

@@ -6,16 +6,14 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from perdure.agent_errors import AgentInvalidRequestException
-from perdure.agents.content import Content, add_usage_details
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents import AgentResponse, AgentResponseUpdate, Content, Message, add_usage_details
 from perdure.data import mutable
 from perdure.workflows.agent_requests import content_of_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agents.content import UsageDetails
+    from perdure.agents import UsageDetails
     from perdure.clock import Clock
     from perdure.events import WorkflowEvent
 

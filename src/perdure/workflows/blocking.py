@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from perdure.runtime.call import ABSENT
+from perdure.engine import ABSENT
 from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:

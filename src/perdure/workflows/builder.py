@@ -7,33 +7,37 @@ import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from perdure.graph.definition import DEFAULT_MAX_ITERATIONS, Graph, Migration, OutputDesignation, Rules
-from perdure.graph.edges import (
+from perdure.graph import (
+    DEFAULT_MAX_ITERATIONS,
     Case,
     Default,
+    Executor,
     FanInEdgeGroup,
     FanOutEdgeGroup,
+    Graph,
     InternalEdgeGroup,
+    Migration,
+    OutputDesignation,
+    Rules,
     SingleEdgeGroup,
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
     SwitchCaseEdgeGroupDefault,
+    graph_signature,
+    signature_hash,
+    validate_workflow_graph,
+    wiring,
 )
-from perdure.graph.executor import Executor, wiring
-from perdure.graph.signature import graph_signature, signature_hash
-from perdure.graph.validation import validate_workflow_graph
 from perdure.workflows.sharing import warn_of_separation
 from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.agents.agent_base import SupportsAgentRun
-    from perdure.agents.executor import AgentExecutor
+    from perdure.agents import AgentExecutor, SupportsAgentRun
     from perdure.clock import Clock
-    from perdure.graph.definition import Reducer
-    from perdure.graph.edges import EdgeCondition, EdgeGroup, SelectionFunc, SwitchEntry
-    from perdure.storages.protocol import CheckpointStorage
+    from perdure.graph import EdgeCondition, EdgeGroup, Reducer, SelectionFunc, SwitchEntry
+    from perdure.storage import CheckpointStorage
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,17 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.data import frozen
-from perdure.graph.context import SHARED_SCOPE
-from perdure.graph.messages import INTERNAL_SOURCE_ID
-from perdure.kernel.snapshot import Delivery
-from perdure.runtime.routing import accepts
+from perdure.engine import accepts
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
+from perdure.kernel import Delivery
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.checkpoint.values import Values
-    from perdure.graph.definition import Graph
-    from perdure.kernel.snapshot import Snapshot
+    from perdure.codec import Values
+    from perdure.graph import Graph
+    from perdure.kernel import Snapshot
 
 
 @frozen

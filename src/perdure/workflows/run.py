@@ -7,17 +7,11 @@ from asyncio import CancelledError
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.record import request_event
+from perdure.checkpoint import request_event
+from perdure.engine import Call, accepted, accepts, final_state, output_events, rewinding
 from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
-from perdure.runtime import rewinding
-from perdure.runtime.answers import accepted
-from perdure.runtime.call import Call
-from perdure.runtime.narration import output_events
-from perdure.runtime.routing import accepts
-from perdure.runtime.session import final_state
-from perdure.storages.desk import Desk
-from perdure.storages.following import committed_events
+from perdure.storage import Desk, committed_events
 from perdure.streams import ResponseStream
 from perdure.typenames import type_of
 from perdure.workflows.edit import Edit, edited
@@ -26,11 +20,10 @@ from perdure.workflows.result import WorkflowRunResult
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping
 
-    from perdure.checkpoint.record import WorkflowCheckpoint
-    from perdure.kernel.snapshot import Output, Snapshot
-    from perdure.kernel.trail import Trail
-    from perdure.runtime.opening import Tenure
-    from perdure.storages.binding import Binding
+    from perdure.checkpoint import WorkflowCheckpoint
+    from perdure.engine import Tenure
+    from perdure.kernel import Output, Snapshot, Trail
+    from perdure.storage import Binding
     from perdure.workflows.workflow import Workflow
 
 

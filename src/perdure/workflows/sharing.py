@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.graph.definition import Graph
+    from perdure.graph import Graph
 
 logger = logging.getLogger(__name__)
 

@@ -7,36 +7,40 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.record import request_event
-from perdure.checkpoint.steps import InterruptedStep
+from perdure.checkpoint import InterruptedStep, request_event
+from perdure.engine import (
+    BY_DEADLINE,
+    FRAMEWORK,
+    ActivationRecorder,
+    ChildLedger,
+    Closing,
+    Drift,
+    Driver,
+    accepted,
+    accepts,
+    fan_ins_of,
+    load,
+)
+from perdure.engine import kwargs as run_kwargs
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
-from perdure.graph.context import WorkflowContext  # noqa: TC001 - handlers' annotations are read at run time
-from perdure.graph.executor import Executor
-from perdure.graph.handlers import handler, response_handler
-from perdure.graph.messages import TimersDue  # noqa: TC001 - handlers' annotations are read at run time
-from perdure.graph.port import Terms
-from perdure.kernel.moves import answer, begin_turn, expire, wake
-from perdure.kernel.snapshot import Limits, Snapshot
-from perdure.kernel.superstep import scope_of
-from perdure.runtime import kwargs as run_kwargs
-from perdure.runtime.activation import FRAMEWORK, ActivationRecorder
-from perdure.runtime.answers import accepted
-from perdure.runtime.closing import Closing
-from perdure.runtime.driver import Driver
-from perdure.runtime.instances import Drift, load
-from perdure.runtime.journal import ChildLedger
-from perdure.runtime.outside import BY_DEADLINE, fan_ins_of
-from perdure.runtime.routing import accepts
+from perdure.graph import (
+    Executor,
+    Terms,
+    TimersDue,
+    WorkflowContext,
+    handler,
+    response_handler,
+)
+from perdure.kernel import Limits, Snapshot, answer, begin_turn, expire, scope_of, wake
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from perdure.graph.definition import Graph
-    from perdure.graph.messages import WorkflowMessage
-    from perdure.kernel.snapshot import Request
+    from perdure.graph import Graph, WorkflowMessage
+    from perdure.kernel import Request
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)

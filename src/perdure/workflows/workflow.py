@@ -10,19 +10,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from perdure.clock import SystemClock
+from perdure.engine import (
+    ABSENT,
+    FRAMEWORK,
+    Blueprint,
+    Call,
+    Closing,
+    Drift,
+    Session,
+    accepts,
+    final_state,
+    is_unfinished,
+)
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
-from perdure.graph.messages import WorkflowMessage
+from perdure.graph import WorkflowMessage
 from perdure.moments import moment_of
-from perdure.runtime.activation import FRAMEWORK
-from perdure.runtime.blueprint import Blueprint
-from perdure.runtime.call import ABSENT, Call
-from perdure.runtime.closing import Closing
-from perdure.runtime.instances import Drift
-from perdure.runtime.opening import is_unfinished
-from perdure.runtime.routing import accepts
-from perdure.runtime.session import Session, final_state
-from perdure.storages.urls import given_storage
+from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.workflows.result import WorkflowRunResult
 
@@ -30,14 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.agents.providers import ContextProvider
+    from perdure.agents import ContextProvider
     from perdure.clock import Clock
-    from perdure.graph.definition import Graph
-    from perdure.graph.edges import EdgeGroup
-    from perdure.graph.executor import Executor
-    from perdure.runtime.driver import Events
-    from perdure.runtime.opening import Tenure
-    from perdure.storages.protocol import CheckpointStorage
+    from perdure.engine import Events, Tenure
+    from perdure.graph import EdgeGroup, Executor, Graph
+    from perdure.storage import CheckpointStorage
     from perdure.workflows.agent import WorkflowAgent
     from perdure.workflows.run import Run
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tests.hosting.chaos.world import Fact
 
 from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler, response_handler
-from perdure.runtime.steps import NOT_DONE, step_key
+from perdure.engine import NOT_DONE, step_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

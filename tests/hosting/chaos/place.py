@@ -14,7 +14,7 @@ from perdure import PostgresCheckpointStorage, SqliteCheckpointStorage
 if TYPE_CHECKING:
     from tests.postgres_server import Server
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 @dataclass(frozen=True)

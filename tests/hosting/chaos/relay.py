@@ -11,7 +11,7 @@ from tests.hosting.chaos.orders import Life, Order, Worker
 from tests.hosting.chaos.world import Fact
 
 from perdure import Workflow, WorkflowBuilder, WorkflowContext, handler
-from perdure.runtime.steps import step_key
+from perdure.engine import step_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.hosting.chaos.place import Place
 
     from perdure.records import RunRecord
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 QUIET_SECONDS_MAX = 60.0
 """How long nothing may happen when the storm is over. It only matters when something is broken."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.hosting.chaos.world import Fact
 
     from perdure import HostedRun
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 RUN = "baton"
 LEASE_SECONDS = 3.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.hosting.chaos.world import What, World
 
     from perdure.records import Claim
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
 
 
 _writes = itertools.count(1)

@@ -15,7 +15,7 @@ from perdure.testing.resume.subject import RUN_ID
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.stage import Place, Stage, Undisturbed
 
 _NEEDLE_BYTES = 16

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable
 
     from perdure.events import WorkflowEvent
-    from perdure.storages.desk import PendingRequest
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import PendingRequest, StoreStorage
     from perdure.testing.resume.subject import Subject
-    from perdure.workflows.workflow import Workflow
+    from perdure.workflows import Workflow
 
 _LEFT_OPEN = frozenset({"executor_suspended", "executor_failed"})
 

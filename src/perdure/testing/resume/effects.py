@@ -6,16 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from perdure.runtime.activation import ActivationRecorder
-from perdure.runtime.steps import is_inside_step
+from perdure.engine import ActivationRecorder, is_inside_step
 from perdure.testing.resume.points import append, lines, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.checkpoint.values import Kept
-    from perdure.graph.context import WorkflowContext
+    from perdure.codec import Kept
+    from perdure.graph import WorkflowContext
     from perdure.records import JournalRecord
 
 _BEGUN, _RETURNED = "begun", "returned"

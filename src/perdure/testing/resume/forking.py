@@ -9,7 +9,7 @@ from perdure.testing.resume.points import Fate
 from perdure.testing.resume.subject import RUN_ID
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.chance import Chance
     from perdure.testing.resume.stage import Place, Stage, Undisturbed
 

@@ -6,11 +6,7 @@ import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.storages.shipped import StoreStorage
-from perdure.stores.disk import Disk
-from perdure.stores.file import FileStore
-from perdure.stores.sqlite import SqliteStore
-from perdure.stores.sqlite_database import SqliteDatabase
+from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreStorage
 from perdure.testing.resume import effects
 from perdure.testing.resume.operations import writing
 from perdure.testing.resume.points import is_resuming, reach
@@ -21,8 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Claim, Command, Commit, JournalRecord
-    from perdure.stores.port import Store
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Store, Sync
 
 _OPEN_INTENT = b'"open"'
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from perdure.storages.base import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.chance import Chance
 
 Opening: TypeAlias = "Callable[[Path], StoreStorage | str]"

@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.steps import InterruptedStep
+from perdure.checkpoint import InterruptedStep
 from perdure.errors import RunNotFoundError
 from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
 
 _ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")

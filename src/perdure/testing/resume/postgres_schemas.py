@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from perdure.clock import SystemClock
-from perdure.storages.base import StoreStorage
-from perdure.stores.postgres import PostgresStore
-from perdure.stores.postgres_database import PostgresDatabase
-from perdure.stores.postgres_schema import migrate
-from perdure.stores.postgres_target import Target
+from perdure.storage import PostgresDatabase, PostgresStore, StoreStorage, Target, migrate
 from perdure.testing.resume.operations import writing
 
 if TYPE_CHECKING:
@@ -21,9 +17,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from perdure.stores.postgres_database import Pipelined
-    from perdure.stores.postgres_target import Columns, Connection
-    from perdure.stores.sql_database import Sync
+    from perdure.storage import Columns, Connection, Pipelined, Sync
     from perdure.testing.resume.chance import Chance
 
 _FLIP: Final = 0x20

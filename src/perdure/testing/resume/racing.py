@@ -15,7 +15,7 @@ from perdure.testing.resume.points import Fate, live_under
 from perdure.testing.resume.subject import RUN_ID
 
 if TYPE_CHECKING:
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.lives import Child, Ended
     from perdure.testing.resume.looking import Look
     from perdure.testing.resume.stage import Place, Stage

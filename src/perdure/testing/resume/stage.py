@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.lives import Ended
     from perdure.testing.resume.report import Report
     from perdure.testing.resume.subject import Subject

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.checkpoint.steps import InterruptedStep, StepDecision
-from perdure.storages.base import StoreStorage
-from perdure.storages.urls import open_storage
+from perdure.checkpoint import InterruptedStep, StepDecision
+from perdure.storage import StoreStorage, open_storage
 from perdure.testing.resume.killing import with_points
 from perdure.testing.resume.kinds import SHIPPED, Kind
 
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.storages.desk import PendingRequest
+    from perdure.storage import PendingRequest
     from perdure.testing.resume.kinds import Storages
-    from perdure.workflows.workflow import Workflow
+    from perdure.workflows import Workflow
 
 RUN_ID: Final = "subject"
 

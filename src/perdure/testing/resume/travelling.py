@@ -11,7 +11,7 @@ from perdure.testing.resume.subject import RUN_ID
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.storages.shipped import StoreStorage
+    from perdure.storage import StoreStorage
     from perdure.testing.resume.stage import Place, Stage
 
 _NEEDED = ("tenant", "archive", "close_run", "restore", "remove")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.records import HaltKind, HeadStatus
-    from perdure.stores.port import HostStore, Stir
+    from perdure.storage import HostStore, Stir
     from perdure.testing.clock import ManualClock
 
 _BEFORE, _NOW, _AFTER = (f"2024-05-01T10:00:0{second}+00:00" for second in range(3))

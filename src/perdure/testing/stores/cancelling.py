@@ -13,7 +13,7 @@ from perdure.testing.stores.suite import StoreSuite, in_a_loop
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 _INSTANTS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)

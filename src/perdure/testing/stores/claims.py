@@ -13,7 +13,7 @@ from perdure.testing.stores.driver import RunDriver, new_run
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 

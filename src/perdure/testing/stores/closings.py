@@ -16,7 +16,7 @@ from perdure.testing.stores.watches import watching
 
 if TYPE_CHECKING:
     from perdure.records import Halt
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.testing.clock import ManualClock
 
 CLOSED = halted("exported", "it was exported")

@@ -14,7 +14,7 @@ from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
     from perdure.records import Part
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 

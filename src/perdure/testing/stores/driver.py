@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Claim, HaltKind, HeadStatus, RunRecord
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 NOWHERE = Mark(head="nowhere", events=-1, commands=-1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 class EventConformance(StoreSuite):

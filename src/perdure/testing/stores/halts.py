@@ -16,7 +16,7 @@ from perdure.testing.stores.watches import watcher
 
 if TYPE_CHECKING:
     from perdure.records import HaltKind
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 _SOON = "2024-05-01T10:00:00+00:00"

@@ -12,7 +12,7 @@ from perdure.testing.stores.driver import RunDriver, new_run, text_part
 from perdure.testing.stores.suite import StoreSuite, contents_of, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 ODD_IDS = (

@@ -22,7 +22,7 @@ from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS
 from perdure.testing.stores.suite import StoreSuite, go_by_themselves, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 

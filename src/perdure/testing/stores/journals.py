@@ -15,7 +15,7 @@ from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 

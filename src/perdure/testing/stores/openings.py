@@ -8,13 +8,13 @@ import pytest
 
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import SinceHead, WholeCheckpoint
-from perdure.stores.port import reads_at_once
+from perdure.storage import reads_at_once
 from perdure.testing.stores.driver import RunDriver, command, finished, raw_part, text_part
 from perdure.testing.stores.ids import REFUSED_IDS
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Openings, Store
+    from perdure.storage import Openings, Store
     from perdure.testing.clock import ManualClock
 
 

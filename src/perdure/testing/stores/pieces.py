@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.records import KeepLast, LatestOnly, Part, Retention
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 from perdure.testing.stores.driver import RunDriver, raw_part, text_part
 from perdure.testing.stores.suite import HostStoreSuite, StoreSuite, in_a_loop
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Commit, Manifest
-    from perdure.stores.port import HostStore, Store
+    from perdure.storage import HostStore, Store
     from perdure.testing.clock import ManualClock
 
 PIECES = (

@@ -17,7 +17,7 @@ from perdure.testing.stores.watches import watcher
 
 if TYPE_CHECKING:
     from perdure.records import HaltKind
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.testing.clock import ManualClock
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 from perdure.testing.stores.driver import RunDriver, command, events, halted
 from perdure.testing.stores.stories import pictured, storied
 from perdure.testing.stores.suite import HostStoreSuite, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.testing.clock import ManualClock
 
 _LARGEST_NUMBER = 2**63 - 1

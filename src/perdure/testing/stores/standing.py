@@ -13,7 +13,7 @@ from perdure.testing.stores.suite import StoreSuite, in_a_loop
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 _SOON, _LATE = "2024-05-01T10:00:00+00:00", "2025-05-01T10:00:00+00:00"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Archive, Command, EventBatch, JournalRecord, Manifest, RunRecord
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 SOON, LATE = "2024-05-01T10:00:00+00:00", "2025-05-01T10:00:00+00:00"
 HEAD = "r@1"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Part
-    from perdure.stores.port import HostStore, Store
+    from perdure.storage import HostStore, Store
     from perdure.testing.stores.driver import RunDriver
 
 P = ParamSpec("P")

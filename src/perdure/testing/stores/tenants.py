@@ -11,8 +11,7 @@ import pytest
 
 from perdure.errors import RunNotFoundError, WorkflowCheckpointException
 from perdure.records import KeepFor, KeepLast, Mark, Retention
-from perdure.stores.memory import MemoryStore
-from perdure.stores.port import reads_at_once
+from perdure.storage import MemoryStore, reads_at_once
 from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, new_run, raw_part, text_part
 from perdure.testing.stores.ids import ODD_IDS, REFUSED_IDS
 from perdure.testing.stores.stories import NOTHING, SOON, comparable, pictured, storied
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Archive
-    from perdure.stores.port import HostStore
+    from perdure.storage import HostStore
     from perdure.testing.clock import ManualClock
 
 _TENANTS = ("", "ours", "theirs")

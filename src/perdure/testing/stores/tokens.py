@@ -12,7 +12,7 @@ from perdure.testing.stores.driver import RunDriver, finished, new_run
 from perdure.testing.stores.suite import StoreSuite, in_a_loop
 
 if TYPE_CHECKING:
-    from perdure.stores.port import Store
+    from perdure.storage import Store
     from perdure.testing.clock import ManualClock
 
 _FROM_ELSEWHERE = 2**60

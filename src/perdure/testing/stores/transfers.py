@@ -11,7 +11,7 @@ import pytest
 
 from perdure.errors import RunExistsError, RunNotFoundError, WorkflowCheckpointException
 from perdure.records import FullHistory, KeepFor, KeepLast, LatestOnly, Mark, Retention
-from perdure.stores.memory import MemoryStore
+from perdure.storage import MemoryStore
 from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, text_part
 from perdure.testing.stores.stories import HEAD, LATE, NOTHING, SOON, comparable, pictured, storied
 from perdure.testing.stores.suite import REFUSED, UNWOKEN_SECONDS, HostStoreSuite, contents_of, in_a_loop, latest_id
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Archive, HaltKind
-    from perdure.stores.port import HostStore, Store
+    from perdure.storage import HostStore, Store
     from perdure.testing.clock import ManualClock
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from perdure.stores.port import Store
+    from perdure.storage import Store
 
 
 async def watcher(store: Store, run_id: str, *, seen: Mark, commands_only: bool = False) -> asyncio.Task[Mark]:

@@ -1,0 +1,242 @@
+"""The codec: values to bytes and back.
+
+The codec is the only code that knows the format, which `docs/checkpoint-format.md` describes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from perdure.codec import read as codec_read
+from perdure.codec.containers import CONTAINER_KINDS, CONTAINER_TAGS
+from perdure.codec.copy import type_of
+from perdure.codec.encoded import Encoded
+from perdure.codec.faults import Damage, DamagedPartError, Fault, Misfit, Refusal, explained
+from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf, late_kind
+from perdure.codec.log import LOG_KINDS, LOG_TAGS
+from perdure.codec.memo import Leaf, Memo
+from perdure.codec.objects import CustomKind, EnumKind, ObjectKind, Unfit, read_object
+from perdure.codec.pickle import pickle_tag, write_pickle
+from perdure.codec.read import Node, Origin, Reader, Tag
+from perdure.codec.records import RECORD_KEYS, DataclassKind, ModelKind, NamedTupleKind
+from perdure.codec.refusals import refused, unfit
+from perdure.codec.source import Source
+from perdure.codec.trust import Trust, registration, stored_name
+from perdure.codec.trust_reach import is_enum, is_model, is_named_tuple
+from perdure.codec.types import TYPE_KINDS, TYPE_TAGS, write_class
+from perdure.codec.write import (
+    LEAF_LENGTH_MIN,
+    Write,
+    Writer,
+    part_reference,
+    quote,
+    text_leaf,
+    to_bytes,
+    too_deep,
+)
+from perdure.errors import EncodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Codec", "DamagedPartError", "Encoded", "references"]
+
+_KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS, **LOG_KINDS}
+_TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS, **LOG_TAGS}
+# In this order: an enum or a model may also be a dataclass.
+_OBJECT_KINDS: tuple[tuple[Callable[[type], bool], Callable[[type, str], ObjectKind]], ...] = (
+    (is_enum, EnumKind),
+    (is_named_tuple, NamedTupleKind),
+    (is_model, ModelKind),
+    (is_dataclass, DataclassKind),
+)
+_OBJECT_KEYS: Mapping[str, tuple[str, ...]] = {
+    EnumKind.tag: ("type", "name", "value"),
+    NamedTupleKind.tag: RECORD_KEYS,
+    ModelKind.tag: RECORD_KEYS,
+    DataclassKind.tag: RECORD_KEYS,
+    CustomKind.tag: ("type", "value"),
+}
+
+
+class Codec:
+    """Turns values into bytes and back, with the trust of one program."""
+
+    def __init__(self, trust: Trust, *, allow_pickle: bool = False, memo: Memo | None = None) -> None:
+        self._trust = trust
+        self._allow_pickle = allow_pickle
+        self._memo = memo or Memo()
+        self.token: object = (trust, allow_pickle)
+        """What says which values can be read here."""
+        self._kinds: dict[type, Write] = dict(_KINDS)
+        self._object_kinds: dict[type, ObjectKind] = {}
+        self._tags: dict[str, Tag] = {
+            **_TAGS,
+            **{tag: Tag.of(self._read_object, *keys) for tag, keys in _OBJECT_KEYS.items()},
+            "pickle": pickle_tag(allowed=allow_pickle),
+        }
+
+    def trusting(self, types: Iterable[object]) -> Codec:
+        """A codec that trusts these types as well."""
+        trust = self._trust.including(Trust.of(types))
+        if trust is self._trust:
+            return self
+        return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.beside())
+
+    def trust_more(self, trust: Trust) -> None:
+        """Trust from now on what another program trusts, too."""
+        every = self._trust.including(trust)
+        if every is not self._trust:
+            self._trust = every
+            self.token = (every, self._allow_pickle)
+
+    def covers(self, token: Any, /) -> bool:
+        """Whether what was encoded by the codec with this token can be read here."""
+        if token is self.token:
+            return True
+        trust, has_pickles = token
+        return self._trust.including(trust) is self._trust and self._allow_pickle >= has_pickles
+
+    def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
+        """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back.
+
+        With `sorts_mappings` dicts that are equal have the same bytes, whatever the order of their keys.
+        """
+        if type(value) in _SCALARS and not sorts_mappings:
+            scalar = self._scalar(value)
+            if scalar is not None:
+                return scalar
+        writer = Writer(self, self._kinds, self._trust, self._memo, sorts_mappings=sorts_mappings)
+        try:
+            text = writer.whole(value)
+        except Refusal as refusal:
+            raise EncodeError(path=refusal.path(path), reason=refusal.reason, remedy=refusal.remedy) from refusal
+        except RecursionError as error:
+            raise EncodeError(path=path, reason=too_deep().reason, remedy=too_deep().remedy) from error
+        for seal in writer.seals:
+            seal()
+        refs = writer.refs
+        if not refs:
+            return Encoded(to_bytes(text), (), (), writer.immutable)
+        return Encoded(
+            to_bytes(text),
+            writer.parts,
+            tuple(sorted(set(refs))),
+            writer.immutable,
+            writer.branches,
+            writer.memories,
+        )
+
+    def _scalar(self, value: Any) -> Encoded | None:
+        """The values that nearly all messages are, by a short way."""
+        cls = type_of(value)
+        if cls is str:
+            return _string(value) if len(value) < LEAF_LENGTH_MIN else _whole(text_leaf(self._memo, value))
+        if cls is int:
+            return Encoded(b"%d" % value, (), (), immutable=True) if -_SMALL < value < _SMALL else None
+        if cls is bytes:
+            return _whole(bytes_leaf(self._memo, value)) if len(value) > RAW_LENGTH_MAX else None
+        return _CONSTANTS[value]
+
+    def decode(self, text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
+        """A fresh copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
+        return self.read(text, Source(parts), path=path)
+
+    def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
+        """A fresh copy of a value. Raises UntrustedTypeError, IncompatibleTypeError.
+
+        What is damaged raises CheckpointDamagedError if it is known where it was read from, else DamagedPartError.
+        """
+        try:
+            return Reader(self._tags, Origin(self, source, path, checkpoint_id), self._trust, self._memo).text(text)
+        except (Fault, RecursionError) as fault:
+            raise explained(fault, path=path, checkpoint_id=checkpoint_id) from fault
+
+    def inline(self, encoded: Encoded, limit: int = 2048) -> Encoded:
+        """The same value with a text short enough to stand in a document: a long one becomes a reference."""
+        if len(encoded.text) <= limit:
+            return encoded
+        part = encoded.part()
+        parts = {**encoded.made, part.hash: part}
+        reference = to_bytes(part_reference(part.hash))
+        return Encoded(reference, parts, (part.hash,), encoded.immutable, encoded.branches, encoded.memories)
+
+    def kind_of(self, value: object) -> Write:
+        """How to write a value of a type that is met for the first time."""
+        cls = type(value)
+        try:
+            write = write_class if issubclass(cls, type) else late_kind(cls) or self._object_write(value)
+        except Refusal:
+            if not self._allow_pickle:
+                raise
+            write = write_pickle
+        self._kinds[cls] = write
+        return write
+
+    def _object_write(self, value: object) -> Write:
+        cls = type(value)
+        kind = self._object_kind(cls) if self._trust.trusts(cls) else None
+        if kind is None:
+            raise refused(value, self._trust)
+        return kind.write
+
+    def _object_kind(self, cls: type) -> ObjectKind | None:
+        if cls not in self._object_kinds:
+            try:
+                kind = _made_kind(cls)
+            except Unfit as error:
+                raise unfit(cls, str(error)) from error
+            if kind is None:
+                return None
+            self._object_kinds[cls] = kind
+        return self._object_kinds[cls]
+
+    def _read_object(self, reader: Reader, node: Node) -> Any:
+        cls = reader.trusted(node["type"])
+        try:
+            kind = self._object_kind(cls)
+        except Refusal as refusal:
+            raise Misfit(node["type"], refusal.reason) from refusal
+        return read_object(kind, node)
+
+
+def references(text: bytes) -> tuple[str, ...]:
+    """The hashes of the parts that a text refers to directly. Raises DamagedPartError."""
+    try:
+        return codec_read.references(text)
+    except Damage as damage:
+        raise DamagedPartError(damage.reason) from damage
+    except RecursionError as error:
+        raise DamagedPartError("it is nested too deeply to be read here") from error
+
+
+_SCALARS = frozenset({int, str, bool, bytes, NoneType})
+_SMALL = 10**18
+
+# True and 1 are the same key, but an int does not come here.
+_CONSTANTS = {
+    constant: Encoded(text, (), (), immutable=True)
+    for constant, text in ((None, b"null"), (True, b"true"), (False, b"false"))
+}
+
+
+def _string(value: str) -> Encoded:
+    return Encoded(to_bytes(quote(value)), (), (), immutable=True)
+
+
+def _whole(leaf: Leaf) -> Encoded:
+    """A leaf that is all of a value."""
+    part = leaf.part
+    if part.kind == "raw":
+        return Encoded(to_bytes(leaf.text), {part.hash: part}, (part.hash,), immutable=True, memories=leaf)
+    return Encoded(part.data, (), (), immutable=True, memories=leaf).with_whole(part)
+
+
+def _made_kind(cls: type) -> ObjectKind | None:
+    entry = registration(cls)
+    if entry is not None and entry.encode is not None:
+        return CustomKind(entry)
+    make = next((make for is_of_kind, make in _OBJECT_KINDS if is_of_kind(cls)), None)
+    return None if make is None else make(cls, stored_name(cls))

@@ -1,0 +1,46 @@
+"""Pickle, for programs that opt in by name. Reading a pickle can run any code: the store must be trusted like code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.codec.copy import never_copy, type_of
+from perdure.codec.faults import Untrusted
+from perdure.codec.leaves import read_bytes, write_bytes
+from perdure.codec.objects import called
+from perdure.codec.read import Node, Reader, Tag, require
+from perdure.codec.refusals import not_picklable
+from perdure.codec.write import Writer, quote
+from perdure.typenames import type_name
+
+
+def write_pickle(writer: Writer, value: object) -> str:
+    """The text of a value that nothing but pickle takes."""
+    import pickle  # noqa: PLC0415  only programs that opted in load it
+
+    writer.immutable = False
+    cls = type(value)
+    never_copy(cls)
+    try:
+        data = pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise not_picklable(cls, error) from error
+    return write_bytes(writer, data, f'{{"~":"pickle","type":{quote(type_name(cls))}')
+
+
+def _read_pickle(reader: Reader, node: Node) -> Any:
+    import pickle  # noqa: PLC0415  only programs that opted in load it
+
+    data = read_bytes(reader, node)
+    value: Any = called(lambda: pickle.loads(data), str(node.get("type")), "unpickling it")
+    never_copy(type_of(value))
+    return value
+
+
+def _refuse_pickle(_: Reader, node: Node) -> Any:
+    raise Untrusted(f"pickle of {require(node['type'], str, 'type')}")
+
+
+def pickle_tag(*, allowed: bool) -> Tag:
+    """How pickled values are read: not at all, unless the program allows it."""
+    return Tag.of(_read_pickle if allowed else _refuse_pickle, "type", "base64", "part")

@@ -1,0 +1,320 @@
+"""Reading a text back: parsing, fetching parts, and the dispatch on tags.
+
+The tree is walked without recursion, from the leaves up: a value that could be written can be read, however little
+is left of the stack.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
+
+from perdure.codec.copy import Uncopyable, copied, type_of
+from perdure.codec.faults import Damage, Fault, Untrusted
+from perdure.codec.memo import Chunk, Leaf, Memo
+from perdure.codec.paths import spelled
+from perdure.data import frozen
+from perdure.records import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from perdure.codec.source import Source
+    from perdure.codec.trust import Trust
+
+Node: TypeAlias = "dict[str, Any]"
+"""A JSON object with a tag. What is inside it has been read when it is read itself."""
+
+Read: TypeAlias = "Callable[[Reader, Node], Any]"
+
+
+@frozen
+class Tag:
+    """How objects with one tag are read, and which keys they may have."""
+
+    read: Read
+    keys: frozenset[str]
+    keeps_chunks: bool = False
+    """Its chunks are not put together before it is read."""
+
+    @classmethod
+    def of(cls, read: Read, *keys: str) -> Tag:
+        """A tag whose objects may have these keys."""
+        return cls(read, frozenset({"~", *keys}))
+
+
+# Of a longer list the chunks are not remembered: most are decoded once, when a run is resumed.
+_REMEMBERED_MAX = 4096
+
+INDEX_HEAD = b'{"~":"index"'
+"""How the text of every index part begins."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def parsed(text: bytes) -> Any:
+    """The plain data of a JSON text."""
+    try:
+        return _decoder.decode(text.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise Damage(f"not JSON: {error}") from error
+
+
+class Decodes(Protocol):
+    """What a reader asks of its codec: to read what it leaves unread, later."""
+
+    @property
+    def token(self) -> object:
+        """Who decodes here: for whoever asks later whether it can be read elsewhere as well."""
+        ...
+
+    def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
+        """The value of a text."""
+        ...
+
+
+@frozen
+class Origin:
+    """Where a value comes from, for errors and for what is read later."""
+
+    codec: Decodes | None
+    source: Source
+    path: str
+    checkpoint_id: str | None
+
+
+class Reader:
+    """Reads one value with the trust of the program that asks for it."""
+
+    __slots__ = ("_memo", "_source", "_tags", "_unread", "origin", "trust")
+
+    def __init__(self, tags: Mapping[str, Tag], origin: Origin, trust: Trust, memo: Memo) -> None:
+        self._tags = tags
+        self._memo = memo
+        self._source = origin.source
+        self._unread: dict[int, _Gathered] = {}
+        """By the ids of lists: what of them was decoded before, and is not looked into."""
+        self.origin = origin
+        self.trust = trust
+
+    def text(self, text: bytes) -> Any:
+        """The value of a JSON text."""
+        tree = parsed(text)
+        # A text without tags is plain data throughout: in a string the quotes around `~` would be escaped.
+        return self._value(tree) if b'"~"' in text else tree
+
+    def raw(self, address: object) -> bytes:
+        """The bytes that are a part of their own."""
+        name: str = require(address, str, "part")
+        data = self._source.bytes(name)
+        leaf = self._memo.leaf_at(name, is_raw=True)
+        if leaf is None:
+            part = Part(name, data, (), "raw")
+            leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', part))
+        self._source.leaves[name] = leaf
+        return cast("bytes", leaf.value)
+
+    def trusted(self, name: object) -> type:
+        """The class that a stored name means."""
+        cls = self.trust.lookup(require(name, str, "type"))
+        if cls is None:
+            raise Untrusted(str(name))
+        return cls
+
+    def _value(self, tree: Any) -> Any:
+        """Replace every JSON object that has a tag by the value it stands for."""
+        root: list[Any] = [tree]
+        holders: list[Any] = [root]
+        places: list[Any] = []
+        waiting: list[Iterator[tuple[Any, Any]]] = [enumerate(root)]
+        try:
+            while waiting:
+                for place, inner in waiting[-1]:
+                    if type(inner) is dict or type(inner) is list:
+                        places.append(place)
+                        whole = holders[-1][place] = self._whole(inner)
+                        if type(whole) is not dict and type(whole) is not list:
+                            places.pop()
+                            continue
+                        holders.append(whole)
+                        waiting.append(self._inside(whole))
+                        break
+                else:
+                    waiting.pop()
+                    done = holders.pop()
+                    if places:
+                        holders[-1][places[-1]] = self._tagged(done) if _is_tagged(done) else done
+                        places.pop()
+                    if self._unread:
+                        self._remember(done)
+        except Fault as fault:
+            fault.rise(spelled(holders[1:], places[1:]))
+            raise
+        return root[0]
+
+    def _whole(self, tree: Any) -> Any:
+        """A JSON tree with what was cut out of it: itself, if it is a part, or its elements, if they are in chunks."""
+        while _is_tagged(tree, "part"):
+            if len(tree) != 2:  # noqa: PLR2004  the tag and the address
+                raise Damage("a reference to a part holds something else")
+            tree = self._part(require(tree.get("part"), str, "part"))
+        if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
+            return tree
+        node: Node = dict(tree)
+        chunks = require(node.pop("chunks"), list, "chunks")
+        if node == {"~": "object"}:
+            return _merged(parsed(self._source.bytes(address)) for address in self._addresses(chunks))
+        if "items" in node:
+            raise Damage("a sequence has both items and chunks")
+        node["items"] = self._gathered(self._addresses(chunks))
+        return node
+
+    def _keeps_chunks(self, name: object) -> bool:
+        tag = self._tags.get(name) if isinstance(name, str) else None
+        return tag is not None and tag.keeps_chunks
+
+    def _part(self, address: str) -> Any:
+        """The tree of a part; of a leaf, its value."""
+        data = self._source.bytes(address)
+        leaf = self._memo.leaf_at(address, is_raw=False)
+        if leaf is None:
+            tree = parsed(data)
+            if type(tree) is not str:
+                return tree
+            leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Part(address, data)))
+        self._source.leaves[address] = leaf
+        return leaf.value
+
+    def _addresses(self, chunks: list[Any]) -> Iterator[str]:
+        """The chunks, those that index parts refer to included."""
+        waiting = [iter(chunks)]
+        while waiting:
+            for address in waiting[-1]:
+                # An index is told by its first bytes, so that chunks which are known need not be parsed for it.
+                if self._source.begins(require(address, str, "part"), INDEX_HEAD):
+                    index = parsed(self._source.bytes(address))
+                    waiting.append(iter(require(index.get("chunks"), list, "chunks")))
+                    break
+                yield address
+            else:
+                waiting.pop()
+
+    def _gathered(self, addresses: Iterable[str]) -> list[Any]:
+        """The elements of chunks: those that were decoded before as they are, the others as JSON trees."""
+        elements: list[Any] = []
+        gathered = _Gathered([], [])
+        for address in addresses:
+            known, first = self._known(address), len(elements)
+            elements.extend(require(parsed(self._source.bytes(address)), list, "chunk") if known is None else known)
+            (gathered.known if known is not None else gathered.unknown).append((address, first, len(elements)))
+        if len(gathered.known) + len(gathered.unknown) <= _REMEMBERED_MAX or gathered.known:
+            self._unread[id(elements)] = gathered
+        return elements
+
+    def _known(self, address: str) -> Sequence[Any] | None:
+        chunk = self._source.chunks.get(address)
+        # What was made here is whole; of what was read, all that a chunk refers to is looked at once.
+        if chunk is None and self._source.has_made(address):
+            chunk = self._memo.chunk(address)
+        if chunk is None:
+            return None
+        try:
+            return chunk.given()
+        except RecursionError:
+            return None
+
+    def _inside(self, tree: Any) -> Iterator[tuple[Any, Any]]:
+        if type_of(tree) is dict:
+            return iter(tree.items())
+        gathered = self._unread.get(id(tree))
+        if gathered is None:
+            return enumerate(cast("list[Any]", tree))
+        unread = [zip(range(first, last), tree[first:last], strict=True) for _, first, last in gathered.unknown]
+        return chain.from_iterable(unread)
+
+    def _remember(self, done: Any) -> None:
+        """Keep what was decoded of chunks, so that the next one who asks gets copies of it."""
+        gathered = self._unread.pop(id(done), None)
+        if gathered is None:
+            return
+        for address, first, last in gathered.unknown:
+            try:
+                elements = copied(done[first:last])
+            except (Uncopyable, RecursionError):
+                return
+            self._source.chunks[address] = self._memo.add_chunk(address, Chunk(elements, is_shared=False))
+
+    def _tagged(self, node: Node) -> Any:
+        name = node["~"]
+        tag = self._tags.get(name) if isinstance(name, str) else None
+        if tag is None:
+            raise Damage(f"no value is tagged {name!r}; it may have been written by a later release")
+        if not node.keys() <= tag.keys:
+            raise Damage(f"a value tagged {name!r} has no {min(node.keys() - tag.keys)!r}")
+        try:
+            return tag.read(self, node)
+        except (Fault, RecursionError):
+            raise
+        except Exception as error:
+            raise Damage(f"a malformed {name!r}: {error!r}") from error
+
+
+@frozen
+class _Gathered:
+    """Which chunks a list was put together from: their addresses, and where they begin and end in it."""
+
+    known: list[tuple[str, int, int]]
+    unknown: list[tuple[str, int, int]]
+
+
+def _is_tagged(tree: Any, tag: str | None = None) -> bool:
+    return type_of(tree) is dict and "~" in tree and (tag is None or tree["~"] == tag)
+
+
+def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
+    """The JSON object whose members stand in several."""
+    merged: dict[str, Any] = {}
+    count = 0
+    for chunk in chunks:
+        merged.update(require(chunk, dict, "chunk"))
+        count += len(chunk)
+    if len(merged) != count or "~" in merged:
+        raise Damage("a key is there twice, or is no key")
+    return merged
+
+
+def require(found: Any, expected: type, what: str) -> Any:
+    """What was found in a JSON text, if it is of the expected type."""
+    if type(found) is not expected:
+        raise Damage(f"{what!r} is a {type(found).__name__}, not a {expected.__name__}")
+    return found
+
+
+def items(node: Node) -> list[Any]:
+    """The elements of a sequence."""
+    return require(node.get("items"), list, "items")
+
+
+def references(text: bytes) -> tuple[str, ...]:
+    """The parts that a JSON text refers to directly."""
+    if b'"~"' not in text:
+        return ()
+    found: set[str] = set()
+    trees: list[Any] = [parsed(text)]
+    while trees:
+        tree = trees.pop()
+        if type(tree) is list:
+            trees.extend(cast("list[Any]", tree))
+        elif type(tree) is dict:
+            node = cast("Node", tree)
+            trees.extend(node.values())
+            if "~" in node:
+                found.update(require(node.get("chunks", []), list, "chunks"))
+                found.update([node["part"]] if "part" in node else ())
+    return tuple(sorted(found))

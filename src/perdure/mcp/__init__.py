@@ -1,8 +1,0 @@
-"""Servers of the Model Context Protocol as tools. Its library is loaded when the first connection is opened."""
-
-from __future__ import annotations
-
-from perdure.mcp.servers import MCPStdioTool, MCPStreamableHTTPTool
-from perdure.mcp.tool import MCPSpecificApproval, MCPTool
-
-__all__ = ["MCPSpecificApproval", "MCPStdioTool", "MCPStreamableHTTPTool", "MCPTool"]

@@ -1,0 +1,5 @@
+"""Chat clients for every model provider that pydantic-ai supports."""
+
+from perdure.providers.models import ModelClient
+
+__all__ = ["ModelClient"]

@@ -1,0 +1,1 @@
+"""Clients for model providers and MCP servers, each built on the provider's own library."""

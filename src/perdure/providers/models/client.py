@@ -1,0 +1,103 @@
+"""The client for all providers that pydantic-ai has a model class for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+from perdure.agents import (
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatTelemetryLayer,
+    FunctionInvocationLayer,
+    OptionsT,
+    prepend_instructions_to_messages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import ModuleType
+
+    from pydantic_ai.models import Model
+
+    from perdure.agents import FunctionInvocationConfiguration, Message
+
+
+class ModelClient(
+    FunctionInvocationLayer[OptionsT],
+    ChatMiddlewareLayer[OptionsT],
+    ChatTelemetryLayer[OptionsT],
+    BaseChatClient[OptionsT],
+    Generic[OptionsT],
+):
+    """A client of a model that is named as in "anthropic:claude-opus-4-8", or of a model object of pydantic-ai.
+
+    Keys come from the provider's environment variable (`ANTHROPIC_API_KEY`), or with a model object:
+    `ModelClient(AnthropicModel(name, provider=AnthropicProvider(api_key=..., base_url=...)))`.
+
+    `settings` are pydantic-ai's ModelSettings; the options of a call go over them, and an option that has no common
+    name (`anthropic_thinking`) is passed on. The provider's own library tries again after 429 and 5xx:
+    `settings={"max_retries": 5, "timeout": 60}`. As a context manager it closes its connections.
+
+    Raises:
+        ChatClientInvalidRequestException: there is no such model, or its key is not given.
+        ImportError: pydantic-ai is not installed, or not with this provider.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        middleware: Sequence[Any] | None = None,
+        function_invocation_configuration: FunctionInvocationConfiguration | None = None,
+        **more: Any,
+    ) -> None:
+        self._calling = _library()
+        self._model: Model = self._calling.model_of(model)
+        self.settings: dict[str, Any] = dict(settings or {})
+        self.model = self._model.model_name
+        more.setdefault("otel_provider_name", self._model.system)
+        super().__init__(
+            middleware=middleware, function_invocation_configuration=function_invocation_configuration, **more
+        )
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
+    ) -> Any:
+        said = prepend_instructions_to_messages(messages, options.get("instructions"))
+        call = self._calling.Call.of(self._of(options), said, {**options, **kwargs}, self.settings)
+        return call.stream() if stream else call.answer()
+
+    def _of(self, options: Mapping[str, Any]) -> Model:
+        """The model that a call asks for; a name without a provider is one of the same."""
+        name = options.get("model") or options.get("model_id")
+        if name is None or name == self.model:
+            return self._model
+        return self._calling.model_of(name if ":" in name else f"{self._model.system}:{name}")
+
+    def service_url(self) -> str:
+        """Where the model is asked."""
+        return self._model.base_url or "Unknown"
+
+    async def __aenter__(self) -> Self:
+        """Keep connections open until the end of the block."""
+        await self._model.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close connections."""
+        await self._model.__aexit__(None, None, None)
+
+    def __repr__(self) -> str:
+        return f"ModelClient({self._model.system!r}, {self.model!r})"
+
+
+def _library() -> ModuleType:
+    """What needs pydantic-ai. It takes a second to load, and a program that only names this class need not wait."""
+    try:
+        from perdure.providers.models import calling  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("perdure"):
+            raise
+        raise ImportError("ModelClient asks models through pydantic-ai; pip install 'perdure[models]'") from error
+    return calling

@@ -1,0 +1,58 @@
+"""How a client reaches its server. What is not given is looked for in the environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from openai import AsyncOpenAI
+
+    from perdure.agents import CompactionStrategy, TokenizerProtocol
+    from perdure.providers.openai.tokens import Credential
+    from perdure.secrets import Secret
+
+
+class ServerSettings(TypedDict, total=False):
+    """Which server is asked, by whom, and how patiently."""
+
+    api_key: str | Secret[str] | Callable[[], str | Awaitable[str]] | None
+    """The key, or a function that gives one. Else OPENAI_API_KEY. A server named by `base_url` may need none."""
+    base_url: str | None
+    """Where the server is. Else OPENAI_BASE_URL, else OpenAI."""
+    org_id: str | None
+    """The organization that pays."""
+    azure_endpoint: str | None
+    """Ask this resource of Azure. Else AZURE_OPENAI_ENDPOINT, if there is no key for OpenAI."""
+    api_version: str | None
+    """The version of Azure's interface."""
+    credential: Credential | None
+    """Who asks, in Azure: anything with `get_token`, or a function that gives a token."""
+    credential_scope: str | None
+    """What a token is asked for, if it is not the usual."""
+    default_headers: Mapping[str, str] | None
+    """Headers of every request."""
+    max_retries: int | None
+    """How often a request is tried again that failed for a moment: 2 times, if it is not given."""
+    timeout: float | None
+    """How many seconds a try may take: 600, if it is not given."""
+
+
+class OpenAIClientSettings(ServerSettings, total=False):
+    """All that a client can be given beside its model."""
+
+    model_id: str | None
+    """The model, by an older name."""
+    async_client: AsyncOpenAI | None
+    """A client of the SDK to use as it is. It is not closed, and belongs to one event loop."""
+    instruction_role: str | None
+    """What instructions are sent as: "developer" for models that want it."""
+    compaction_strategy: CompactionStrategy | None
+    """What makes a long conversation shorter before it is sent."""
+    tokenizer: TokenizerProtocol | None
+    """What counts tokens for it."""
+    additional_properties: dict[str, Any] | None
+    """Anything; it stays on the client."""

@@ -1,1 +1,0 @@
-"""Drives one run: waits, routes, commits, resumes."""

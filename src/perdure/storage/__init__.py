@@ -1,0 +1,73 @@
+"""Where runs are kept: the public storages, the storage port, and the stores that ship with perdure."""
+
+from perdure.storage.base import StoreStorage
+from perdure.storage.binding import Binding, bind
+from perdure.storage.desk import Desk, PendingRequest, is_plain
+from perdure.storage.disk import Disk, Stamp
+from perdure.storage.durability import Durability
+from perdure.storage.file.store import FileStore
+from perdure.storage.following import committed_events
+from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
+from perdure.storage.memory import MemoryStore
+from perdure.storage.owners import this_process
+from perdure.storage.port import HostStore, Openings, Stir, Store, is_host_store, reads_at_once
+from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres_database import Pipelined, PostgresDatabase
+from perdure.storage.postgres_schema import migrate
+from perdure.storage.postgres_target import Columns, Connection, Target
+from perdure.storage.protocol import CheckpointID, CheckpointStorage
+from perdure.storage.shipped import (
+    FileCheckpointStorage,
+    InMemoryCheckpointStorage,
+    PostgresCheckpointStorage,
+    SqliteCheckpointStorage,
+)
+from perdure.storage.sizes import PartSize, SizeReport
+from perdure.storage.sql_database import Sync
+from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite_database import SqliteDatabase
+from perdure.storage.urls import given_storage, open_storage
+
+__all__ = [
+    "RUN_ID_LENGTH_MAX",
+    "Binding",
+    "CheckpointID",
+    "CheckpointStorage",
+    "Columns",
+    "Connection",
+    "Desk",
+    "Disk",
+    "Durability",
+    "FileCheckpointStorage",
+    "FileStore",
+    "HostStore",
+    "InMemoryCheckpointStorage",
+    "MemoryStore",
+    "Openings",
+    "PartSize",
+    "PendingRequest",
+    "Pipelined",
+    "PostgresCheckpointStorage",
+    "PostgresDatabase",
+    "PostgresStore",
+    "SizeReport",
+    "SqliteCheckpointStorage",
+    "SqliteDatabase",
+    "SqliteStore",
+    "Stamp",
+    "Stir",
+    "Store",
+    "StoreStorage",
+    "Sync",
+    "Target",
+    "bind",
+    "committed_events",
+    "given_storage",
+    "is_host_store",
+    "is_plain",
+    "migrate",
+    "open_storage",
+    "reads_at_once",
+    "require_run_id",
+    "this_process",
+]

@@ -1,0 +1,210 @@
+"""Runs that move from one store to another by a file. A run is closed where it leaves before the file is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from perdure.checkpoint import (
+    PRODUCT,
+    DamagedExportError,
+    NewerExportError,
+    NoExportError,
+    closing_note,
+    halt_before,
+    lines_of,
+    read_archive,
+    require_whole,
+)
+from perdure.checkpoint.archive import FORMAT
+from perdure.errors import RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
+from perdure.moments import now
+from perdure.records import Halt
+from perdure.storage.owners import this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.clock import Clock
+    from perdure.records import Archive, RunRecord
+    from perdure.storage.port import HostStore
+
+_FIRST_LOOK_SIZE = 64 * 1024
+
+
+async def exported(
+    store: HostStore, clock: Clock, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False
+) -> None:
+    """Close a run and write it to a file; one that is closed already is written again.
+
+    A crash before the end leaves a run that is open and unchanged, or one that is closed and can be exported again.
+    """
+    target = _target(path)
+    with contextlib.suppress(RunExportedError):
+        await _close(store, clock, run_id, takeover=takeover)
+    halt = await _require_closed(store, run_id)
+    archive = await _archive(store, run_id, closed_by=halt)
+    aside = target.with_name(f".{clock.new_id()}.export")
+    try:
+        await asyncio.to_thread(_write, archive, aside)
+        await _require_still_closed(store, run_id, halt)
+        await asyncio.to_thread(_publish, aside, target)
+    except OSError as error:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} could not be written to {str(target)!r}: {error.strerror or error}; it is closed here "
+            "until it is imported from a file, so export it again where there is room"
+        ) from error
+    finally:
+        await asyncio.to_thread(aside.unlink, missing_ok=True)
+
+
+async def _close(store: HostStore, clock: Clock, run_id: str, *, takeover: bool) -> None:
+    """Let nobody go on with a run here. Raises RunExportedError if that is so already."""
+    # What can't be written is found out while the run can still go on here.
+    await _archive(store, run_id)
+    export_id, is_closed = clock.new_id(), False
+    while not is_closed:
+        record = await store.run(run_id)
+        if record is None:
+            raise RunNotFoundError(run_id)
+        _require_no_task(record, takeover=takeover)
+        note = closing_note(export_id, record.halt)
+        halt = Halt("exported", at=now(clock), reason="it was exported to a file", data=note)
+        is_closed = await store.close_run(run_id, halt=halt, instead_of=record.halt, takeover=takeover)
+
+
+def _require_no_task(record: RunRecord, *, takeover: bool) -> None:
+    """Say of a run that this very process advances how it can be left."""
+    if record.owner is not None and record.owner.id == this_process().id and not takeover:
+        raise RunBusyError(
+            record.run_id, owner="another task of this process", advice="read its stream to the end, or close it"
+        )
+
+
+async def _require_closed(store: HostStore, run_id: str) -> Halt:
+    """How the run was closed."""
+    record = await store.run(run_id)
+    if record is None:
+        raise RunNotFoundError(run_id)
+    if record.halt is None or record.halt.kind != "exported":
+        raise _opened(run_id)
+    return record.halt
+
+
+async def _require_still_closed(store: HostStore, run_id: str, halt: Halt) -> None:
+    """Refuse to hand out a copy of a run that goes on here. One that was removed lives in the copy alone."""
+    record = await store.run(run_id)
+    if record is not None and record.halt != halt:
+        raise _opened(run_id)
+
+
+def _opened(run_id: str) -> RunBusyError:
+    return RunBusyError(
+        run_id,
+        owner="somebody who has imported it here meanwhile",
+        advice="no file was written; export it again if it is to leave",
+    )
+
+
+async def _archive(store: HostStore, run_id: str, *, closed_by: Halt | None = None) -> Archive:
+    """All that there is of a run, halted as it was before it was closed. Raises WorkflowCheckpointException."""
+    archive = await store.archive(run_id)
+    try:
+        require_whole(archive)
+        halt = halt_before(closed_by.data) if closed_by is not None else None
+    except DamagedExportError as error:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} can't be exported: {error}; restore the storage from a copy"
+        ) from error
+    return replace(archive, record=replace(archive.record, halt=halt))
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Where the file is to be. A path that no file can be written to is refused before anything is changed."""
+    target = Path(path).absolute()
+    if _is_directory(target):
+        raise WorkflowCheckpointException(f"{str(target)!r} is a directory; give the path of a file to export to")
+    if not target.parent.is_dir():
+        raise WorkflowCheckpointException(f"there is no directory {str(target.parent)!r} to export to; make it first")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise WorkflowCheckpointException(
+            f"nothing can be written to the directory {str(target.parent)!r}; export to another one"
+        )
+    return target
+
+
+def _is_directory(target: Path) -> bool:
+    try:
+        return stat.S_ISDIR(target.stat().st_mode)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise WorkflowCheckpointException(
+            f"{str(target)!r} can be no file to export to: {_reason(error)}; give another path"
+        ) from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _write(archive: Archive, aside: Path) -> None:
+    with aside.open("xb") as file:
+        file.writelines(lines_of(archive))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(aside: Path, target: Path) -> None:
+    """Give the file its name, under which there is never a part of it."""
+    aside.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+async def imported(store: HostStore, path: str | os.PathLike[str]) -> str:
+    """Take in a run from a file; its id. Nothing is written before all of the file has been verified."""
+    archive = await asyncio.to_thread(_read, Path(path))
+    await store.restore(archive)
+    return archive.record.run_id
+
+
+def _read(path: Path) -> Archive:
+    """The run in a file. Raises WorkflowCheckpointException."""
+    try:
+        with path.open("rb") as file:
+            return read_archive(_lines(file))
+    except (OSError, ValueError) as error:
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} could not be read: {_reason(error)}; give a file that export_run has written"
+        ) from error
+    except NoExportError as error:
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} is not the export of a run; give a file that export_run has written"
+        ) from error
+    except NewerExportError as error:
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} has export format {error}, this perdure reads up to {FORMAT}; upgrade perdure to read it"
+        ) from error
+    except DamagedExportError as error:
+        raise WorkflowCheckpointException(
+            f"{str(path)!r} is damaged: {error}; nothing was imported: take another copy of it, or export the run "
+            "again where it was"
+        ) from error
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file. The first one of something else may be endless; it is read no further than to see that."""
+    first = file.readline(_FIRST_LOOK_SIZE)
+    if PRODUCT.encode() in first and not first.endswith(b"\n"):
+        first += file.readline()
+    yield first
+    yield from file

@@ -1,0 +1,352 @@
+"""The rules of claims and commits, on values: what each store checks, and the run as it is after each change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perdure.data import value
+from perdure.errors import (
+    ClaimLostError,
+    CommandWaitsError,
+    RunBusyError,
+    RunExistsError,
+    RunExportedError,
+    RunNotFoundError,
+    StaleCommandError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+)
+from perdure.records import EventBatch, RunRecord
+from perdure.storage.retention import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from perdure.records import Archive, Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner
+
+BEFORE_THE_FIRST = -1
+
+
+@value
+class RunState:
+    """A run with what only its store needs to know: the newest token, and when it was committed last."""
+
+    record: RunRecord
+    token: int
+    moment: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to go on from. A run that died before its first commit never began."""
+        return self.record.head is not None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was never claimed: it begins now, and nothing under its id is its own."""
+        return self.token == 0
+
+    @property
+    def rests_on(self) -> str | None:
+        """The checkpoint of another run that this one needs: its parent, until it has one of its own."""
+        return self.record.parent_checkpoint_id if self.record.position == BEFORE_THE_FIRST else None
+
+
+def begun(create: NewRun) -> RunState:
+    """A run before its first commit and its first claim."""
+    record = RunRecord(
+        run_id=create.run_id,
+        workflow_name=create.workflow_name,
+        created_at=create.created_at,
+        nonce=create.nonce,
+        input_digest=create.input_digest,
+        parent_checkpoint_id=create.parent_checkpoint_id,
+        head=create.parent_checkpoint_id,
+        position=BEFORE_THE_FIRST,
+        settled=False,
+        owner=None,
+    )
+    return RunState(record, token=0)
+
+
+def claimable(
+    state: RunState | None,
+    run_id: str,
+    *,
+    create: NewRun | None,
+    takeover: bool,
+    is_replaceable: Callable[[Owner], bool],
+    token: int | None = None,
+) -> RunState:
+    """The run to be claimed: the one there is, or a new one. `is_replaceable` judges its owner."""
+    owner = state.record.owner if state else None
+    if state and token is not None and token <= state.token:
+        raise ClaimLostError(run_id, owner=str(owner) if owner else "somebody who has released it since")
+    if owner and not takeover and token is None and not is_replaceable(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    if state and state.is_known:
+        require_here(state)
+        return state
+    if create is None:
+        raise RunNotFoundError(run_id)
+    assert create.run_id == run_id, f"claim of {run_id!r} would create {create.run_id!r}"
+    return begun(create)
+
+
+def require_here(state: RunState) -> None:
+    """Refuse a run that has moved to another store."""
+    halt = state.record.halt
+    if halt is not None and halt.kind == "exported":
+        raise RunExportedError(state.record.run_id, at=halt.at)
+
+
+def claimed(state: RunState, *, owner: Owner, token: int) -> RunState:
+    """The run in the hands of a new owner."""
+    assert token > state.token, f"token {token} does not follow {state.token}"
+    attempts = state.record.attempts + 1
+    return replace(state, record=replace(state.record, owner=owner, halt=None, attempts=attempts), token=token)
+
+
+def released(state: RunState, *, halt: Halt | None = None) -> RunState:
+    """The run with nobody advancing it."""
+    return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0))
+
+
+def progressed(state: RunState) -> RunState:
+    """The run after its owner has recorded something that is not lost: it has not tried in vain."""
+    return replace(state, record=replace(state.record, attempts=0))
+
+
+def closable(
+    state: RunState | None,
+    run_id: str,
+    *,
+    instead_of: Halt | None,
+    takeover: bool,
+    is_given_up: Callable[[Owner], bool],
+) -> RunState | None:
+    """The run to be closed, if it is halted as was seen. `is_given_up` tells whether its owner advances it no more.
+
+    Raises RunNotFoundError, RunExportedError, RunBusyError, WorkflowCheckpointException.
+    """
+    known = require_own_history(state, run_id)
+    require_here(known)
+    owner = known.record.owner
+    if owner and not takeover and not is_given_up(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    return known if known.record.halt == instead_of else None
+
+
+def removable(
+    state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], rests: str | None
+) -> bool:
+    """Whether there is a run to be removed. `rests` is a fork that has nothing but a checkpoint of it.
+
+    Raises RunBusyError, WorkflowCheckpointException.
+    """
+    if state is None or not state.is_known:
+        return False
+    run_id, owner = state.record.run_id, state.record.owner
+    if owner and not takeover and not is_replaceable(owner):
+        raise RunBusyError(run_id, owner=str(owner))
+    if rests is not None:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} can't be removed: {rests!r}, a fork of it, has no checkpoint of its own yet; "
+            "let the fork run, or remove it first"
+        )
+    return True
+
+
+def require_restorable(state: RunState | None, archive: Archive, *, resting: Mapping[str, str]) -> None:
+    """Refuse a run from elsewhere if there is one of its id here that was not exported, or that it would set back.
+
+    `resting` are the forks that have nothing but a checkpoint of the run here, each with that checkpoint.
+    """
+    if state is None or not state.is_known:
+        return
+    run_id, here = archive.record.run_id, state.record
+    if here.halt is None or here.halt.kind != "exported":
+        raise RunExistsError(run_id, is_imported=True)
+    _require_not_older(archive.record, here)
+    kept = {checkpoint.manifest.checkpoint_id for checkpoint in archive.checkpoints}
+    for fork, checkpoint_id in resting.items():
+        if checkpoint_id not in kept:
+            raise WorkflowCheckpointException(
+                f"run {run_id!r} can't be replaced: {fork!r}, a fork of it, has no checkpoint of its own yet, and this "
+                f"file lacks {checkpoint_id!r}, on which it rests; let the fork run, or remove it first"
+            )
+
+
+def _require_not_older(comes: RunRecord, here: RunRecord) -> None:
+    """Refuse what was archived before the run went on."""
+    if comes.position < here.position or comes.events < here.events:
+        raise WorkflowCheckpointException(
+            f"run {comes.run_id!r} can't be replaced: this file is from before the run went on: it stands at "
+            f"checkpoint {comes.position} and event {comes.events}, the one that was exported from here at "
+            f"{here.position} and {here.events}; take the newest file, or remove the run here first"
+        )
+
+
+def require_own_history(state: RunState | None, run_id: str) -> RunState:
+    """The run, if it can be kept elsewhere without another."""
+    if state is None or not state.is_known:
+        raise RunNotFoundError(run_id)
+    if state.record.position == BEFORE_THE_FIRST:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} is a fork that has no checkpoint of its own yet, only that of its parent; "
+            "let it run once, and export it then"
+        )
+    return state
+
+
+def archived(state: RunState) -> RunRecord:
+    """The run as it leaves its store."""
+    return replace(state.record, owner=None, halt=None, attempts=0)
+
+
+def is_due(record: RunRecord, *, commands: int, at: str) -> bool:
+    """Whether a run that nobody advances can go on: its head leaves work, its timer is due, or a command waits."""
+    if not may_wake(record):
+        return False
+    return record.status == "running" or commands > 0 or (record.wake_at is not None and record.wake_at <= at)
+
+
+def may_wake(record: RunRecord) -> bool:
+    """Whether a run goes on by itself when something comes. Who wants to go on with one of the others says so."""
+    return record.halt is None and record.status != "cancelled"
+
+
+def is_held(state: RunState | None, claim: Claim) -> bool:
+    """Whether the claim still stands."""
+    return state is not None and state.token == claim.token and state.record.owner is not None
+
+
+def require_claim(state: RunState | None, claim: Claim, *, expected_head: str | None) -> RunState:
+    """The run, if the claim still stands."""
+    if state is None:
+        raise StaleHeadError(claim.run_id, expected=expected_head, head=None)
+    if not is_held(state, claim):
+        owner = state.record.owner
+        raise ClaimLostError(claim.run_id, owner=str(owner) if owner else "somebody who has released it since")
+    return state
+
+
+def require_head(state: RunState, expected: str | None) -> None:
+    """Refuse a change that was made on top of another head than the run has."""
+    if state.record.head != expected:
+        raise StaleHeadError(state.record.run_id, expected=expected, head=state.record.head)
+
+
+def require_next(state: RunState, commit: Commit) -> None:
+    """Refuse a checkpoint whose number was passed already. One may be left out: a copy of a run can be partial."""
+    due = state.record.position + 1
+    if commit.manifest.position < due:
+        raise WorkflowCheckpointException(
+            f"checkpoint {commit.manifest.checkpoint_id!r} has position {commit.manifest.position}, "
+            f"but run {state.record.run_id!r} is past that, the next is {due}; reload the run before going on"
+        )
+
+
+def require_whole(state: RunState, commit: Commit) -> None:
+    """Refuse the first commit of a fork that leaves out what only its parent had, which is gone."""
+    told = commit.events
+    parts = {part.hash: part.refs for part in (*commit.parts, *(told.parts if told else ()))}
+    wanted = list(dict.fromkeys((*commit.manifest.roots, *(told.refs if told else ()))))
+    seen = set(wanted)
+    for part_hash in wanted:
+        if part_hash not in parts:
+            raise WorkflowCheckpointException(
+                f"run {state.record.run_id!r} can't go on: {state.rests_on!r}, from which it was forked, was deleted "
+                "before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
+            )
+        # The list grows while it is walked.
+        further = [each for each in parts[part_hash] if each not in seen]
+        wanted.extend(further)
+        seen.update(further)
+
+
+def require_done(waiting: Container[str], commit: Commit) -> None:
+    """Refuse a commit that does the work of a command which waits and which it does not consume."""
+    for command_id in commit.taken:
+        if command_id in waiting and command_id not in commit.consumed:
+            raise CommandWaitsError(commit.manifest.run_id, command_id=command_id)
+
+
+def require_postable(state: RunState | None, run_id: str, command: Command, toc: Mapping[str, str]) -> RunState:
+    """The run, if a command may be put into its inbox. `toc` is the table of contents of its head."""
+    if state is None or not state.is_known:
+        raise RunNotFoundError(run_id)
+    require_here(state)
+    if command.expects is not None:
+        path, part_hash = command.expects
+        if toc.get(path) != part_hash:
+            raise StaleCommandError(run_id, path=path)
+    return state
+
+
+def posted(command: Command, *, number: int) -> Command:
+    """A command as it waits in an inbox."""
+    return replace(command, parts=(), number=number)
+
+
+def told(state: RunState, commit: Commit) -> EventBatch | None:
+    """What a commit tells, with its numbers, if it tells anything; `state` is the run before it."""
+    events = commit.events
+    if events is None or events.count == 0:
+        return None
+    manifest = commit.manifest
+    return EventBatch(
+        run_id=manifest.run_id,
+        checkpoint_id=manifest.checkpoint_id,
+        first=state.record.events + 1,
+        count=events.count,
+        data=events.data,
+        refs=events.refs,
+    )
+
+
+def committed(state: RunState, commit: Commit) -> RunState:
+    """The run after a commit."""
+    manifest, before = commit.manifest, state.record
+    # Field by field: `replace` takes four times as long, and this is done with every superstep.
+    record = RunRecord(
+        before.run_id,
+        before.workflow_name,
+        before.created_at,
+        before.nonce,
+        before.input_digest,
+        before.parent_checkpoint_id,
+        manifest.checkpoint_id,
+        manifest.position,
+        commit.settled,
+        before.owner,
+        commit.status,
+        commit.wake_at,
+        before.events + (commit.events.count if commit.events else 0),
+        before.halt,
+        attempts=0,
+    )
+    return RunState(record, token=state.token, moment=moment(manifest.timestamp))
+
+
+def moved(
+    state: RunState,
+    *,
+    head: str,
+    settled: bool,
+    nonce: str | None = None,
+    status: HeadStatus = "running",
+    wake_at: str | None = None,
+) -> RunState:
+    """The run with its head at another of its checkpoints."""
+    record = replace(
+        state.record, head=head, settled=settled, nonce=nonce or state.record.nonce, status=status, wake_at=wake_at
+    )
+    return replace(state, record=record)
+
+
+def exists_already(checkpoint_id: str) -> WorkflowCheckpointException:
+    """The error for a checkpoint that would replace another."""
+    return WorkflowCheckpointException(
+        f"there is a checkpoint {checkpoint_id!r} already, and checkpoints are never changed; save it under another id"
+    )

@@ -1,0 +1,74 @@
+"""Checkpoints that a program saves itself, as manifests: made by hand, or carried from another storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS
+from perdure.checkpoint.heading import FORMAT
+from perdure.codec import dumps, references
+from perdure.errors import EncodeError
+from perdure.records import Manifest, Part
+from perdure.typenames import describe
+
+if TYPE_CHECKING:
+    from perdure.checkpoint import StoredCheckpoint, WorkflowCheckpoint
+    from perdure.codec import Codec
+
+
+def carried_manifest(checkpoint: StoredCheckpoint) -> tuple[Manifest, tuple[Part, ...]]:
+    """A checkpoint of another storage, byte by byte."""
+    parts = checkpoint.source.parts().values()
+    return checkpoint.source.manifest, tuple(Part.of(data, references(data)) for data in parts)
+
+
+def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Part, ...]]:
+    """A checkpoint that was made by hand; its values are one part. Raises EncodeError."""
+    encoded = codec.encode({name: getattr(checkpoint, name) for name in VALUE_FIELDS}, path="checkpoint")
+    run_id = checkpoint.run_id or f"saved:{checkpoint.checkpoint_id}"
+    manifest = Manifest(
+        checkpoint_id=checkpoint.checkpoint_id,
+        run_id=run_id,
+        workflow_name=checkpoint.workflow_name,
+        position=0,
+        previous_id=checkpoint.previous_checkpoint_id,
+        timestamp=checkpoint.timestamp,
+        iteration_count=checkpoint.iteration_count,
+        header=_header(checkpoint, run_id),
+        toc={SAVED_FIELDS_PATH: encoded.part().hash},
+    )
+    return manifest, (*encoded.parts, encoded.part())
+
+
+def _header(checkpoint: WorkflowCheckpoint, run_id: str) -> bytes:
+    header: dict[str, Any] = {
+        "format": FORMAT,
+        "workflow_name": checkpoint.workflow_name,
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "run_id": run_id,
+        "previous_checkpoint_id": checkpoint.previous_checkpoint_id,
+        "timestamp": checkpoint.timestamp,
+        "iteration_count": checkpoint.iteration_count,
+        "graph_signature_hash": checkpoint.graph_signature_hash,
+        "kind": "saved",
+        "turn": 1,
+        "since_input": checkpoint.iteration_count,
+        "pending_request_info_events": {
+            request_id: {
+                "type": "request_info",
+                "request_id": request_id,
+                "source_executor_id": event.source_executor_id,
+                "request_type": describe(event.request_type),
+                "response_type": describe(event.response_type),
+            }
+            for request_id, event in checkpoint.pending_request_info_events.items()
+        },
+        "metadata": checkpoint.metadata,
+        "version": checkpoint.version,
+    }
+    try:
+        return dumps(header)
+    except (TypeError, ValueError) as error:
+        raise EncodeError(
+            path="checkpoint['metadata']", reason=str(error), remedy="keep plain JSON data in the metadata"
+        ) from error

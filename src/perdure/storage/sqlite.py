@@ -1,0 +1,77 @@
+"""A store in one SQLite file, for all processes of a machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perdure.clock import SystemClock
+from perdure.errors import WorkflowCheckpointException
+from perdure.records import Retention
+from perdure.storage.backed import BackedStore
+from perdure.storage.durability import require_durability
+from perdure.storage.owners import LEASE_SECONDS, Owners
+from perdure.storage.sql_backend import SqlBackend
+from perdure.storage.sqlite_database import SqliteDatabase
+from perdure.storage.watching import real_pause
+from perdure.storage.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.clock import Clock
+    from perdure.storage.durability import Durability
+    from perdure.storage.watching import Pause
+
+
+class SqliteStore(BackedStore[SqlBackend]):
+    """Runs in a SQLite file. The file is opened when it is first needed.
+
+    With a `durability` of "os" what is written outlasts the process, but perhaps not a power cut.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        pause: Pause = real_pause,
+        database: Callable[[Path], SqliteDatabase] = SqliteDatabase,
+        lease_seconds: float = LEASE_SECONDS,
+        durability: Durability = "commit",
+    ) -> None:
+        if os.fspath(path) in {"", ":memory:"}:
+            raise WorkflowCheckpointException("runs are kept in a file; give its path, or use the in-memory storage")
+        self.path = Path(path).absolute()
+        open_backend = functools.partial(
+            sqlite_backend,
+            self.path,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            database=database,
+            lease_seconds=lease_seconds,
+            durability=require_durability(durability),
+        )
+        worker = Worker(f"perdure {self.path.name}", open_backend)
+        # With a connection of its own it reads while others are written to.
+        collector = Worker(f"perdure {self.path.name} collector", open_backend)
+        super().__init__(f"sqlite:{os.path.realpath(self.path)}", worker, collector=collector, pause=pause)
+
+
+def sqlite_backend(
+    path: Path,
+    *,
+    retention: Retention,
+    clock: Clock,
+    database: Callable[[Path], SqliteDatabase] = SqliteDatabase,
+    lease_seconds: float = LEASE_SECONDS,
+    durability: Durability = "commit",
+) -> SqlBackend:
+    """What the store's thread does with the file."""
+    owners = Owners(path.with_name(f"{path.name}-owners"), lease_seconds=lease_seconds)
+    opened = database(path)
+    opened.durability = durability
+    return SqlBackend(opened, owners, retention=retention, clock=clock)

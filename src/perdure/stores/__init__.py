@@ -1,1 +1,0 @@
-"""Where runs rest: the storage port and the stores that ship with perdure."""
