@@ -12,7 +12,8 @@ from tests.postgres_server import needs_postgres, shared_server
 from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
-from perdure.storage import PostgresDatabase, PostgresStore
+from perdure.storage import PostgresStore
+from perdure.storage.postgres_database import PostgresDatabase
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:

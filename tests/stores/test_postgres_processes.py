@@ -17,7 +17,8 @@ from tests import warm
 from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import RunBusyError
-from perdure.storage import PostgresDatabase, PostgresStore, Target
+from perdure.storage import PostgresStore, Target
+from perdure.storage.postgres_database import PostgresDatabase
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:

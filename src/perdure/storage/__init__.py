@@ -12,9 +12,6 @@ from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
 from perdure.storage.port import HostStore, Openings, Stir, Store, is_host_store, reads_at_once
 from perdure.storage.postgres import PostgresStore
-from perdure.storage.postgres_database import Pipelined, PostgresDatabase
-from perdure.storage.postgres_schema import migrate
-from perdure.storage.postgres_target import Columns, Connection, Target
 from perdure.storage.protocol import CheckpointID, CheckpointStorage
 from perdure.storage.shipped import (
     FileCheckpointStorage,
@@ -33,8 +30,6 @@ __all__ = [
     "Binding",
     "CheckpointID",
     "CheckpointStorage",
-    "Columns",
-    "Connection",
     "Desk",
     "Disk",
     "Durability",
@@ -46,9 +41,7 @@ __all__ = [
     "Openings",
     "PartSize",
     "PendingRequest",
-    "Pipelined",
     "PostgresCheckpointStorage",
-    "PostgresDatabase",
     "PostgresStore",
     "SizeReport",
     "SqliteCheckpointStorage",
@@ -59,13 +52,11 @@ __all__ = [
     "Store",
     "StoreStorage",
     "Sync",
-    "Target",
     "bind",
     "committed_events",
     "given_storage",
     "is_host_store",
     "is_plain",
-    "migrate",
     "open_storage",
     "reads_at_once",
     "require_run_id",

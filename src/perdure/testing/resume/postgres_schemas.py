@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from perdure.clock import SystemClock
-from perdure.storage import PostgresDatabase, PostgresStore, StoreStorage, Target, migrate
+from perdure.storage import PostgresStore, StoreStorage, Target
+from perdure.storage.postgres_database import PostgresDatabase
+from perdure.storage.postgres_schema import migrate
 from perdure.testing.resume.operations import writing
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from perdure.storage import Columns, Connection, Pipelined, Sync
+    from perdure.storage import Sync
+    from perdure.storage.postgres_database import Pipelined
+    from perdure.storage.postgres_target import Columns, Connection
     from perdure.testing.resume.chance import Chance
 
 _FLIP: Final = 0x20
