@@ -15,9 +15,10 @@ from test_postgres_processes import LONG, OK, Child
 from tests.postgres_server import USER, needs_postgres, new_server, shared_server
 
 from perdure.errors import RunBusyError
-from perdure.storage import PostgresStore, Target, this_process
+from perdure.storage import PostgresStore, this_process
 from perdure.storage.postgres_database import ConnectionLostError, PostgresDatabase
 from perdure.storage.postgres_owners import PostgresOwners
+from perdure.storage.postgres_target import Target
 from perdure.testing.stores import ManualClock, RunDriver
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final, LiteralString
 from psycopg import sql
 
 from perdure.clock import SystemClock
-from perdure.storage import PostgresStore, StoreStorage, Target
+from perdure.storage import PostgresStore, StoreStorage
 from perdure.storage.postgres_database import PostgresDatabase
 from perdure.storage.postgres_schema import migrate
+from perdure.storage.postgres_target import Target
 from perdure.testing.resume.operations import writing
 
 if TYPE_CHECKING:
