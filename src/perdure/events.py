@@ -333,8 +333,16 @@ class WorkflowEvent(Generic[DataT]):
                 raise KeyError(f"a request needs {name!r}")
         request_data: object = data["data"]
         found, response_type = dotted_name(type(request_data)), data["response_type"]
-        if found != data["request_type"]:
+        if found != data["request_type"] and not _is_named(request_data, data["request_type"]):
             raise TypeError(f"the request is a {found}, not the {data['request_type']} it is said to be")
         if isinstance(response_type, str):
             response_type = type_named(response_type)
         return cls.request_info(data["request_id"], data["source_executor_id"], request_data, response_type)
+
+
+def _is_named(value: object, name: str) -> bool:
+    """Say whether `name` is a name of the value's class, such as one that the class had in an earlier release."""
+    try:
+        return type_named(name) is type(value)
+    except TypeError:
+        return False

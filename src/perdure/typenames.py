@@ -13,6 +13,8 @@ import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Union, cast, get_args, get_origin
 
+from perdure.stored_names import find_pinned, pinned_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -21,9 +23,8 @@ _SHOWN_MAX = 200
 # A spawned child of multiprocessing runs the same script under the second name.
 _MAIN_NAMES = ("__main__", "__mp_main__")
 
-# Where one version of Python keeps a class in a private module: the name that all versions share. And where a module of
-# ours has moved: the name that stored data knows.
-_MOVED_MODULES = {"pathlib._local": "pathlib", "perdure.workflows.sub": "perdure.workflow.sub"}
+# Private modules in which one version of Python keeps a class, with the name that all versions share.
+_MOVED_MODULES = {"pathlib._local": "pathlib"}
 
 
 def type_name(cls: type) -> str:
@@ -33,7 +34,7 @@ def type_name(cls: type) -> str:
         # Pydantic names `Page[a.Item]` and `Page[b.Item]` alike; the arguments' full names tell them apart.
         arguments = ", ".join(_spelled(argument, type_name) for argument in generic["args"])
         return f"{type_name(generic['origin'])}[{arguments}]"
-    return f"{module_name(cls.__module__)}:{cls.__qualname__}"
+    return pinned_name(cls) or f"{module_name(cls.__module__)}:{cls.__qualname__}"
 
 
 def module_name(module: str) -> str:
@@ -53,6 +54,17 @@ def describe(type_expression: object) -> str:
     return _spelled(type_expression, lambda cls: cls.__name__)
 
 
+def describe_stored(type_expression: object) -> str:
+    """Describe a type expression for stored data: a renamed class of perdure keeps its first name."""
+    return _spelled(type_expression, stored_short_name)
+
+
+def stored_short_name(cls: type) -> str:
+    """Return the last part of the name that stored data has for a class."""
+    pinned = pinned_name(cls)
+    return cls.__name__ if pinned is None else pinned.replace(":", ".").rpartition(".")[2]
+
+
 def dotted_name(type_expression: object) -> str:
     """A type expression with whole names: `module.qualname` of a class, `list[module.qualname]`. `type_named` reads it.
 
@@ -60,6 +72,9 @@ def dotted_name(type_expression: object) -> str:
     """
     if type_expression is types.NoneType or not isinstance(type_expression, type) or get_origin(type_expression):
         return _spelled(type_expression, _inside)
+    pinned = pinned_name(type_expression)
+    if pinned is not None:
+        return pinned.replace(":", ".")
     return f"{type_expression.__module__}.{type_expression.__qualname__}"
 
 
@@ -128,6 +143,9 @@ def _loaded(dotted: str) -> Any:
             found = vars(found).get(part) if isinstance(found, types.ModuleType | type) else None
         if isinstance(found, type):
             return found
+        pinned = find_pinned(f"{'.'.join(parts[:split])}:{'.'.join(parts[split:])}")
+        if pinned is not None:
+            return pinned
     raise _UnknownError
 
 

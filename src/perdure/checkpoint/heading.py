@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.codec import dumps, quoted, quoted_or_null
 from perdure.data import frozen
-from perdure.typenames import describe
+from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
     from perdure.kernel import Snapshot
@@ -88,8 +88,8 @@ def _requests(snapshot: Snapshot) -> dict[str, Any]:
             "type": "request_info",
             "request_id": request.id,
             "source_executor_id": request.executor_id,
-            "request_type": describe(request.request_type),
-            "response_type": describe(request.response_type),
+            "request_type": describe_stored(request.request_type),
+            "response_type": describe_stored(request.response_type),
         }
         for request in snapshot.requests.values()
     }

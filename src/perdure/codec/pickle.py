@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from perdure.codec.copy import never_copy, type_of
@@ -11,6 +12,7 @@ from perdure.codec.objects import called
 from perdure.codec.read import Node, Reader, Tag, require
 from perdure.codec.refusals import not_picklable
 from perdure.codec.write import Writer, quote
+from perdure.stored_names import find_pinned
 from perdure.typenames import type_name
 
 
@@ -29,12 +31,21 @@ def write_pickle(writer: Writer, value: object) -> str:
 
 
 def _read_pickle(reader: Reader, node: Node) -> Any:
-    import pickle  # noqa: PLC0415  only programs that opted in load it
-
     data = read_bytes(reader, node)
-    value: Any = called(lambda: pickle.loads(data), str(node.get("type")), "unpickling it")
+    value: Any = called(lambda: _load(data), str(node.get("type")), "unpickling it")
     never_copy(type_of(value))
     return value
+
+
+def _load(data: bytes) -> Any:
+    import pickle  # noqa: PLC0415  only programs that opted in load it
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            # Classes of perdure may have moved since the pickle was written.
+            return find_pinned(f"{module}:{name}") or super().find_class(module, name)
+
+    return Unpickler(io.BytesIO(data)).load()
 
 
 def _refuse_pickle(_: Reader, node: Node) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from perdure.codec.trust_reach import is_data_type, reachable, visible
 from perdure.data import frozen
 from perdure.log import Log
+from perdure.stored_names import find_pinned
 from perdure.typenames import module_name, type_name
 
 if TYPE_CHECKING:
@@ -250,7 +251,5 @@ def _loaded(name: str) -> type | None:
     module, _, qualname = name.partition(":")
     found: object = _loaded_module(module)
     for step in qualname.split("."):
-        if not isinstance(found, types.ModuleType | type):
-            return None
-        found = vars(found).get(step)
-    return found if isinstance(found, type) else None
+        found = vars(found).get(step) if isinstance(found, types.ModuleType | type) else None
+    return found if isinstance(found, type) else find_pinned(name)

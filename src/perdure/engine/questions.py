@@ -14,7 +14,7 @@ from perdure.data import frozen
 from perdure.engine.branches import branch_place
 from perdure.errors import ApprovalMismatchError, EncodeError
 from perdure.graph import ABSENT
-from perdure.typenames import describe
+from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -163,7 +163,7 @@ class Questions:
             question.request_id or "",
             self._digest(question.data),
             None if approves is ABSENT else self._digest(approves),
-            describe(question.response_type),
+            describe_stored(question.response_type),
             None if reading is None else reading.now,
         )
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.graph.edges import FanOutEdgeGroup
 from perdure.graph.executor import wiring
-from perdure.typenames import describe, module_name
+from perdure.stored_names import pinned_name
+from perdure.typenames import describe_stored, module_name, stored_short_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,16 +56,18 @@ def interfaces(graph: Graph) -> dict[str, Any]:
 def _interface(executor: Executor) -> dict[str, Any]:
     answers = wiring(executor).dispatch.answers
     return {
-        "takes": sorted(map(describe, executor.input_types)),
-        "sends": sorted(map(describe, executor.output_types)),
-        "answers": sorted([list(map(describe, route.types.takes)) for route in answers]) if answers else [],
+        "takes": sorted(map(describe_stored, executor.input_types)),
+        "sends": sorted(map(describe_stored, executor.output_types)),
+        "answers": sorted([list(map(describe_stored, route.types.takes)) for route in answers]) if answers else [],
     }
 
 
 def class_name(executor: Executor) -> str:
     """`module.Class`, where a script run as `__main__` has the name under which it would be imported."""
     cls = executor.__class__
-    return f"{module_name(cls.__module__)}.{cls.__name__}"
+    pinned = pinned_name(cls)
+    module = module_name(cls.__module__) if pinned is None else pinned.partition(":")[0]
+    return f"{module}.{stored_short_name(cls)}"
 
 
 def _executor(executor: Executor) -> Any:

@@ -9,7 +9,7 @@ from perdure.checkpoint.heading import FORMAT
 from perdure.codec import dumps, references
 from perdure.errors import EncodeError
 from perdure.records import Manifest, Part
-from perdure.typenames import describe
+from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
     from perdure.checkpoint import StoredCheckpoint, WorkflowCheckpoint
@@ -58,8 +58,8 @@ def _header(checkpoint: WorkflowCheckpoint, run_id: str) -> bytes:
                 "type": "request_info",
                 "request_id": request_id,
                 "source_executor_id": event.source_executor_id,
-                "request_type": describe(event.request_type),
-                "response_type": describe(event.response_type),
+                "request_type": describe_stored(event.request_type),
+                "response_type": describe_stored(event.response_type),
             }
             for request_id, event in checkpoint.pending_request_info_events.items()
         },
