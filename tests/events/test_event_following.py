@@ -11,7 +11,8 @@ from tests.events.telling import LARGE, SHOP, Cart, Teller, numbered
 from perdure.errors import EventsForgottenError, RunNotFoundError
 from perdure.events import Undecoded
 from perdure.records import Command, KeepLast, Retention
-from perdure.storage import committed_events, following
+from perdure.storage import committed_events
+from perdure.storage import event_log as following
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

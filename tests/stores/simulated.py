@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perdure.records import Retention
-from perdure.storage.backed import BackedStore
 from perdure.storage.backend import Backend
 from perdure.storage.carrying import done_here
 from perdure.storage.file.directory import FileBackend
+from perdure.storage.store import BackedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

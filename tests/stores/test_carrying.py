@@ -17,8 +17,8 @@ from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.storage.backed import BackedStore
 from perdure.storage.memory_backend import MemoryBackend
+from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 from perdure.testing.stores import ManualClock, RunDriver, halted
 

@@ -13,8 +13,8 @@ import pytest
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import KeepLast, Retention
 from perdure.storage import SqliteStore
-from perdure.storage.sqlite_database import split
-from perdure.storage.statements import migrations
+from perdure.storage.sql.statements import migrations
+from perdure.storage.sqlite.database import split
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, raw_part, text_part
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
 from perdure.storage import PostgresStore
-from perdure.storage.postgres_database import PostgresDatabase
+from perdure.storage.postgres.database import PostgresDatabase
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing_extensions import override
 from perdure.errors import CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import Halt
 from perdure.storage import PostgresStore
-from perdure.storage.postgres_database import ConflictError, PostgresDatabase
-from perdure.storage.postgres_target import Target
+from perdure.storage.postgres.database import ConflictError, PostgresDatabase
+from perdure.storage.postgres.target import Target
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
 
 if TYPE_CHECKING:

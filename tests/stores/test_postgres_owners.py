@@ -16,9 +16,9 @@ from tests.postgres_server import USER, needs_postgres, new_server, shared_serve
 
 from perdure.errors import RunBusyError
 from perdure.storage import PostgresStore, this_process
-from perdure.storage.postgres_database import ConnectionLostError, PostgresDatabase
-from perdure.storage.postgres_owners import PostgresOwners
-from perdure.storage.postgres_target import Target
+from perdure.storage.postgres.database import ConnectionLostError, PostgresDatabase
+from perdure.storage.postgres.owners import PostgresOwners
+from perdure.storage.postgres.target import Target
 from perdure.testing.stores import ManualClock, RunDriver
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import RunBusyError
 from perdure.storage import PostgresStore
-from perdure.storage.postgres_database import PostgresDatabase
-from perdure.storage.postgres_target import Target
+from perdure.storage.postgres.database import PostgresDatabase
+from perdure.storage.postgres.target import Target
 from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
 
 if TYPE_CHECKING:

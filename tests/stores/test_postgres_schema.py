@@ -23,8 +23,8 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.storage import PostgresStore
-from perdure.storage.postgres_text import given_text, kept_text
-from perdure.storage.statements import named_statements
+from perdure.storage.postgres.text import given_text, kept_text
+from perdure.storage.sql.statements import named_statements
 from perdure.testing.stores import ManualClock, RunDriver, command, finished, text_part
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def test_what_names_no_database_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_without_the_library_of_the_driver_it_is_said_how_to_get_it() -> None:
     script = (
         "import ctypes.util; ctypes.util.find_library = lambda name: None\n"
-        "from perdure.storage.postgres import PostgresStore\nPostgresStore('postgresql://host/x')"
+        "from perdure.storage import PostgresStore\nPostgresStore('postgresql://host/x')"
     )
     environment = {**os.environ, "PSYCOPG_IMPL": "python"}
     command = [sys.executable, "-c", script]
@@ -192,7 +192,7 @@ def test_without_the_library_of_the_driver_it_is_said_how_to_get_it() -> None:
 
 @pytest.mark.parametrize("module", ["psycopg", "psycopg_pool"])
 def test_without_the_driver_it_is_said_how_to_get_it(module: str) -> None:
-    script = f"import sys; sys.modules[{module!r}] = None; from perdure.storage.postgres import PostgresStore; "
+    script = f"import sys; sys.modules[{module!r}] = None; from perdure.storage import PostgresStore; "
     script += "PostgresStore('postgresql://host/x')"
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     assert "pip install 'perdure[postgres]'" in done.stderr
@@ -200,7 +200,7 @@ def test_without_the_driver_it_is_said_how_to_get_it(module: str) -> None:
 
 def test_a_program_that_leaves_a_store_open_ends_quietly() -> None:
     script = (
-        "import asyncio, sys; from perdure.storage.postgres import PostgresStore; "
+        "import asyncio, sys; from perdure.storage import PostgresStore; "
         "from perdure.testing.stores import RunDriver, ManualClock\n"
         "store = PostgresStore(sys.argv[1], schema=sys.argv[2])\n"
         "run = asyncio.run(RunDriver.start(store, ManualClock(), 'r'))\n"

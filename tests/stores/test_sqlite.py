@@ -14,8 +14,8 @@ import pytest
 from perdure.errors import CheckpointDamagedError, CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import KeepFor, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.storage.sqlite_database import split
-from perdure.storage.statements import migrations, named_statements
+from perdure.storage.sql.statements import migrations, named_statements
+from perdure.storage.sqlite.database import split
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_part, text_part
 
 if TYPE_CHECKING:

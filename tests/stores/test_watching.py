@@ -11,8 +11,8 @@ import pytest
 from perdure.clock import SystemClock
 from perdure.records import Mark, Retention
 from perdure.storage import SqliteStore
-from perdure.storage.sqlite import sqlite_backend
-from perdure.storage.watching import Listener, Poller
+from perdure.storage.notifications import Listener, Poller
+from perdure.storage.sqlite.store import sqlite_backend
 from perdure.testing.stores import ManualClock, RunDriver, command
 from perdure.testing.stores.watches import watcher
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from perdure.storage.sql_backend import SqlBackend
+    from perdure.storage.sql.backend import SqlBackend
 
 
 class Pauses:

@@ -2,17 +2,17 @@
 
 from perdure.storage.base import StoreStorage
 from perdure.storage.binding import Binding, bind
-from perdure.storage.desk import Desk, PendingRequest, is_plain
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.durability import Durability
+from perdure.storage.event_log import committed_events
 from perdure.storage.file.store import FileStore
-from perdure.storage.following import committed_events
 from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
 from perdure.storage.port import HostStore, Openings, Stir, Store, is_host_store, reads_at_once
-from perdure.storage.postgres import PostgresStore
+from perdure.storage.postgres.store import PostgresStore
 from perdure.storage.protocol import CheckpointID, CheckpointStorage
+from perdure.storage.requests import Desk, PendingRequest, is_plain
 from perdure.storage.shipped import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
@@ -20,9 +20,9 @@ from perdure.storage.shipped import (
     SqliteCheckpointStorage,
 )
 from perdure.storage.sizes import PartSize, SizeReport
-from perdure.storage.sql_database import Sync
-from perdure.storage.sqlite import SqliteStore
-from perdure.storage.sqlite_database import SqliteDatabase
+from perdure.storage.sql.database import Sync
+from perdure.storage.sqlite.database import SqliteDatabase
+from perdure.storage.sqlite.store import SqliteStore
 from perdure.storage.urls import given_storage, open_storage
 
 __all__ = [

@@ -12,7 +12,7 @@ from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits
 from perdure.data import mutable
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Commit, Manifest, NewRun, Part
-from perdure.storage.following import committed_events
+from perdure.storage.event_log import committed_events
 from perdure.storage.ids import APART
 from perdure.storage.port import is_host_store
 from perdure.storage.saving import carried_manifest, saved_manifest
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from perdure.events import WorkflowEvent
-    from perdure.storage.desk import Desk, PendingRequest
     from perdure.storage.port import HostStore, Store
+    from perdure.storage.requests import Desk, PendingRequest
     from perdure.storage.sizes import SizeReport
 
 
@@ -138,7 +138,7 @@ class StoreStorage:
 
     @property
     def _desk(self) -> Desk:
-        from perdure.storage.desk import Desk  # noqa: PLC0415 - loaded where somebody asks or tells
+        from perdure.storage.requests import Desk  # noqa: PLC0415 - loaded where somebody asks or tells
 
         return Desk(self.store, self._weighing_codec, self.clock)
 
@@ -247,7 +247,7 @@ class StoreStorage:
         Raises RunNotFoundError, RunBusyError if somebody advances it (unless `takeover`) or has imported it here before
         the file was there, CheckpointDamagedError, and WorkflowCheckpointException if the file can't be written.
         """
-        from perdure.storage.exports import exported  # noqa: PLC0415 - loaded where runs move
+        from perdure.storage.export import exported  # noqa: PLC0415 - loaded where runs move
 
         await exported(self._host_store(), self.clock, run_id, path, takeover=takeover)
 
@@ -257,7 +257,7 @@ class StoreStorage:
         Raises RunExistsError if a run of its id is here and was not exported, and WorkflowCheckpointException for a
         file that can't be read, is not whole, or not one of these. Nothing has changed then.
         """
-        from perdure.storage.exports import imported  # noqa: PLC0415 - loaded where runs move
+        from perdure.storage.export import imported  # noqa: PLC0415 - loaded where runs move
 
         return await imported(self._host_store(), path)
 

@@ -15,8 +15,8 @@ from perdure.storage.urls import open_storage
 if TYPE_CHECKING:
     from perdure.checkpoint import WorkflowCheckpoint
     from perdure.codec import Trust
-    from perdure.storage.foreign import ForeignStore
     from perdure.storage.port import Store
+    from perdure.storage.user_storage import ForeignStore
 
 
 @frozen
@@ -57,7 +57,7 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
         values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(storage.size_limits))
         return Binding(storage, storage.store, codec, values)
     if isinstance(storage, CheckpointStorage):
-        from perdure.storage.foreign import ForeignStore  # noqa: PLC0415 - loaded where there is one
+        from perdure.storage.user_storage import ForeignStore  # noqa: PLC0415 - loaded where there is one
 
         codec = Codec(trust)
         store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from perdure.clock import SystemClock
 from perdure.records import Retention
-from perdure.storage.backed import BackedStore
 from perdure.storage.carrying import done_here
 from perdure.storage.memory_backend import MemoryBackend
+from perdure.storage.store import BackedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -102,7 +102,7 @@ class SqliteCheckpointStorage(StoreStorage):
         lease_seconds: float = 30.0,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.storage.sqlite import SqliteStore  # noqa: PLC0415
+        from perdure.storage.sqlite.store import SqliteStore  # noqa: PLC0415
 
         store = SqliteStore(
             path,
@@ -143,7 +143,7 @@ class PostgresCheckpointStorage(StoreStorage):
         pool_size: int = 4,
         durability: Durability = "commit",
     ) -> None:
-        from perdure.storage.postgres import PostgresStore  # noqa: PLC0415
+        from perdure.storage.postgres.store import PostgresStore  # noqa: PLC0415
 
         store = PostgresStore(
             dsn,

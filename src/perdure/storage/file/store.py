@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
 from perdure.records import Retention
-from perdure.storage.backed import BackedStore
 from perdure.storage.disk import Disk
 from perdure.storage.durability import require_durability
 from perdure.storage.file.directory import FileBackend
 from perdure.storage.owners import LEASE_SECONDS, require_lease
+from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:

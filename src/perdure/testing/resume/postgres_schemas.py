@@ -9,9 +9,9 @@ from psycopg import sql
 
 from perdure.clock import SystemClock
 from perdure.storage import PostgresStore, StoreStorage
-from perdure.storage.postgres_database import PostgresDatabase
-from perdure.storage.postgres_schema import migrate
-from perdure.storage.postgres_target import Target
+from perdure.storage.postgres.database import PostgresDatabase
+from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.target import Target
 from perdure.testing.resume.operations import writing
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import psycopg
 
     from perdure.storage import Sync
-    from perdure.storage.postgres_database import Pipelined
-    from perdure.storage.postgres_target import Columns, Connection
+    from perdure.storage.postgres.database import Pipelined
+    from perdure.storage.postgres.target import Columns, Connection
     from perdure.testing.resume.chance import Chance
 
 _FLIP: Final = 0x20

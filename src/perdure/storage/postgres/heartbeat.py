@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from perdure.clock import SystemClock
-from perdure.storage.statements import named_statements
+from perdure.storage.sql.statements import named_statements
 
 if TYPE_CHECKING:
     from perdure.records import Owner
-    from perdure.storage.postgres_target import Connection, Target
+    from perdure.storage.postgres.target import Connection, Target
 
 _BEATS_PER_LEASE = 3
 _FIRST_PAUSE_SECONDS = 0.05

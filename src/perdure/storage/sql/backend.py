@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self
 from perdure.errors import CheckpointNotFoundError
 from perdure.records import Claim, Mark
 from perdure.storage import retention as keep
-from perdure.storage import rows, rules
-from perdure.storage import sql_collection as collection
-from perdure.storage.sql_archives import Archives
-from perdure.storage.sql_database import OfTenant
-from perdure.storage.sql_tables import Tables
-from perdure.storage.sql_writing import Group, KnownRuns, fail_all, sync_of, write_error
+from perdure.storage import rules
+from perdure.storage.sql import collection, rows
+from perdure.storage.sql.archives import Archives
+from perdure.storage.sql.database import OfTenant
+from perdure.storage.sql.tables import Tables
+from perdure.storage.sql.writes import Group, KnownRuns, fail_all, sync_of, write_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         RunStatus,
     )
     from perdure.storage.backend import Pending
-    from perdure.storage.sql_database import OwnerWatch, Row, SqlDatabase, Sync
+    from perdure.storage.sql.database import OwnerWatch, Row, SqlDatabase, Sync
 
 _TENANTS_MAX = 1000
 

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.storage.postgres_target import Connection, Target
+    from perdure.storage.postgres.target import Connection, Target
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from perdure.storage import rows
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.records import JournalRecord
-    from perdure.storage.sql_database import OfTenant
+    from perdure.storage.sql.database import OfTenant
 
 
 class JournalTable:

@@ -18,18 +18,18 @@ from psycopg_pool import ConnectionPool
 
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.postgres_schema import migrate
-from perdure.storage.postgres_silence import end_silent_writers
-from perdure.storage.postgres_text import kept_text
-from perdure.storage.statements import named_statements
+from perdure.storage.postgres.schema import migrate
+from perdure.storage.postgres.silence import end_silent_writers
+from perdure.storage.postgres.text import kept_text
+from perdure.storage.sql.statements import named_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from perdure.storage.durability import Durability
-    from perdure.storage.postgres_target import Columns, Connection, Target
-    from perdure.storage.sql_database import Sync
+    from perdure.storage.postgres.target import Columns, Connection, Target
+    from perdure.storage.sql.database import Sync
 
 T = TypeVar("T")
 

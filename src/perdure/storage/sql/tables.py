@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.storage.sql_checkpoints import CheckpointTable
-from perdure.storage.sql_events import EventTable
-from perdure.storage.sql_inboxes import InboxTable
-from perdure.storage.sql_journals import JournalTable
-from perdure.storage.sql_parts import PartTable
-from perdure.storage.sql_runs import RunTable
+from perdure.storage.sql.checkpoints import CheckpointTable
+from perdure.storage.sql.events import EventTable
+from perdure.storage.sql.inboxes import InboxTable
+from perdure.storage.sql.journals import JournalTable
+from perdure.storage.sql.parts import PartTable
+from perdure.storage.sql.runs import RunTable
 
 if TYPE_CHECKING:
-    from perdure.storage.sql_database import OfTenant
+    from perdure.storage.sql.database import OfTenant
 
 
 class Tables:

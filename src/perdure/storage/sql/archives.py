@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError, PartDamagedError
 from perdure.records import Archive, ArchivedCheckpoint
-from perdure.storage import archiving, rows, rules
+from perdure.storage import archiving, rules
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perdure.storage.sql_tables import Tables
+    from perdure.storage.sql.tables import Tables
 
 
 class Archives:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.storage.backed import BackedStore
 from perdure.storage.durability import require_durability
+from perdure.storage.notifications import real_pause
 from perdure.storage.owners import LEASE_SECONDS
-from perdure.storage.sql_backend import SqlBackend
-from perdure.storage.watching import real_pause
+from perdure.storage.sql.backend import SqlBackend
+from perdure.storage.store import BackedStore
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.storage.durability import Durability
-    from perdure.storage.postgres_database import PostgresDatabase
-    from perdure.storage.watching import Pause
+    from perdure.storage.notifications import Pause
+    from perdure.storage.postgres.database import PostgresDatabase
 
 PATIENCE_SECONDS = 60.0
 """How long a server that can't be reached is waited for, unless it is said otherwise."""
@@ -55,7 +55,7 @@ class PostgresStore(BackedStore[SqlBackend]):
         database: type[PostgresDatabase] | None = None,
     ) -> None:
         try:
-            from perdure.storage import postgres_opening as opening  # noqa: PLC0415 - the driver comes with an extra
+            from perdure.storage.postgres import opening  # noqa: PLC0415 - the driver comes with an extra
         except ImportError as error:
             raise WorkflowCheckpointException(f"a PostgreSQL storage needs {_what_is_missing(error)}") from error
         target = opening.Target.of(dsn, schema, lease_seconds=lease_seconds)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointDamagedError
 from perdure.storage import retention as keep
-from perdure.storage import rows
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from perdure.records import EventBatch, Retention
-    from perdure.storage.sql_database import OfTenant, Row
+    from perdure.storage.sql.database import OfTenant, Row
 
 _NO_LIMIT = 2**62
 

@@ -7,11 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
 from perdure.errors import WorkflowCheckpointException, WorkflowException
-from perdure.storage import watching
+from perdure.storage import notifications as watching
 from perdure.storage.backend import Backend, OfOneTenant, PendingCommit, PendingRecords
 from perdure.storage.carrying import Claiming, Owed, carried_out
 from perdure.storage.forking import watch_forks
-from perdure.storage.grouping import GroupWriter
+from perdure.storage.group_commit import GroupWriter
 from perdure.storage.ids import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.reading import Reading
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         NewRun,
     )
     from perdure.storage.backend import Doer, Pending
+    from perdure.storage.notifications import Pause
     from perdure.storage.port import Stir
-    from perdure.storage.watching import Pause
 
 B = TypeVar("B", bound=Backend)
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from perdure.storage.jobs import Awaited, Posted
-from perdure.storage.postgres_forks import keep_unused
+from perdure.storage.postgres.forks import keep_unused
 from perdure.storage.worker import Closable
 
 if TYPE_CHECKING:

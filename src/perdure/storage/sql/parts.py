@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import PartDamagedError
 from perdure.records import Part
-from perdure.storage import rows
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.storage.sql_database import OfTenant, Row
+    from perdure.storage.sql.database import OfTenant, Row
 
 
 class PartTable:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.statements import migrations, named_statements
+from perdure.storage.sql.statements import migrations, named_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.storage.durability import Durability
-    from perdure.storage.sql_database import Sync
+    from perdure.storage.sql.database import Sync
 
 APPLICATION_ID = 0x70657264
 """Says that the file is ours: "perd"."""

@@ -13,12 +13,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from perdure.storage.owners import this_process
-from perdure.storage.postgres_heartbeat import PostgresHeartbeat
+from perdure.storage.postgres.heartbeat import PostgresHeartbeat
 
 if TYPE_CHECKING:
     from perdure.records import Owner
-    from perdure.storage.postgres_database import PostgresDatabase
-    from perdure.storage.postgres_target import Columns
+    from perdure.storage.postgres.database import PostgresDatabase
+    from perdure.storage.postgres.target import Columns
 
 _LOOK_SECONDS = 0.01
 _LOOKS_MAX = 100

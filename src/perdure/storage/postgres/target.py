@@ -13,8 +13,8 @@ import psycopg
 from psycopg import conninfo, pq
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.postgres_forks import left_alone_by_children
-from perdure.storage.postgres_text import given_text
+from perdure.storage.postgres.forks import left_alone_by_children
+from perdure.storage.postgres.text import given_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.storage.backed import BackedStore
 from perdure.storage.durability import require_durability
+from perdure.storage.notifications import real_pause
 from perdure.storage.owners import LEASE_SECONDS, Owners
-from perdure.storage.sql_backend import SqlBackend
-from perdure.storage.sqlite_database import SqliteDatabase
-from perdure.storage.watching import real_pause
+from perdure.storage.sql.backend import SqlBackend
+from perdure.storage.sqlite.database import SqliteDatabase
+from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.storage.durability import Durability
-    from perdure.storage.watching import Pause
+    from perdure.storage.notifications import Pause
 
 
 class SqliteStore(BackedStore[SqlBackend]):

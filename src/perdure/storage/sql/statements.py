@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 _HEADING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_SQL = resources.files("perdure.storage") / "sql_text"
+_SQL = resources.files("perdure.storage")
 
 
 @functools.cache

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.statements import migrations
+from perdure.storage.sql.statements import migrations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.storage.postgres_target import Connection, Target
+    from perdure.storage.postgres.target import Connection, Target
 
 SERVER_VERSION_MIN = 130000
 _VERSION_TABLE = "schema_version"

@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, get_args
 
 from perdure.records import Due, HaltKind
-from perdure.storage import rows
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from perdure.records import Owner, RunRecord, RunStatus
     from perdure.storage.rules import RunState
-    from perdure.storage.sql_database import OfTenant, Row
+    from perdure.storage.sql.database import OfTenant, Row
 
 _HALTED = frozenset(get_args(HaltKind))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.records import HeadStatus
-    from perdure.storage.sql_database import Row
+    from perdure.storage.sql.database import Row
 
 
 _POSITION_DIGITS_MAX = 18

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perdure.storage.sql_database import SqlDatabase
-    from perdure.storage.sql_tables import Tables
+    from perdure.storage.sql.database import SqlDatabase
+    from perdure.storage.sql.tables import Tables
 
 _FOUND_AT_ONCE_MAX = 20_000
 """So that the memory which it takes is bounded."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from perdure.storage import rows, rules
+from perdure.storage import rules
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.records import Command
-    from perdure.storage.sql_database import OfTenant
+    from perdure.storage.sql.database import OfTenant
 
 
 class InboxTable:

@@ -14,9 +14,9 @@ from typing_extensions import override
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Claim
 from perdure.storage.backend import PendingCommit
-from perdure.storage.postgres_database import ConflictError, ConnectionLostError
-from perdure.storage.sql_backend import SqlBackend
-from perdure.storage.sql_writing import write_error
+from perdure.storage.postgres.database import ConflictError, ConnectionLostError
+from perdure.storage.sql.backend import SqlBackend
+from perdure.storage.sql.writes import write_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Archive, Command, Halt, NewRun, Retention
     from perdure.storage.backend import Pending
-    from perdure.storage.postgres_database import PostgresDatabase
-    from perdure.storage.postgres_owners import PostgresOwners
+    from perdure.storage.postgres.database import PostgresDatabase
+    from perdure.storage.postgres.owners import PostgresOwners
     from perdure.storage.rules import RunState
 
 

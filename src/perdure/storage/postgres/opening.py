@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from perdure.storage.postgres_backend import PostgresBackend
-from perdure.storage.postgres_crew import Crew as Crew
-from perdure.storage.postgres_database import PostgresDatabase as PostgresDatabase  # noqa: TC001 - handed on
-from perdure.storage.postgres_owners import PostgresOwners
-from perdure.storage.postgres_target import Target as Target  # noqa: TC001 - handed on
+from perdure.storage.postgres.backend import PostgresBackend
+from perdure.storage.postgres.crew import Crew as Crew
+from perdure.storage.postgres.database import PostgresDatabase as PostgresDatabase  # noqa: TC001 - handed on
+from perdure.storage.postgres.owners import PostgresOwners
+from perdure.storage.postgres.target import Target as Target  # noqa: TC001 - handed on
 
 if TYPE_CHECKING:
     from perdure.clock import Clock

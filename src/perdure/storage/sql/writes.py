@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import CheckpointWriteError, WorkflowException
 from perdure.storage import retention as keep
-from perdure.storage import rows, rules
+from perdure.storage import rules
 from perdure.storage.backend import PendingCommit
+from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Commit, Part, Retention
     from perdure.storage.backend import Pending, PendingRecords
-    from perdure.storage.sql_database import OwnerWatch, Row, Sync
-    from perdure.storage.sql_tables import Tables
+    from perdure.storage.sql.database import OwnerWatch, Row, Sync
+    from perdure.storage.sql.tables import Tables
 
 _KNOWN_MAX = 10_000
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50

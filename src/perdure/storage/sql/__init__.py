@@ -1,0 +1,1 @@
+"""Code that all SQL stores share: statements, rows, tables and transactions."""
