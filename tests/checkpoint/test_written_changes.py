@@ -443,7 +443,7 @@ def _output(snapshot: Snapshot, name: str, value: object) -> Snapshot:
 
 
 def _wait(snapshot: Snapshot, name: str, value: object) -> Snapshot:
-    suspended = Suspended(replace(delivered(value), home=name), "2024-01-01")
+    suspended = Suspended(replace(delivered(value), activation_id=name), "2024-01-01")
     delayed = Delayed("2024-01-01", name, "s", kept(value), None, ("b",), ())
     return replace(snapshot, suspended=(*snapshot.suspended, suspended), delayed=(delayed,))
 

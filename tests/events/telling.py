@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import perdure  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes its own types known to the codec
 from perdure.checkpoint import EventReader, EventWriter
 from perdure.codec import Codec, CodedValues, Trust
-from perdure.kernel import Told
+from perdure.kernel import PendingEvent
 from perdure.records import EventBatch, NewEvents
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores import RunDriver
@@ -45,9 +45,9 @@ def kept(value: object) -> object:
     return VALUES.fix(value, "value")
 
 
-def progress(*data: object) -> list[Told]:
+def progress(*data: object) -> list[PendingEvent]:
     """An event of an executor's own for each."""
-    return [Told("progress", kept(each), "worker") for each in data]
+    return [PendingEvent("progress", kept(each), "worker") for each in data]
 
 
 def batch_of(new: NewEvents | None, *, first: int = 1) -> EventBatch:
@@ -62,7 +62,7 @@ def read_again(new: NewEvents | None, *, codec: Codec = SHOP, first: int = 1) ->
     return EventReader(codec, batch_of(new, first=first), {part.hash: part.data for part in new.parts}).events()
 
 
-def told_again(*told: Told, codec: Codec = SHOP) -> list[WorkflowEvent[Any]]:
+def told_again(*told: PendingEvent, codec: Codec = SHOP) -> list[WorkflowEvent[Any]]:
     """Events that were written and read."""
     return read_again(EventWriter(SHOP).batch(told), codec=codec)
 

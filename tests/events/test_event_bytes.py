@@ -26,7 +26,7 @@ from perdure.checkpoint.events import info_text
 from perdure.codec import CodedValues
 from perdure.errors import CheckpointDamagedError
 from perdure.events import CheckpointInfo, Undecoded, UndeliveredMessage, WorkflowEventType
-from perdure.kernel import Request, Told
+from perdure.kernel import PendingEvent, Request
 
 if TYPE_CHECKING:
     from perdure.codec import Codec
@@ -43,7 +43,7 @@ def test_a_commit_that_tells_nothing_has_no_events() -> None:
 
 @pytest.mark.parametrize("kind", [*get_args(WorkflowEventType), "a kind of the user's own"])
 def test_an_event_of_each_kind_comes_back_with_all_that_it_says(kind: str) -> None:
-    (event,) = told_again(Told(kind, kept(CART), "worker", ("outer", "inner"), "q1", 3, kept(DETAILS)))
+    (event,) = told_again(PendingEvent(kind, kept(CART), "worker", ("outer", "inner"), "q1", 3, kept(DETAILS)))
     assert (event.type, event.data, event.executor_id, event.path) == (kind, CART, "worker", ("outer", "inner"))
     assert (event.iteration, event.details, event.seq, event.state) == (3, DETAILS, 1, None)
 
@@ -55,7 +55,7 @@ def test_what_a_checkpoint_event_says_is_what_the_codec_would_write(previous_id:
 
 
 def test_an_event_that_says_nothing_but_its_kind_comes_back_so() -> None:
-    (event,) = told_again(Told("superstep_started", iteration=1))
+    (event,) = told_again(PendingEvent("superstep_started", iteration=1))
     assert (event.data, event.details, event.executor_id, event.path, event.iteration) == (None, None, None, (), 1)
     assert repr(event) == "WorkflowEvent(type='superstep_started', seq=1, iteration=1)"
 
@@ -64,7 +64,7 @@ def test_an_event_that_says_nothing_but_its_kind_comes_back_so() -> None:
     "data", [INFO, UndeliveredMessage(CART, "a", "b", "no edge"), WorkflowEvent("note", CART, path=("x",))]
 )
 def test_the_data_of_the_engines_own_events_comes_back(data: object) -> None:
-    (event,) = told_again(Told("checkpoint", kept(data)))
+    (event,) = told_again(PendingEvent("checkpoint", kept(data)))
     assert repr(event.data) == repr(data)
 
 
@@ -92,19 +92,19 @@ def test_events_before_the_number_that_was_asked_for_are_left_out() -> None:
     ],
 )
 def test_the_origin_is_that_of_the_live_event(kind: str, origin: WorkflowEventSource) -> None:
-    assert told_again(Told(kind, kept(1)))[0].origin is origin
+    assert told_again(PendingEvent(kind, kept(1)))[0].origin is origin
 
 
 def test_the_details_of_a_failed_executor_are_its_data_as_well() -> None:
-    (event,) = told_again(Told("executor_failed", None, "worker", details=kept(DETAILS)))
+    (event,) = told_again(PendingEvent("executor_failed", None, "worker", details=kept(DETAILS)))
     assert (event.data, event.details) == (DETAILS, DETAILS)
-    (event,) = told_again(Told("failed", details=kept(DETAILS)))
+    (event,) = told_again(PendingEvent("failed", details=kept(DETAILS)))
     assert (event.data, event.details) == (None, DETAILS)
 
 
 def test_a_request_comes_back_with_its_types() -> None:
     request = Request("q1", "worker", kept(CART), Cart, list[int] | None)
-    told = Told("request_info", request.data, "worker", request_id="q1")
+    told = PendingEvent("request_info", request.data, "worker", request_id="q1")
     (event,) = read_again(EventWriter(SHOP).batch([told], requests={"q1": request}))
     assert (event.request_id, event.source_executor_id, event.executor_id) == ("q1", "worker", "worker")
     assert (event.request_type, event.response_type, event.data) == (Cart, list[int] | None, CART)
@@ -112,13 +112,13 @@ def test_a_request_comes_back_with_its_types() -> None:
 
 def test_a_request_whose_types_are_not_known_here_can_be_read() -> None:
     request = Request("q1", "worker", kept("?"), Cart, bool)
-    told = Told("request_info", request.data, "worker", request_id="q1")
+    told = PendingEvent("request_info", request.data, "worker", request_id="q1")
     (event,) = read_again(EventWriter(SHOP).batch([told], requests={"q1": request}), codec=STRANGER)
     assert (event.request_id, event.request_type, event.response_type, event.data) == ("q1", None, bool, "?")
 
 
 def test_the_event_of_the_checkpoint_says_which_one_the_commit_writes() -> None:
-    told = [Told("superstep_started", iteration=1), Told("checkpoint"), *progress("a")]
+    told = [PendingEvent("superstep_started", iteration=1), PendingEvent("checkpoint"), *progress("a")]
     new = EventWriter(SHOP).batch(told, checkpoint=INFO)
     assert [(event.type, event.data) for event in read_again(new)] == [
         ("superstep_started", None),
@@ -140,13 +140,13 @@ def test_small_data_stands_in_the_document_and_large_data_in_a_part() -> None:
 
 
 def test_data_that_was_not_kept_says_why() -> None:
-    (event,) = told_again(Told("progress", lost="a socket can't be stored"))
+    (event,) = told_again(PendingEvent("progress", lost="a socket can't be stored"))
     assert event.data == Undecoded("a socket can't be stored")
 
 
 def test_data_that_could_not_be_encoded_is_lost_and_the_event_is_told() -> None:
     lenient = CodedValues(SHOP, is_lenient=True)
-    refused = Told("progress", lenient.fix(iter([1]), "data"), "worker")
+    refused = PendingEvent("progress", lenient.fix(iter([1]), "data"), "worker")
     event, following = told_again(refused, *progress(2))
     assert isinstance(event.data, Undecoded)
     assert "data can't be stored" in event.data.reason
@@ -174,14 +174,14 @@ def test_the_json_of_untrusted_data_is_whole_though_it_was_stored_in_parts(lines
 
 def test_the_json_of_a_large_untrusted_mapping_is_whole() -> None:
     prices = {f"article {number}": number for number in range(5000)}
-    new = EventWriter(SHOP).batch([Told("progress", kept([CART, prices]))])
+    new = EventWriter(SHOP).batch([PendingEvent("progress", kept([CART, prices]))])
     (event,) = read_again(new, codec=STRANGER)
     assert event.data.json[1] == prices
 
 
 def test_untrusted_details_are_seen_as_data() -> None:
     details = WorkflowErrorDetails("ValueError", "no", extra={"cart": CART})
-    (event,) = told_again(Told("failed", details=kept(details)), codec=STRANGER)
+    (event,) = told_again(PendingEvent("failed", details=kept(details)), codec=STRANGER)
     assert event.details is None
     assert isinstance(event.data, Undecoded)
 
@@ -236,6 +236,8 @@ def test_a_part_that_is_gone_or_changed_is_damage_that_names_the_checkpoint(code
 
 
 def test_a_batch_is_one_json_document() -> None:
-    new = EventWriter(SHOP).batch([Told("output", VALUES.fix("done", "output"), "worker"), Told("woken")])
+    new = EventWriter(SHOP).batch(
+        [PendingEvent("output", VALUES.fix("done", "output"), "worker"), PendingEvent("woken")]
+    )
     assert new is not None
     assert json.loads(new.data) == [{"type": "output", "executor_id": "worker", "data": "done"}, {"type": "woken"}]

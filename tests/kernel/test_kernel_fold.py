@@ -11,6 +11,7 @@ from small_graphs import IDS, Routes, small_graphs
 
 from perdure.kernel import (
     Activation,
+    Conflict,
     Delayed,
     Delivery,
     Effects,
@@ -18,7 +19,7 @@ from perdure.kernel import (
     Limits,
     Output,
     Request,
-    Sent,
+    RoutedMessage,
     Snapshot,
     Suspended,
     Trail,
@@ -27,7 +28,6 @@ from perdure.kernel import (
     fold,
     plan,
 )
-from perdure.kernel.effects import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ WHOLE: dict[str, Any] = {
     "requests": {"r": Request("r", "c", "data", str, str)},
     "outputs": Trail((), (Output("c", "output", "told"),)),
     "children": {"c": Snapshot(turn=4)},
-    "suspended": (Suspended(Delivery("c", (), (), "turn:1", home="1.0/c#0"), wake_at="later"),),
+    "suspended": (Suspended(Delivery("c", (), (), "turn:1", activation_id="1.0/c#0"), wake_at="later"),),
     "delayed": (Delayed("later", "c", "c#0/0", "data", None, ("a",), ()),),
     "carried": {"1.0/c#0/step/name#0": "record"},
     "limits": Limits("later", {}, {"usd": 3}),
@@ -97,7 +97,7 @@ def folded(before: Snapshot, counts: Mapping[str, int], routes: Routes, *, round
         Effects(
             Activation(source, 0, delivery_to(source)),
             sends=tuple(
-                Sent(message, None, routes.direct[source], routes.barriers[source])
+                RoutedMessage(message, None, routes.direct[source], routes.barriers[source])
                 for message in messages_of(source, count, round_=round_)
             ),
         )
@@ -173,10 +173,10 @@ def test_a_fan_in_looks_at_the_whole_superstep_and_leaves_no_residue() -> None:
     after = fold(
         Snapshot(),
         [
-            Effects(Activation("a", 0, delivery_to("a")), sends=(Sent("a0", None, (), (BARRIER,)),)),
+            Effects(Activation("a", 0, delivery_to("a")), sends=(RoutedMessage("a0", None, (), (BARRIER,)),)),
             Effects(
                 Activation("b", 0, delivery_to("b")),
-                sends=(Sent("b0", None, (), (BARRIER,)), Sent("b1", None, (), (BARRIER,))),
+                sends=(RoutedMessage("b0", None, (), (BARRIER,)), RoutedMessage("b1", None, (), (BARRIER,))),
             ),
         ],
         fan_ins=FAN_INS,
@@ -190,7 +190,7 @@ def test_a_fan_in_can_be_filled_by_several_activations_of_one_source() -> None:
     after = fold(
         Snapshot(),
         [
-            Effects(activation, sends=(Sent(activation.key, None, (), (BARRIER,)),))
+            Effects(activation, sends=(RoutedMessage(activation.key, None, (), (BARRIER,)),))
             for activation in (first, second, third)
         ],
         fan_ins=FAN_INS,
@@ -201,7 +201,7 @@ def test_a_fan_in_can_be_filled_by_several_activations_of_one_source() -> None:
 def test_messages_arrive_in_plan_order_and_gathered_ones_after_all_others() -> None:
     for targets in small_plans(3):
         effects = [
-            Effects(activation, sends=(Sent(activation.key, None, ("c", "b"), (BARRIER,)),))
+            Effects(activation, sends=(RoutedMessage(activation.key, None, ("c", "b"), (BARRIER,)),))
             for activation in planned(targets)
         ]
         after = fold(Snapshot(), effects, fan_ins=FAN_INS)
@@ -218,7 +218,7 @@ def small_effects(activation: Activation) -> tuple[Effects, ...]:
     request = Request(f"request of {name}", activation.executor_id, name, str, str)
     everything = Effects(
         activation,
-        sends=(Sent(name, "b", ("b",), ()), Sent(name, None, ("a", "c"), (BARRIER,))),
+        sends=(RoutedMessage(name, "b", ("b",), ()), RoutedMessage(name, None, ("a", "c"), (BARRIER,))),
         writes=(Write(KEY, name), Write(OTHER_KEY, None, erase=True)),
         requests=(request,),
         outputs=(Output(activation.executor_id, "output", name), Output(activation.executor_id, "intermediate", name)),
@@ -312,14 +312,6 @@ def test_every_field_that_a_superstep_does_not_count_goes_on_as_it_is() -> None:
     for each in fields(Snapshot):
         if each.name not in {"iteration", "since_input", "deliveries"}:
             assert getattr(after, each.name) == getattr(before, each.name), each.name
-
-
-def test_effects_that_are_routed_or_have_a_state_keep_all_the_rest() -> None:
-    distinct: dict[str, Any] = {each.name: object() for each in fields(Effects)}
-    before = Effects(**distinct)
-    sends, child = (Sent("message", None, ("a",), ()),), Snapshot(turn=7)
-    assert before.routed(sends) == replace(before, sends=sends)
-    assert before.leaving("state", child) == replace(before, executor_state="state", child=child)
 
 
 def test_deliveries_of_one_sending_share_its_name_and_no_two_sendings_do() -> None:

@@ -17,19 +17,21 @@ from perdure.kernel import (
     FanIn,
     Limits,
     Request,
-    Sent,
+    RoutedMessage,
     Snapshot,
     Suspended,
     Suspension,
+    activation_id_of,
     answer,
     begin_turn,
+    cancel,
     fold,
-    go_on,
-    home_of,
     plan,
+    receive,
+    reopen,
+    revoke_cancel,
     wake,
 )
-from perdure.kernel.moves import cancel, receive, reopen
 
 EARLY, NOON, LATE = "2024-01-01T06", "2024-01-01T12", "2024-01-01T18"
 MOMENTS = (EARLY, NOON, LATE)
@@ -41,7 +43,7 @@ def message(target: str, value: str = "m") -> Delivery:
 
 
 def sleeper(name: str, wake_at: str | None = None, awaits: str | None = None) -> Suspended:
-    return Suspended(replace(message(name), home=f"1.0/{name}#0"), wake_at, awaits)
+    return Suspended(replace(message(name), activation_id=f"1.0/{name}#0"), wake_at, awaits)
 
 
 def later(due: str, *targets: str, fan_ins: tuple[str, ...] = ()) -> Delayed:
@@ -65,7 +67,7 @@ def test_a_suspended_activation_leaves_the_deliveries_and_keeps_its_home() -> No
     before = Snapshot(turn=2, iteration=3, deliveries=(message("a"), message("b")))
     after = after_superstep(before, Suspension(NOON, None, {"2.3/a#0/step/x#0": "done"}), None)
     assert after.deliveries == ()
-    assert after.suspended == (Suspended(replace(message("a"), home="2.3/a#0"), NOON),)
+    assert after.suspended == (Suspended(replace(message("a"), activation_id="2.3/a#0"), NOON),)
     assert after.carried == {"2.3/a#0/step/x#0": "done"}
 
 
@@ -76,13 +78,13 @@ def test_an_activation_has_one_home_however_often_it_is_entered() -> None:
         asleep = after_superstep(snapshot, Suspension(NOON, None, {}))
         snapshot = wake(asleep, now=LATE, fan_ins={})
         [again] = plan(snapshot)
-        assert home_of(snapshot, again) == "1.0/a#0" == home_of(Snapshot(turn=1), first)
+        assert activation_id_of(snapshot, again) == "1.0/a#0" == activation_id_of(Snapshot(turn=1), first)
 
 
 @pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True), (False, False)])
 def test_records_are_carried_for_those_that_wait_and_for_no_others(ends: tuple[bool, bool]) -> None:
     homes = ("1.0/a#0", "1.0/a#01")  # the second begins like the first
-    waiting = tuple(replace(message("a"), home=home) for home in homes)
+    waiting = tuple(replace(message("a"), activation_id=home) for home in homes)
     before = Snapshot(turn=1, deliveries=waiting, carried={f"{home}/step/x#0": home for home in homes} | {"else": 0})
     suspensions = [None if has_ended else Suspension(NOON, None, {}) for has_ended in ends]
     carrying = [
@@ -130,7 +132,7 @@ def test_a_delayed_message_fills_a_fan_in_when_it_is_due(held: tuple[str, ...]) 
 
 def test_a_delayed_message_without_a_target_is_not_kept() -> None:
     before = Snapshot(deliveries=(message("a"),))
-    sends = tuple(Sent("m", None, targets, (), due=NOON) for targets in ((), ("t",)))
+    sends = tuple(RoutedMessage("m", None, targets, (), due=NOON) for targets in ((), ("t",)))
     after = fold(before, [Effects(plan(before)[0], sends=sends)], fan_ins={})
     assert [each.targets for each in after.delayed] == [("t",)]
     assert after.deliveries == ()
@@ -162,7 +164,7 @@ def test_an_answer_wakes_who_waits_for_it_and_is_kept_for_them(answered: tuple[s
 def test_what_an_activation_asked_for_itself_is_given_up_when_it_ends(*, ends: bool) -> None:
     home = "1.0/a#0"
     before = Snapshot(
-        deliveries=(replace(message("a"), home=home),),
+        deliveries=(replace(message("a"), activation_id=home),),
         requests={"its": asking("its", home), "other's": asking("other's", "1.0/b#0"), "open": asking("open", None)},
     )
     after = after_superstep(before, None if ends else Suspension(None, "its", {}))
@@ -187,8 +189,8 @@ def test_a_cancelled_run_is_neither_settled_nor_to_be_woken_and_can_go_on() -> N
     before = Snapshot(suspended=(sleeper("a", NOON),), carried={"old": 1}, since_input=3)
     after = cancel(before, WHY, carried={"new": 2})
     assert (after.is_settled, after.wake_at, after.carried) == (False, None, {"old": 1, "new": 2})
-    assert go_on(after) == replace(after, cancelled=None, since_input=0)
-    assert go_on(before) is before
+    assert revoke_cancel(after) == replace(after, cancelled=None, since_input=0)
+    assert revoke_cancel(before) is before
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,12 @@ REQUEST = Request(
     resumes="1.0/a#0",
     refusals=("too small", "too large"),
 )
-DELIVERY = Delivery("a", ("internal:a",), (kept([LARGE, 1]),), send="turn:1", asked_for="a", home="1.0/a#0")
+DELIVERY = Delivery("a", ("internal:a",), (kept([LARGE, 1]),), send="turn:1", asked_for="a", activation_id="1.0/a#0")
 WAITING: dict[str, Snapshot] = {
     "a suspended activation": Snapshot(
         suspended=(
             Suspended(DELIVERY, wake_at="2024-01-01T00:00:00+00:00"),
-            Suspended(replace(DELIVERY, home="1.0/a#1"), awaits="q/1"),
+            Suspended(replace(DELIVERY, activation_id="1.0/a#1"), awaits="q/1"),
             Suspended(replace(DELIVERY, answers=REQUEST, is_gathered=True)),
         )
     ),

@@ -21,7 +21,7 @@ from perdure.codec import (
 )
 from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import Undecoded, WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.kernel import Told
+from perdure.kernel import PendingEvent
 from perdure.records import NewEvents
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _OF_THE_ENGINE = frozenset(
 )
 
 
-def told_text(told: Told, pieces: PieceWriter, needs: Needs, further: bytes = b"") -> bytes:
+def told_text(told: PendingEvent, pieces: PieceWriter, needs: Needs, further: bytes = b"") -> bytes:
     """An event. What can't be encoded is left out, and the event says why: telling never fails a run.
 
     `further` is what only some events have, with a comma before it.
@@ -91,7 +91,7 @@ def _beginning(kind: str, executor_id: str | None) -> bytes:
     return text if executor_id is None else text + b',"executor_id":' + quoted(executor_id)
 
 
-def _values(told: Told, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str | None]:
+def _values(told: PendingEvent, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str | None]:
     """The values of an event, and why one of them is not there."""
     text, lost = b"", told.lost
     # Of outputs there is one part for the event and for the checkpoint.
@@ -105,10 +105,10 @@ def _values(told: Told, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str |
     return text, lost
 
 
-def told_in(tree: dict[str, Any], pieces: PieceReader) -> Told:
+def told_in(tree: dict[str, Any], pieces: PieceReader) -> PendingEvent:
     """The event of a document. Its values stay encoded."""
     path = f"data of a {tree['type']!r} event"
-    return Told(
+    return PendingEvent(
         tree["type"],
         pieces.inline(tree["data"], path) if "data" in tree else None,
         tree.get("executor_id"),
@@ -129,7 +129,7 @@ class EventWriter:
 
     def batch(
         self,
-        told: Sequence[Told],
+        told: Sequence[PendingEvent],
         *,
         requests: Mapping[str, Request] | None = None,
         checkpoint: CheckpointInfo | None = None,
@@ -152,7 +152,7 @@ class EventWriter:
         return NewEvents(len(told), encoded.text, encoded.refs, encoded.parts)
 
     def _further(
-        self, told: Told, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
+        self, told: PendingEvent, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
     ) -> bytes:
         """What an event says beside what was told."""
         if told.type == "checkpoint":
@@ -213,7 +213,7 @@ class EventReader:
         return self._event(told_in(tree, self._pieces), seq=seq, types=types)
 
     def _event(
-        self, told: Told, *, seq: int | None = None, types: tuple[Any, Any] = (None, None)
+        self, told: PendingEvent, *, seq: int | None = None, types: tuple[Any, Any] = (None, None)
     ) -> WorkflowEvent[Any]:
         data, details = self._value(told.data), self._value(told.details)
         if told.inner is not None:
@@ -260,7 +260,7 @@ class EventReader:
         return None if isinstance(found, Undecoded) else found
 
 
-def _origin(told: Told) -> WorkflowEventSource:
+def _origin(told: PendingEvent) -> WorkflowEventSource:
     return WorkflowEventSource.FRAMEWORK if told.type in _OF_THE_ENGINE else WorkflowEventSource.EXECUTOR
 
 

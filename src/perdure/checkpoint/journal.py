@@ -22,7 +22,7 @@ from perdure.codec import (
     to_bytes,
 )
 from perdure.errors import CheckpointDamagedError
-from perdure.kernel import Done, Effects, Unrouted, Write
+from perdure.kernel import ActivationResult, Effects, UnroutedMessage, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.pieces_read import Entry
     from perdure.codec import Codec, Encoded
-    from perdure.kernel import Activation, Snapshot, StateKey, Told
+    from perdure.kernel import Activation, PendingEvent, Snapshot, StateKey
 
     ReadT = TypeVar("ReadT")
 
@@ -43,7 +43,7 @@ class JournalWriter:
     def __init__(self, codec: Codec) -> None:
         self._pieces = PieceWriter(codec)
 
-    def done(self, done: Done) -> Encoded:
+    def done(self, done: ActivationResult) -> Encoded:
         """An activation that has ended."""
         pieces, effects, needs = self._pieces, done.effects, Needs()
         text = b'{"sends":[%b],"writes":[%b],"requests":[%b],"outputs":[%b],"updates":[%b]' % (
@@ -53,8 +53,8 @@ class JournalWriter:
             b",".join([pieces.output(output, needs) for output in effects.outputs]),
             b",".join([self._update(place, updates, needs) for place, updates in done.updates.items()]),
         )
-        if effects.told:
-            text += b',"told":[%b]' % b",".join([told_text(told, pieces, needs) for told in effects.told])
+        if effects.events:
+            text += b',"told":[%b]' % b",".join([told_text(told, pieces, needs) for told in effects.events])
         if effects.spent:
             text += b',"spent":' + dumps(dict(effects.spent))
         if effects.executor_state is not None:
@@ -63,11 +63,11 @@ class JournalWriter:
             text += b',"child":' + needs.take(self.snapshot(effects.child))
         return needs.whole(text + b"}")
 
-    def told(self, told: Sequence[Told]) -> Encoded:
+    def told(self, told: Sequence[PendingEvent]) -> Encoded:
         """What a superstep of a sub-workflow told."""
         return self._pieces.array(told, lambda each, needs: told_text(each, self._pieces, needs))
 
-    def _sent(self, sent: Unrouted, needs: Needs) -> bytes:
+    def _sent(self, sent: UnroutedMessage, needs: Needs) -> bytes:
         value = self._pieces.value(sent.data, needs)
         return b'{"value":%b,"asked_for":%b,"due":%b}' % (value, quoted_or_null(sent.asked_for), dumps(sent.due))
 
@@ -97,7 +97,7 @@ class JournalWriter:
         return needs.whole(b"{" + b",".join(entries) + b"}")
 
 
-def stored_of(done: Done, before: Snapshot) -> set[str]:
+def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
     """The parts that a checkpoint has of what an activation has written anew: a record of it need not bring them."""
     effects = done.effects
     values = [before.state.get(write.key) for write in effects.writes if not write.erase]
@@ -124,7 +124,7 @@ class JournalReader:
         self._values = CodedValues(codec)
         self._checkpoint_id = checkpoint_id
 
-    def done(self, data: bytes, activation: Activation) -> Done:
+    def done(self, data: bytes, activation: Activation) -> ActivationResult:
         """An activation that has ended. Raises CheckpointDamagedError."""
         return self._read(lambda: self._done(loads(data), activation))
 
@@ -132,7 +132,7 @@ class JournalReader:
         """A sub-workflow between two of its supersteps. Raises CheckpointDamagedError."""
         return self._read(lambda: self._snapshot(loads(data)))
 
-    def told(self, data: bytes) -> tuple[Told, ...]:
+    def told(self, data: bytes) -> tuple[PendingEvent, ...]:
         """What a superstep of a sub-workflow told. Raises CheckpointDamagedError."""
         return self._read(lambda: tuple(told_in(each, self._pieces) for each in loads(data)))
 
@@ -143,7 +143,7 @@ class JournalReader:
             reason = f"its journal can't be read: {error or repr(error)}"
             raise CheckpointDamagedError(self._checkpoint_id, reason) from error
 
-    def _done(self, tree: dict[str, Any], activation: Activation) -> Done:
+    def _done(self, tree: dict[str, Any], activation: Activation) -> ActivationResult:
         name = activation.executor_id
         effects = Effects(
             activation,
@@ -154,7 +154,7 @@ class JournalReader:
             if "state" in tree
             else None,
             child=self._snapshot(tree["child"]) if "child" in tree else None,
-            told=tuple(told_in(each, self._pieces) for each in tree.get("told", ())),
+            events=tuple(told_in(each, self._pieces) for each in tree.get("told", ())),
             spent=tree.get("spent", {}),
         )
         unrouted = tuple(self._unrouted(each, f"message of executor {name!r}") for each in tree["sends"])
@@ -162,11 +162,11 @@ class JournalReader:
             (each["scope"], each["key"]): tuple(self._update(value, each["key"]) for value in each["values"])
             for each in tree["updates"]
         }
-        return Done(effects, unrouted, updates)
+        return ActivationResult(effects, unrouted, updates)
 
-    def _unrouted(self, tree: dict[str, Any], path: str) -> Unrouted:
+    def _unrouted(self, tree: dict[str, Any], path: str) -> UnroutedMessage:
         kept = self._pieces.inline(tree["value"], path)
-        return Unrouted(kept, tree["asked_for"], self._values.give(kept), tree.get("due"))
+        return UnroutedMessage(kept, tree["asked_for"], self._values.give(kept), tree.get("due"))
 
     def _write(self, tree: dict[str, Any]) -> Write:
         place = (tree["scope"], tree["key"])

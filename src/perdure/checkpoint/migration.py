@@ -126,7 +126,7 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
             sources=tuple(sources.get(source, source) for source in old.sources),
             asked_for=None if old.asked_for is None else now(old.asked_for),
             answers=None if old.answers is None else request(old.answers),
-            home=None if old.home is None else home(old.home),
+            activation_id=None if old.activation_id is None else home(old.activation_id),
         )
 
     def delayed(old: Delayed) -> Delayed:

@@ -76,8 +76,8 @@ class PieceWriter:
             text += b',"asked_for":' + quoted(delivery.asked_for)
         if delivery.answers is not None:
             text += b',"answers":' + needs.take(self.request(delivery.answers))
-        if delivery.home is not None:
-            text += b',"home":' + quoted(delivery.home)
+        if delivery.activation_id is not None:
+            text += b',"home":' + quoted(delivery.activation_id)
         if delivery.woken_at is not None:
             text += b',"woken_at":' + dumps(delivery.woken_at)
         return text + b"}"

@@ -163,7 +163,7 @@ class PieceReader:
             is_gathered=tree.get("gathered", False),
             asked_for=tree.get("asked_for"),
             answers=self.request(tree["answers"]) if "answers" in tree else None,
-            home=tree.get("home"),
+            activation_id=tree.get("home"),
             woken_at=tree.get("woken_at"),
         )
 

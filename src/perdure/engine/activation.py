@@ -18,7 +18,7 @@ from perdure.engine.staging import Staging
 from perdure.engine.surroundings import Surroundings
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph import Place, Terms, TimersDue, enter, private_scope
-from perdure.kernel import Done, Effects, Output, Suspension, Unrouted
+from perdure.kernel import ActivationResult, Effects, Output, Suspension, UnroutedMessage
 from perdure.moments import moment_of
 from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.engine.steps import Steps
     from perdure.events import WorkflowErrorDetails
     from perdure.graph import Executor, Numbering, OutputKind, StepCall
-    from perdure.kernel import Activation, Moment, Request, Snapshot, Told
+    from perdure.kernel import Activation, Moment, PendingEvent, Request, Snapshot
     from perdure.tracing import Span
 
 __all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
@@ -272,12 +272,12 @@ class ActivationRecorder:
     @property
     def _told_before(self) -> Mapping[str, int]:
         """How often entries before this one have told each event of the handler's own."""
-        if self.activation.delivery.home is None:
+        if self.activation.delivery.activation_id is None:
             return {}
         found = self.around.journal.find(f"{self.home}/told")
         return {} if found is None else counts_in(found)
 
-    def pass_on(self, told: Told) -> None:
+    def pass_on(self, told: PendingEvent) -> None:
         """Keep what the workflow inside of this executor told, as a `sub_workflow` event."""
         self.book.inner(told)
 
@@ -357,7 +357,7 @@ class ActivationRecorder:
         from perdure.engine.left_out import steps_left_out, warning_of  # noqa: PLC0415 - loaded when used
 
         begun = () if self._used_steps is None else self._used_steps.begun
-        again = self.activation.delivery.home is not None
+        again = self.activation.delivery.activation_id is not None
         names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
         if names:
             self.warn(warning_of(self.executor.id, names))
@@ -454,11 +454,11 @@ class ActivationRecorder:
     def finish(
         self,
         *,
-        earlier: Sequence[Told] = (),
+        earlier: Sequence[PendingEvent] = (),
         warning: str | None = None,
         is_told: bool = True,
         has_acted: bool = True,
-    ) -> Done:
+    ) -> ActivationResult:
         """Fix all values as they are now, and tell that the handler has returned. The messages are still to be routed.
 
         `earlier` is what attempts before this one told, `warning` what there is to say about this one. If it has not
@@ -485,18 +485,18 @@ class ActivationRecorder:
             requests=requests,
             outputs=outputs,
             child=self.child,
-            told=(*earlier, *self.book.told(outputs, requests)),
+            events=(*earlier, *self.book.told(outputs, requests)),
             spent={} if self._used_spending is None else self._used_spending.spent,
         )
-        return Done(effects, unrouted, staging.updates() if staging is not None else {})
+        return ActivationResult(effects, unrouted, staging.updates() if staging is not None else {})
 
     def _fixed_outputs(self, name: str) -> tuple[Output, ...]:
         fix, path = self.around.values.fix, f"output of executor {name!r}"
         return tuple([Output(name, kind, fix(value, path), is_whole) for kind, value, is_whole in self._outputs])
 
-    def _fixed_messages(self, name: str) -> tuple[Unrouted, ...]:
+    def _fixed_messages(self, name: str) -> tuple[UnroutedMessage, ...]:
         fix, path = self.around.values.fix, f"message of executor {name!r}"
-        return tuple([Unrouted(fix(message, path), target, message, due) for message, target, due in self._sent])
+        return tuple([UnroutedMessage(fix(message, path), target, message, due) for message, target, due in self._sent])
 
     def failed(self, error: BaseException) -> None:
         """Tell that the handler raised. What it did comes to nothing."""
@@ -510,14 +510,14 @@ class ActivationRecorder:
         if self._used_asking is not None:
             self._used_asking.discard()
 
-    def suspended(self, parked: Parked, earlier: Sequence[Told] = ()) -> Done:
+    def suspended(self, parked: Parked, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
         """Tell that the handler was left, and for what. What it did comes to nothing but for what is recorded."""
         self._come_to_nothing()
         self.book.suspended(parked.wake_at or parked.awaits)
         effects = Effects(
             self.activation,
             requests=self._used_asking.awaited if self._used_asking is not None else (),
-            told=(*earlier, *self.book.rest()),
+            events=(*earlier, *self.book.rest()),
             suspension=Suspension(
                 parked.wake_at,
                 parked.awaits,
@@ -525,7 +525,7 @@ class ActivationRecorder:
                 self._used_questions.given_up if self._used_questions is not None else (),
             ),
         )
-        return Done(effects, (), {})
+        return ActivationResult(effects, (), {})
 
     def _carried(self) -> Mapping[str, object]:
         """What is recorded of this activation. Answers are, where there is no journal too."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.engine.instances import Drift
     from perdure.events import WorkflowErrorDetails
     from perdure.graph import Executor
-    from perdure.kernel import Activation, Done, Told
+    from perdure.kernel import Activation, ActivationResult, PendingEvent
 
 
 class Attempts:
@@ -43,13 +43,13 @@ class Attempts:
         self._drift = drift
         self._put_back = put_back
         self._policy = wiring(executor).policy
-        self._told: list[Told] = []
+        self._told: list[PendingEvent] = []
 
-    def done(self) -> Coroutine[Any, Any, Done]:
+    def done(self) -> Coroutine[Any, Any, ActivationResult]:
         """What the activation did. Raises what the last attempt raised, unless another executor is told of it."""
         return self._attempt(self._recorder(), is_last=True) if self._policy is NO_POLICY else self._until_over()
 
-    async def _until_over(self) -> Done:
+    async def _until_over(self) -> ActivationResult:
         is_left = False
         try:
             done = await self._tried()
@@ -62,7 +62,7 @@ class Attempts:
     def _recorder(self) -> ActivationRecorder:
         return ActivationRecorder(self._activation, self._executor, self._around)
 
-    async def _tried(self) -> Done:
+    async def _tried(self) -> ActivationResult:
         tries = self._tries()
         while True:
             recorder = self._recorder()
@@ -89,7 +89,7 @@ class Attempts:
         key = "" if retry is None else f"{self._around.home_of(self._activation)}/attempts"
         return Tries(self._around, key, retry)
 
-    async def _attempt(self, recorder: ActivationRecorder, *, is_last: bool = False) -> Done:
+    async def _attempt(self, recorder: ActivationRecorder, *, is_last: bool = False) -> ActivationResult:
         """What the handler did. If it raised, that is told. The last attempt may only be left, or have its end."""
         try:
             before = self._drift.look(self._executor) if self._around.is_checkpointed else None
@@ -123,7 +123,7 @@ class Attempts:
         except OutOfTimeError as error:
             raise ExecutorTimeoutError(self._executor.id, seconds=seconds) from error.__cause__
 
-    def _handed_on(self, details: WorkflowErrorDetails, *, attempts: int) -> Done:
+    def _handed_on(self, details: WorkflowErrorDetails, *, attempts: int) -> ActivationResult:
         """The message goes to the executor that is told of failures; nothing else is left of the activation."""
         recorder = self._recorder()
         failed = FailedMessage(recorder.message, self._executor.id, details, attempts)

@@ -28,7 +28,7 @@ from perdure.errors import (
     WorkflowConvergenceException,
 )
 from perdure.events import WorkflowEvent
-from perdure.kernel import Told, plan
+from perdure.kernel import PendingEvent, plan
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Driver:
     """What there is to tell of the run as it stands, once all that waited outside is taken in."""
     _folding: Folding = field(init=False)
     _journal: Journal = field(default_factory=NoJournal, init=False)
-    _untold: list[Told] = field(default_factory=list["Told"], init=False)
+    _untold: list[PendingEvent] = field(default_factory=list["PendingEvent"], init=False)
     _superstep_under_way: Superstep | None = field(default=None, init=False)
     _is_to_stop: bool = field(default=False, init=False)
     """Whether it is time to stop, or somebody wants it, and that was not looked at yet."""
@@ -217,7 +217,7 @@ class Driver:
             # The commit makes the journal void. What an earlier life has finished of the superstep goes with it.
             after = replace(taken.snapshot, carried={**taken.snapshot.carried, **self._recorded()})
             try:
-                narrated = (*taken.told, Told("checkpoint"))
+                narrated = (*taken.told, PendingEvent("checkpoint"))
                 told = await self._commit(after, "inbox", told=narrated, consumed=taken.consumed, done=taken.done)
             except CommandWaitsError:
                 # Somebody has sent just what we thought had not come.
@@ -241,11 +241,13 @@ class Driver:
             self.snapshot = after
             return [completed]
         narrated = [
-            Told("superstep_started", iteration=iteration),
-            *(each for outcome in superstep.outcomes for each in outcome.effects.told),
+            PendingEvent("superstep_started", iteration=iteration),
+            *(each for outcome in superstep.outcomes for each in outcome.effects.events),
             *(told_of(event, self.values) for event in told),
-            Told("checkpoint"),
-            told_of(completed, self.values) if completed.data else Told("superstep_completed", iteration=iteration),
+            PendingEvent("checkpoint"),
+            told_of(completed, self.values)
+            if completed.data
+            else PendingEvent("superstep_completed", iteration=iteration),
         ]
         await superstep.settle()
         committed = await self._commit(after, "superstep", told=narrated)
@@ -306,7 +308,7 @@ class Driver:
         after: Snapshot,
         kind: str,
         *,
-        told: Sequence[Told],
+        told: Sequence[PendingEvent],
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> Events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.engine.logbook import FRAMEWORK
@@ -9,14 +10,14 @@ from perdure.engine.outside import fan_ins_of
 from perdure.engine.routing import is_known_by_class, is_straight, route
 from perdure.errors import StateConflictError, UndeliveredError
 from perdure.events import UndeliveredMessage, WorkflowEvent
-from perdure.kernel import Sent, conflicts, fold
+from perdure.kernel import RoutedMessage, conflicts, fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.codec import Values
     from perdure.graph import Graph, Ways
-    from perdure.kernel import Done, Effects, Snapshot, StateKey, Unrouted
+    from perdure.kernel import ActivationResult, Effects, Snapshot, StateKey, UnroutedMessage
 
 
 class Folding:
@@ -31,7 +32,9 @@ class Folding:
         self._is_known: dict[tuple[Ways, type[object]], bool] = {}
         """Whether it does. Many sources may have the same ways."""
 
-    async def folded(self, before: Snapshot, outcomes: Sequence[Done]) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
+    async def folded(
+        self, before: Snapshot, outcomes: Sequence[ActivationResult]
+    ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
         """The next snapshot, and what there is to tell of it. Users' conditions are asked in the order of the plan."""
         told: list[WorkflowEvent[Any]] = []
         effects = [
@@ -45,20 +48,20 @@ class Folding:
             told.append(WorkflowEvent("warning", text, origin=FRAMEWORK))
         return after, told
 
-    def _straight(self, outcome: Done) -> Effects | None:
+    def _straight(self, outcome: ActivationResult) -> Effects | None:
         """The effects, if all messages go where they go by their type alone."""
         source_id = outcome.effects.activation.executor_id
-        sent: list[Sent] = []
+        sent: list[RoutedMessage] = []
         for unrouted in outcome.unrouted:
             if unrouted.asked_for is not None:
                 return None
             ways = self._ways.get((source_id, type(unrouted.message))) or self._straight_ways(source_id, unrouted)
             if ways is None:
                 return None
-            sent.append(Sent(unrouted.data, None, ways.targets, ways.fan_ins, unrouted.due))
-        return outcome.effects.routed(tuple(sent))
+            sent.append(RoutedMessage(unrouted.data, None, ways.targets, ways.fan_ins, unrouted.due))
+        return replace(outcome.effects, sends=tuple(sent))
 
-    def _straight_ways(self, source_id: str, unrouted: Unrouted) -> Ways | None:
+    def _straight_ways(self, source_id: str, unrouted: UnroutedMessage) -> Ways | None:
         ways, cls = self._graph.open_ways.get(source_id), type(unrouted.message)
         if ways is None:
             return None
@@ -70,13 +73,13 @@ class Folding:
         self._ways[source_id, cls] = ways
         return ways
 
-    async def _routed(self, outcome: Done, told: list[WorkflowEvent[Any]]) -> Effects:
+    async def _routed(self, outcome: ActivationResult, told: list[WorkflowEvent[Any]]) -> Effects:
         source_id = outcome.effects.activation.executor_id
-        return outcome.effects.routed(
-            tuple([await self._sent(source_id, unrouted, told) for unrouted in outcome.unrouted])
+        return replace(
+            outcome.effects, sends=tuple([await self._sent(source_id, unrouted, told) for unrouted in outcome.unrouted])
         )
 
-    async def _sent(self, source_id: str, unrouted: Unrouted, told: list[WorkflowEvent[Any]]) -> Sent:
+    async def _sent(self, source_id: str, unrouted: UnroutedMessage, told: list[WorkflowEvent[Any]]) -> RoutedMessage:
         asked_for, message = unrouted.asked_for, self._looked_at(source_id, unrouted)
         routing = await route(self._graph, source_id=source_id, target_id=asked_for, message=message)
         if routing.undelivered is not None:
@@ -84,9 +87,9 @@ class Folding:
                 raise UndeliveredError(source_id=source_id, target_id=asked_for, reason=routing.undelivered)
             data = UndeliveredMessage(unrouted.message, source_id, asked_for, routing.undelivered)
             told.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
-        return Sent(unrouted.data, asked_for, routing.targets, routing.fan_ins, unrouted.due)
+        return RoutedMessage(unrouted.data, asked_for, routing.targets, routing.fan_ins, unrouted.due)
 
-    def _looked_at(self, source_id: str, unrouted: Unrouted) -> Any:
+    def _looked_at(self, source_id: str, unrouted: UnroutedMessage) -> Any:
         """Users' code must see the value as it was fixed, and not as it is now."""
         return self._values.give(unrouted.data) if source_id in self._graph.asking else unrouted.message
 
@@ -102,7 +105,7 @@ class Folding:
             found.append(WorkflowEvent("warning", f"{error}; the write of the last one stands", origin=FRAMEWORK))
         return found
 
-    def _merged(self, before: Snapshot, outcomes: Sequence[Done]) -> Mapping[StateKey, object]:
+    def _merged(self, before: Snapshot, outcomes: Sequence[ActivationResult]) -> Mapping[StateKey, object]:
         updates: dict[StateKey, list[object | None]] = {}
         for outcome in outcomes:
             for place, values in outcome.updates.items():

@@ -20,7 +20,7 @@ from perdure.errors import (
     UntrustedTypeError,
 )
 from perdure.graph import WorkflowMessage
-from perdure.kernel import Told, answer, begin_turn, go_on
+from perdure.kernel import PendingEvent, answer, begin_turn, revoke_cancel
 from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class Intake:
         """The ids of commands that would do the same."""
         return tuple(answer_id(request.id) for request, _ in self.answers)
 
-    def told(self, values: Values, *, by: str | None) -> tuple[Told, ...]:
+    def told(self, values: Values, *, by: str | None) -> tuple[PendingEvent, ...]:
         """What the checkpoint tells."""
-        first = (Told("started"),) if self.is_turn else ()
+        first = (PendingEvent("started"),) if self.is_turn else ()
         answers = (answered(request, values, by=by, what=self.shown.get(request.id)) for request, _ in self.answers)
-        return (*first, *answers, Told("checkpoint"))
+        return (*first, *answers, PendingEvent("checkpoint"))
 
 
 def checked(
@@ -157,7 +157,7 @@ def _continued(tenure: Tenure, live: Mapping[str, Any]) -> dict[str, Any]:
 def taken_in(intake: Intake, graph: Graph, tenure: Tenure, message: Any, *, at: str, by: str | None) -> Snapshot:
     """The snapshot of the run with what came from outside."""
     goes_on = intake.revokes_cancel or intake.is_turn or bool(intake.answers)
-    snapshot = replace(go_on(tenure.snapshot) if goes_on else tenure.snapshot, limits=intake.limits)
+    snapshot = replace(revoke_cancel(tenure.snapshot) if goes_on else tenure.snapshot, limits=intake.limits)
     if intake.is_turn:
         value = tenure.values.fix(handled(graph, message), "the message of the run")
         snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value, message_id=intake.message_id)

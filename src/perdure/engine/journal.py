@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.codec import Codec
     from perdure.events import CheckpointInfo
-    from perdure.kernel import Activation, Done, Snapshot, Told
+    from perdure.kernel import Activation, ActivationResult, PendingEvent, Snapshot
     from perdure.records import Claim, Command
     from perdure.storage import Store
 
@@ -74,11 +74,11 @@ class Journal(Protocol):
         """
         ...
 
-    def done(self, home: str, activation: Activation) -> Done | None:
+    def done(self, home: str, activation: Activation) -> ActivationResult | None:
         """An activation that an earlier life has finished."""
         ...
 
-    def keep(self, finished: Mapping[str, Done]) -> None:
+    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
         """Note activations that have finished, by home, all of them or none. Nobody waits for it."""
         ...
 
@@ -86,11 +86,11 @@ class Journal(Protocol):
         """A sub-workflow as an earlier life has left it."""
         ...
 
-    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
+    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
         """Note a sub-workflow after one of its supersteps, and what that told. Nobody waits for it."""
         ...
 
-    def child_told(self) -> Sequence[Told]:
+    def child_told(self) -> Sequence[PendingEvent]:
         """What the supersteps of a sub-workflow told that an earlier life has noted, in order."""
         ...
 
@@ -130,22 +130,22 @@ class NoJournal:
         del home, is_entered_again
         return ()
 
-    def done(self, home: str, activation: Activation) -> Done | None:
+    def done(self, home: str, activation: Activation) -> ActivationResult | None:
         """Nothing."""
         del home, activation
         return None
 
-    def keep(self, finished: Mapping[str, Done]) -> None:
+    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
         """Forget it."""
 
     def child(self) -> Snapshot | None:
         """Nothing."""
         return None
 
-    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
+    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
         """Forget it."""
 
-    def child_told(self) -> Sequence[Told]:
+    def child_told(self) -> Sequence[PendingEvent]:
         """Nothing."""
         return ()
 
@@ -330,14 +330,14 @@ class _JournalPart:
         carried = [key for key in self._carried if key.startswith(f"{home}{STEP}")] if is_entered_again else ()
         return [*(key.removeprefix(self._prefix) for key in recorded), *carried] if recorded or carried else ()
 
-    def done(self, home: str, activation: Activation) -> Done | None:
+    def done(self, home: str, activation: Activation) -> ActivationResult | None:
         """An activation that an earlier life has finished."""
         found = self.find(home)
         if found is None:
             return None
         return self._journal.reader(found).done(found.require_encoded().text, activation)
 
-    def keep(self, finished: Mapping[str, Done]) -> None:
+    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
         """Note activations that have finished, all of them or none."""
         encode, before = self._journal.writer.done, self._journal.before
         by_key = {f"{self._prefix}{home}": done for home, done in finished.items()}
@@ -350,12 +350,12 @@ class _JournalPart:
         found = self.find(_CHILD)
         return None if found is None else self._journal.reader(found).snapshot(found.require_encoded().text)
 
-    def keep_child(self, snapshot: Snapshot, told: Sequence[Told]) -> None:
+    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
         """Note a sub-workflow after one of its supersteps; first what it told, so that a snapshot never lacks it."""
         self.note(f"{_CHILD_TOLD}{snapshot.iteration}", lambda: self._journal.writer.told(told))
         self.note(_CHILD, lambda: self._journal.writer.snapshot(snapshot))
 
-    def child_told(self) -> Sequence[Told]:
+    def child_told(self) -> Sequence[PendingEvent]:
         """What the supersteps of a sub-workflow told, up to the snapshot that is noted."""
         reached = self.child()
         if reached is None:
@@ -388,7 +388,7 @@ class ChildLedger:
     waiting = 0
     commands: Sequence[Command] | None = None
 
-    def __init__(self, journal: Journal, tell: Callable[[Told], None]) -> None:
+    def __init__(self, journal: Journal, tell: Callable[[PendingEvent], None]) -> None:
         self.journal = journal
         self._tell = tell
 
@@ -403,7 +403,7 @@ class ChildLedger:
         snapshot: Snapshot,
         kind: str,
         *,
-        told: Sequence[Told] = (),
+        told: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.engine.blueprint import Blueprint
     from perdure.engine.journal import Journal
     from perdure.engine.opening import Tenure
-    from perdure.kernel import Snapshot, Told
+    from perdure.kernel import PendingEvent, Snapshot
     from perdure.records import Claim, Command, HeadStatus, Manifest, Part
     from perdure.storage import Binding, Store
     from perdure.tracing import Span
@@ -45,7 +45,7 @@ class Ledger(Protocol):
         snapshot: Snapshot,
         kind: str,
         *,
-        told: Sequence[Told] = (),
+        told: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:
@@ -71,7 +71,7 @@ class NoLedger:
         snapshot: Snapshot,
         kind: str,
         *,
-        told: Sequence[Told] = (),
+        told: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:
@@ -160,7 +160,7 @@ class StoreLedger:
         snapshot: Snapshot,
         kind: str,
         *,
-        told: Sequence[Told] = (),
+        told: Sequence[PendingEvent] = (),
         consumed: tuple[str, ...] = (),
         done: tuple[str, ...] = (),
     ) -> CheckpointInfo | None:

@@ -10,7 +10,7 @@ from perdure.codec import as_kept
 from perdure.data import frozen
 from perdure.engine.narration import kept_data, told_of
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
-from perdure.kernel import Told
+from perdure.kernel import PendingEvent
 from perdure.records import digest
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Logbook:
     def __init__(self, around: Surroundings, executor_id: str) -> None:
         self._around = around
         self._executor_id = executor_id
-        self._entries: list[Told | _Later] = []
+        self._entries: list[PendingEvent | _Later] = []
 
     def tell_own(self, event: WorkflowEvent[Any], before: Mapping[str, int]) -> None:
         """Tell an event of the handler's own. `before` counts what earlier entries have told: that is kept already."""
@@ -58,7 +58,7 @@ class Logbook:
         own = self._own or Counter()
         return {name: max(own[name], before.get(name, 0)) for name in {*own, *before}}
 
-    def _as_told(self, event: WorkflowEvent[Any]) -> Told:
+    def _as_told(self, event: WorkflowEvent[Any]) -> PendingEvent:
         told = told_of(event, self._around.values)
         # Who reads the log later wants to know who told it, though its teller did not say.
         return told if told.executor_id else replace(told, executor_id=self._executor_id)
@@ -69,10 +69,12 @@ class Logbook:
         if is_kept and self._around.is_checkpointed:
             self._entries.append(self._as_told(event))
 
-    def inner(self, told: Told) -> None:
+    def inner(self, told: PendingEvent) -> None:
         """Keep what a sub-workflow told. A later attempt goes on inside of it, and has that from the journal."""
         inner, path = (told.inner, told.path) if told.inner is not None else (told, ())
-        self._keep(Told("sub_workflow", executor_id=self._executor_id, path=(self._executor_id, *path), inner=inner))
+        self._keep(
+            PendingEvent("sub_workflow", executor_id=self._executor_id, path=(self._executor_id, *path), inner=inner)
+        )
 
     def warn(self, text: str) -> None:
         """Tell a warning."""
@@ -95,7 +97,7 @@ class Logbook:
             self.tell(event)
         else:
             self._around.tell(event)
-            self._entries.append(Told(kind, executor_id=self._executor_id))
+            self._entries.append(PendingEvent(kind, executor_id=self._executor_id))
 
     def failed(self, error: BaseException) -> WorkflowErrorDetails:
         """Tell that the handler raised."""
@@ -105,7 +107,7 @@ class Logbook:
         )
         self.tell(event, is_kept=False)
         kept, lost = kept_data(details, "details of an 'executor_failed' event", self._around.values)
-        self._keep(Told("executor_failed", executor_id=self._executor_id, details=kept, lost=lost))
+        self._keep(PendingEvent("executor_failed", executor_id=self._executor_id, details=kept, lost=lost))
         return details
 
     def suspended(self, reason: str | None) -> None:
@@ -130,35 +132,35 @@ class Logbook:
         self._around.tell(event)
         self._keep(_told_request(request))
 
-    def _keep(self, entry: Told | _Later) -> None:
+    def _keep(self, entry: PendingEvent | _Later) -> None:
         if self._around.is_checkpointed:
             self._entries.append(entry)
 
-    def told(self, outputs: Sequence[Output], requests: Sequence[Request]) -> tuple[Told, ...]:
+    def told(self, outputs: Sequence[Output], requests: Sequence[Request]) -> tuple[PendingEvent, ...]:
         """What an activation that has ended told, with its outputs and requests as they were fixed."""
         if not self._entries:
             return ()
         return tuple([_resolved(entry, outputs, requests) for entry in self._entries])
 
-    def rest(self) -> tuple[Told, ...]:
+    def rest(self) -> tuple[PendingEvent, ...]:
         """What an attempt told whose outputs and requests are discarded."""
-        return tuple(entry for entry in self._entries if isinstance(entry, Told) and entry.inner is None)
+        return tuple(entry for entry in self._entries if isinstance(entry, PendingEvent) and entry.inner is None)
 
 
-def _resolved(entry: Told | _Later, outputs: Sequence[Output], requests: Sequence[Request]) -> Told:
-    if isinstance(entry, Told):
+def _resolved(entry: PendingEvent | _Later, outputs: Sequence[Output], requests: Sequence[Request]) -> PendingEvent:
+    if isinstance(entry, PendingEvent):
         return entry
     if entry.of == "requests":
         return _told_request(requests[entry.index])
     output = outputs[entry.index]
-    return Told(output.kind, output.data, output.executor_id)
+    return PendingEvent(output.kind, output.data, output.executor_id)
 
 
-def _name_of(told: Told) -> str:
+def _name_of(told: PendingEvent) -> str:
     """What tells an event from others."""
     data = b"" if told.data is None else as_kept(told.data).require_encoded().text
     return digest(f"{told.type} {told.executor_id} ".encode() + data)[:16]
 
 
-def _told_request(request: Request) -> Told:
-    return Told("request_info", request.data, request.executor_id, request_id=request.id)
+def _told_request(request: Request) -> PendingEvent:
+    return PendingEvent("request_info", request.data, request.executor_id, request_id=request.id)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import EncodeError, IncompatibleTypeError, UntrustedTypeError
 from perdure.events import WorkflowEvent, WorkflowEventSource
-from perdure.kernel import Told
+from perdure.kernel import PendingEvent
 from perdure.streams import pieces_of
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from perdure.kernel import Output
 
 
-def told_of(event: WorkflowEvent[Any], values: Values) -> Told:
+def told_of(event: WorkflowEvent[Any], values: Values) -> PendingEvent:
     """An event to be numbered. Data that can't be kept is left out, and the event says why."""
     data, lost = kept_data(event.data, f"data of a {event.type!r} event", values)
     details, _ = kept_data(event.details, f"details of a {event.type!r} event", values)
-    return Told(
+    return PendingEvent(
         event.type,
         data,
         event.executor_id,
@@ -51,7 +51,7 @@ def output_events(outputs: Iterable[Output], values: Values, *, in_pieces: bool)
             yield WorkflowEvent(output.kind, told, executor_id=output.executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
 
-def live(told: Told, values: Values) -> WorkflowEvent[Any]:
+def live(told: PendingEvent, values: Values) -> WorkflowEvent[Any]:
     """The event as it is told live."""
     try:
         data = None if told.data is None else values.give(told.data)

@@ -14,7 +14,7 @@ from perdure.engine.narration import kept_data
 from perdure.engine.routing import accepts
 from perdure.errors import AnswerTypeError, IncompatibleTypeError, UndeliveredError, UntrustedTypeError
 from perdure.events import UndeliveredMessage
-from perdure.kernel import Cancelled, FanIn, Told, moves
+from perdure.kernel import Cancelled, FanIn, PendingEvent, moves
 from perdure.moments import now
 from perdure.records import Mark
 from perdure.typenames import describe, type_of
@@ -40,14 +40,16 @@ class Taken:
     """A run with what has come to it, to be committed: the commands that are used up, and what there is to tell."""
 
     snapshot: Snapshot
-    told: tuple[Told, ...] = ()
+    told: tuple[PendingEvent, ...] = ()
     consumed: tuple[str, ...] = ()
     done: tuple[str, ...] = ()
     """The ids of commands whose work is done here without them."""
     failure: Exception | None = None
     """What the run ends with once this is committed."""
 
-    def then(self, snapshot: Snapshot, *told: Told, consumed: str | None = None, done: str | None = None) -> Taken:
+    def then(
+        self, snapshot: Snapshot, *told: PendingEvent, consumed: str | None = None, done: str | None = None
+    ) -> Taken:
         """The same, and one thing more."""
         return Taken(
             snapshot,
@@ -249,9 +251,9 @@ class RunOutside:
         value = self._values.fix(message, f"message for executor {target_id!r}")
         if command.target_id is None:
             after = moves.begin_turn(snapshot, target_id=target_id, value=value, message_id=command.command_id)
-            return taken.then(after, Told("started"), consumed=command.command_id)
+            return taken.then(after, PendingEvent("started"), consumed=command.command_id)
         after = moves.receive(snapshot, target_id=target_id, value=value, message_id=command.command_id)
-        return taken.then(after, Told("received", executor_id=target_id), consumed=command.command_id)
+        return taken.then(after, PendingEvent("received", executor_id=target_id), consumed=command.command_id)
 
     def _undelivered(self, taken: Taken, command: MessageCommand, target_id: str, reason: str) -> Taken:
         """The message leaves the inbox, and is in the log. A strict workflow fails of it, once."""
@@ -262,7 +264,7 @@ class RunOutside:
         else:
             undelivered = UndeliveredMessage(message, command.by, target_id, reason)
             data, _ = kept_data(undelivered, "a message that was not delivered", self._values)
-        told = Told("undelivered", data, executor_id=target_id)
+        told = PendingEvent("undelivered", data, executor_id=target_id)
         after = taken.then(taken.snapshot, told, consumed=command.command_id)
         if self._graph.rules.undelivered != "error" or after.failure is not None:
             return after
@@ -295,7 +297,9 @@ class RunOutside:
     ) -> Taken:
         after = moves.cancel(taken.snapshot, cancelled, carried=recorded())
         why = {"by": cancelled.by, "reason": cancelled.reason}
-        return taken.then(after, Told("cancelled", self._values.fix(why, "why a run was cancelled")), consumed=consumed)
+        return taken.then(
+            after, PendingEvent("cancelled", self._values.fix(why, "why a run was cancelled")), consumed=consumed
+        )
 
     def _timed(self, taken: Taken, recorded: Callable[[], Mapping[str, Kept]]) -> Taken:
         """What is due by now. A run that was told to stop is left alone."""
@@ -309,7 +313,7 @@ class RunOutside:
             reason = f"the deadline of the run, {deadline}, has passed"
             return self._stopped(taken, Cancelled(now, BY_DEADLINE, reason), recorded)
         after = moves.wake(taken.snapshot, now=now, fan_ins=fan_ins_of(self._graph))
-        return taken if after is taken.snapshot else taken.then(after, Told("woken"))
+        return taken if after is taken.snapshot else taken.then(after, PendingEvent("woken"))
 
     def _expired(self, taken: Taken, request: Request, now: str) -> Taken:
         assert request.default is not None, "a deadline has a default"
@@ -319,8 +323,8 @@ class RunOutside:
         told = answered(request, self._values, by=BY_DEADLINE, what=BY_DEFAULT)
         return taken.then(after, told, done=answer_id(request.id))
 
-    def _warning(self, text: str) -> Told:
-        return Told("warning", self._values.fix(text, "a warning"))
+    def _warning(self, text: str) -> PendingEvent:
+        return PendingEvent("warning", self._values.fix(text, "a warning"))
 
     def _now(self) -> str:
         return now(self._clock)
@@ -371,10 +375,10 @@ async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, 
     return {command.request_id: command for command in read if isinstance(command, AnswerCommand)}
 
 
-def answered(request: Request, values: Values, *, by: str | None, what: str | None) -> Told:
+def answered(request: Request, values: Values, *, by: str | None, what: str | None) -> PendingEvent:
     """The event of an answer: who gave it, and what it is in short."""
     data = values.fix({"by": by, "answer": what}, "an answer")
-    return Told("answered", data, executor_id=request.executor_id, request_id=request.id)
+    return PendingEvent("answered", data, executor_id=request.executor_id, request_id=request.id)
 
 
 def fan_ins_of(graph: Graph) -> Mapping[str, FanIn]:

@@ -9,7 +9,7 @@ from perdure.checkpoint import EXECUTOR_STATE_KEY, WORKFLOW_RUN_KWARGS_KEY
 from perdure.engine.routing import route
 from perdure.errors import WorkflowCheckpointException
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
-from perdure.kernel import Activation, Delivery, Effects, FanIn, Request, Sent, Snapshot, fold
+from perdure.kernel import Activation, Delivery, Effects, FanIn, Request, RoutedMessage, Snapshot, fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,4 +92,4 @@ async def _sent(graph: Graph, message: WorkflowMessage, source_id: str, ordinal:
         )
     data = values.fix(message.data, f"message of executor {source_id!r}")
     origin = Activation(source_id, ordinal, Delivery(source_id, (), (), send="saved"))
-    return Effects(origin, sends=(Sent(data, message.target_id, routing.targets, routing.fan_ins),))
+    return Effects(origin, sends=(RoutedMessage(data, message.target_id, routing.targets, routing.fan_ins),))

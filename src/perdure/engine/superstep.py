@@ -15,7 +15,7 @@ from perdure.engine.narration import output_events, told_of
 from perdure.engine.parking import has_failed, stop
 from perdure.events import WorkflowEvent
 from perdure.graph import wiring
-from perdure.kernel import Done, Snapshot
+from perdure.kernel import ActivationResult, Snapshot
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ class Superstep:
         self._lanes: list[asyncio.Task[None]] = []
         self._running: list[asyncio.Task[None]] = []
         """The lanes, without those at the end of the list that are known to be over."""
-        self._found: dict[str, Done] = {}
+        self._found: dict[str, ActivationResult] = {}
         self._states: dict[str, object] = {}
         """By executor: the state after its last activation in this superstep that has ended."""
-        self._unnoted: list[Done] = []
+        self._unnoted: list[ActivationResult] = []
         limit = around.graph.rules.max_concurrency
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
 
     @property
-    def outcomes(self) -> tuple[Done, ...]:
+    def outcomes(self) -> tuple[ActivationResult, ...]:
         """What the activations did, in plan order."""
         found = self._found
         if len(found) == 1:
@@ -229,7 +229,7 @@ class Superstep:
                 last = self._up_to_date(last)
                 self._note(done, last)
 
-    def _up_to_date(self, done: Done) -> Done:
+    def _up_to_date(self, done: ActivationResult) -> ActivationResult:
         """An activation that an earlier life has finished, with what its executor is now.
 
         One that was left to wait then may go on after those that follow it in the plan; and what an executor is, the
@@ -271,7 +271,7 @@ class Superstep:
             last = self._found[ended[-1].effects.activation.key] = await self._kept(executor, ended[-1])
             self._note(*ended[:-1], last)
 
-    def _ended(self, activations: Sequence[Activation]) -> list[Done]:
+    def _ended(self, activations: Sequence[Activation]) -> list[ActivationResult]:
         """What those of these did that have ended and were not left to wait, in plan order."""
         found = (self._found.get(activation.key) for activation in activations)
         return [done for done in found if done is not None and done.effects.suspension is None]
@@ -299,7 +299,7 @@ class Superstep:
             await load(self._around.graph, reached, self._around.values, only=[executor.id])
         return left
 
-    def _retell(self, executor: Executor, done: Done) -> None:
+    def _retell(self, executor: Executor, done: ActivationResult) -> None:
         """Tell what a finished activation gave: the life that ran it has told it, but not committed it."""
         tell, values = self._telling.tell, self._around.values
         tell(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
@@ -308,7 +308,7 @@ class Superstep:
         for request in done.effects.requests:
             tell(request_event(request, values))
 
-    def _attempted(self, executor: Executor, activation: Activation) -> Coroutine[Any, Any, Done]:
+    def _attempted(self, executor: Executor, activation: Activation) -> Coroutine[Any, Any, ActivationResult]:
         attempts = Attempts(activation, executor, self._around, drift=self._drift, put_back=self._put_back)
         return attempts.done() if self._slots is None else _slotted(self._slots, attempts)
 
@@ -328,11 +328,11 @@ class Superstep:
         )
         await load(around.graph, before, around.values, only=[name])
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, done: ActivationResult) -> None:
         self._found[done.effects.activation.key] = done
         self._around.take_in(done)
 
-    def _note(self, *finished: Done) -> None:
+    def _note(self, *finished: ActivationResult) -> None:
         """Note what has ended, together; with it what ends in the same turn of the loop."""
         if not self._around.is_checkpointed:
             return
@@ -343,7 +343,7 @@ class Superstep:
             self._is_noting = True
             asyncio.get_running_loop().call_soon(self._note_before_others_end)
 
-    async def _kept(self, executor: Executor, done: Done) -> Done:
+    async def _kept(self, executor: Executor, done: ActivationResult) -> ActivationResult:
         """The same, with the state that the executor has now."""
         if done.effects.suspension is not None or not has_hooks(executor):
             return done
@@ -351,18 +351,20 @@ class Superstep:
         heavy = [WorkflowEvent("warning", each, origin=FRAMEWORK) for each in self._around.values.warnings()]
         return _leaving(self._telling_also(done, heavy) if heavy else done, state, done.effects.child)
 
-    def _telling_also(self, done: Done, events: Sequence[WorkflowEvent[Any]]) -> Done:
+    def _telling_also(self, done: ActivationResult, events: Sequence[WorkflowEvent[Any]]) -> ActivationResult:
         """The same, with events that a later life must not lose."""
         for event in events:
             self._telling.tell(event)
-        told = (*done.effects.told, *(told_of(event, self._around.values) for event in events))
-        return Done(replace(done.effects, told=told), done.unrouted, done.updates)
+        told = (*done.effects.events, *(told_of(event, self._around.values) for event in events))
+        return ActivationResult(replace(done.effects, events=told), done.unrouted, done.updates)
 
 
-async def _slotted(slots: asyncio.Semaphore, attempts: Attempts) -> Done:
+async def _slotted(slots: asyncio.Semaphore, attempts: Attempts) -> ActivationResult:
     async with slots:
         return await attempts.done()
 
 
-def _leaving(done: Done, executor_state: object, child: Snapshot | None) -> Done:
-    return Done(done.effects.leaving(executor_state, child), done.unrouted, done.updates)
+def _leaving(done: ActivationResult, executor_state: object, child: Snapshot | None) -> ActivationResult:
+    return ActivationResult(
+        replace(done.effects, executor_state=executor_state, child=child), done.unrouted, done.updates
+    )

@@ -12,7 +12,7 @@ from perdure.engine.parking import finished
 from perdure.engine.purse import Purse
 from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
-from perdure.kernel import home_of
+from perdure.kernel import activation_id_of
 from perdure.tracing import NO_SPAN
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perdure.codec import Encoded, Held, Values
     from perdure.engine.journal import Journal
     from perdure.graph import Graph
-    from perdure.kernel import Activation, Done, Snapshot, StateKey, Write
+    from perdure.kernel import Activation, ActivationResult, Snapshot, StateKey, Write
     from perdure.tracing import Span
 
 
@@ -67,7 +67,7 @@ class Surroundings:
 
     def home_of(self, activation: Activation) -> str:
         """Where an activation was entered first."""
-        return home_of(self.snapshot, activation)
+        return activation_id_of(self.snapshot, activation)
 
     def derived_id(self, name: str) -> str:
         """An id that is the same in every life of this run, and another one in a fork of it."""
@@ -110,7 +110,7 @@ class Surroundings:
             return False
         return True
 
-    def take_in(self, done: Done) -> None:
+    def take_in(self, done: ActivationResult) -> None:
         """Let later activations of the same executor see what one has done."""
         effects = done.effects
         executor_id = effects.activation.executor_id

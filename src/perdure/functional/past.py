@@ -85,7 +85,7 @@ class _Past:
         self._around = activation.around
         self._home = activation.home
         self._function = place_in(activation) or activation.home
-        self._is_entered_again = activation.activation.delivery.home is not None
+        self._is_entered_again = activation.activation.delivery.activation_id is not None
         entered = cast("set[str]", activation.memo.setdefault(_ENTERED, set[str]()))
         self._is_tried_again = self._function in entered
         entered.add(self._function)

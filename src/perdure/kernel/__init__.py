@@ -1,7 +1,17 @@
 """Plan and fold a superstep: pure functions on frozen values, with no I/O and no clock."""
 
-from perdure.kernel.effects import Activation, Done, Effects, Sent, Suspension, Told, Unrouted, Write
-from perdure.kernel.moves import answer, begin_turn, expire, go_on, wake
+from perdure.kernel.effects import (
+    Activation,
+    ActivationResult,
+    Conflict,
+    Effects,
+    PendingEvent,
+    RoutedMessage,
+    Suspension,
+    UnroutedMessage,
+    Write,
+)
+from perdure.kernel.moves import answer, begin_turn, cancel, expire, receive, reopen, revoke_cancel, wake
 from perdure.kernel.snapshot import (
     Answered,
     Cancelled,
@@ -15,40 +25,44 @@ from perdure.kernel.snapshot import (
     StateKey,
     Suspended,
 )
-from perdure.kernel.superstep import FanIn, conflicts, fold, home_of, plan, scope_of
+from perdure.kernel.superstep import FanIn, activation_id_of, conflicts, fold, plan, scope_of
 from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 __all__ = [
     "CHUNK_LENGTH",
     "Activation",
+    "ActivationResult",
     "Answered",
     "Cancelled",
+    "Conflict",
     "Delayed",
     "Delivery",
-    "Done",
     "Effects",
     "FanIn",
     "Limits",
     "Moment",
     "Output",
+    "PendingEvent",
     "Request",
-    "Sent",
+    "RoutedMessage",
     "Snapshot",
     "StateKey",
     "Suspended",
     "Suspension",
-    "Told",
     "Trail",
-    "Unrouted",
+    "UnroutedMessage",
     "Write",
+    "activation_id_of",
     "answer",
     "begin_turn",
+    "cancel",
     "conflicts",
     "expire",
     "fold",
-    "go_on",
-    "home_of",
     "plan",
+    "receive",
+    "reopen",
+    "revoke_cancel",
     "scope_of",
     "wake",
 ]

@@ -1,11 +1,9 @@
-"""What a superstep plans and what it did: the values that go into and out of the kernel."""
+"""Activations and their effects: the values that go into and come out of a superstep."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from perdure.data import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,23 +11,23 @@ if TYPE_CHECKING:
     from perdure.kernel.snapshot import Delivery, Moment, Output, Request, Snapshot, StateKey, Value
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Activation:
     """One handler call in one superstep. `ordinal` counts the calls of its executor."""
 
     executor_id: str
     ordinal: int
     delivery: Delivery
-    key: str = field(init=False, repr=False, compare=False)
-    """A name that is unique in the superstep and the same in every life of the run."""
 
-    def __post_init__(self) -> None:
-        self.key = f"{self.executor_id}#{self.ordinal}"  # pyright: ignore[reportAttributeAccessIssue]
+    @property
+    def key(self) -> str:
+        """Return a name that is unique in the superstep and stable across attempts."""
+        return f"{self.executor_id}#{self.ordinal}"
 
 
-@value
-class Sent:
-    """A message, and where routing found that it goes: straight to executors, into fan-in groups; now or later."""
+@dataclass(frozen=True, slots=True)
+class RoutedMessage:
+    """A sent message with its destinations: executors, fan-in groups; now, or when it is due."""
 
     data: Value
     asked_for: str | None
@@ -38,9 +36,9 @@ class Sent:
     due: Moment | None = None
 
 
-@value
-class Told:
-    """An event of an activation, to be numbered by the commit."""
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """An event that the commit will number."""
 
     type: str
     data: Value | None = None
@@ -50,16 +48,16 @@ class Told:
     iteration: int | None = None
     details: Value | None = None
     lost: str | None = None
-    """Why its data is not kept, if it had any that could not be."""
-    inner: Told | None = None
-    """Of a `sub_workflow` event: what was told inside."""
+    """Why the data is missing, if it could not be encoded."""
+    inner: PendingEvent | None = None
+    """For a `sub_workflow` event: the event of the sub-workflow."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Suspension:
-    """That an activation waits: until when or for which request, and what it has recorded so far, by key.
+    """The wait of a suspended activation: until a moment or for a request, with its records so far by key.
 
-    `given_up` are requests of an earlier entry that it does not wait for any more.
+    `given_up` lists requests of an earlier attempt that it no longer waits for.
     """
 
     wake_at: Moment | None
@@ -68,37 +66,37 @@ class Suspension:
     given_up: tuple[str, ...] = ()
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Write:
-    """A value for a key of the state; `erase` takes the key away."""
+    """A new value for a state key; `erase` removes the key."""
 
     key: StateKey
     value: Value
     erase: bool = False
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Effects:
-    """All that one activation did. `executor_state` and `child` are None where there is none or it did not change.
+    """Everything one activation produced. `executor_state` and `child` are None if there is none or it is unchanged.
 
-    Of one that is suspended there is nothing beside the suspension but `told` and the requests that it waits for: all
-    else is done anew when its handler is entered again.
+    A suspended activation has only `suspension`, `events` and the requests that it waits for. Its handler repeats
+    everything else when it is re-entered.
     """
 
     activation: Activation
-    sends: tuple[Sent, ...] = ()
+    sends: tuple[RoutedMessage, ...] = ()
     writes: tuple[Write, ...] = ()
     requests: tuple[Request, ...] = ()
     outputs: tuple[Output, ...] = ()
     executor_state: Value = None
     child: Snapshot | None = None
-    told: tuple[Told, ...] = ()
+    events: tuple[PendingEvent, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     suspension: Suspension | None = None
 
     @property
     def only_sends(self) -> bool:
-        """Whether there is nothing but messages, and what was told."""
+        """Return whether there is nothing but messages and events."""
         return (
             not (self.writes or self.requests or self.outputs or self.spent)
             and self.executor_state is None
@@ -106,33 +104,10 @@ class Effects:
             and self.suspension is None
         )
 
-    def routed(self, sends: tuple[Sent, ...]) -> Effects:
-        """The same, with its messages: where each of them goes."""
-        return self._with(sends, self.executor_state, self.child)
 
-    def leaving(self, executor_state: Value, child: Snapshot | None) -> Effects:
-        """The same, with what its executor is now."""
-        return self._with(self.sends, executor_state, child)
-
-    def _with(self, sends: tuple[Sent, ...], executor_state: Value, child: Snapshot | None) -> Effects:
-        # Once or twice for each activation: dataclasses.replace takes several times as long.
-        return Effects(
-            self.activation,
-            sends,
-            self.writes,
-            self.requests,
-            self.outputs,
-            executor_state,
-            child,
-            self.told,
-            self.spent,
-            self.suspension,
-        )
-
-
-@value
-class Unrouted:
-    """A message that was sent and is not routed yet. `message` is what routing looks at."""
+@dataclass(frozen=True, slots=True)
+class UnroutedMessage:
+    """A sent message before routing. Routing looks at `message`; `data` is its encoded form."""
 
     data: Value
     asked_for: str | None
@@ -140,21 +115,21 @@ class Unrouted:
     due: Moment | None = None
 
 
-@value
-class Done:
-    """An activation that has ended, before its messages are routed: what a journal keeps.
+@dataclass(frozen=True, slots=True)
+class ActivationResult:
+    """An ended activation before its messages are routed. This is what a journal records.
 
-    `updates` holds, by key with a reducer, what is to be merged when the superstep ends; None stands for a removal.
+    `updates` holds the updates of keys with a reducer, which are merged when the superstep ends; None removes the key.
     """
 
     effects: Effects
-    unrouted: tuple[Unrouted, ...]
+    unrouted: tuple[UnroutedMessage, ...]
     updates: Mapping[StateKey, tuple[Value | None, ...]]
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Conflict:
-    """A key that several executors wrote in one superstep."""
+    """A state key that several executors wrote in one superstep."""
 
     key: StateKey
     executor_ids: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What comes from outside, as moves on a snapshot: messages, answers, the passing of time, the wish to stop."""
+"""Input from outside, applied to a snapshot: messages, answers, due timers, cancellation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.graph import INTERNAL_SOURCE_ID
-from perdure.kernel.effects import Sent
+from perdure.kernel.effects import RoutedMessage
 from perdure.kernel.snapshot import Answered, Delivery
-from perdure.kernel.superstep import Sending, arrived
+from perdure.kernel.superstep import Sending, deliver
 from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str | None = None) -> Snapshot:
-    """The next turn: a message for the start executor. State, requests and fan-in buffers go on, counts begin anew."""
+    """Start the next turn with a message for the start executor. State, requests and fan-in buffers are kept."""
     source_id = INTERNAL_SOURCE_ID(target_id)
     delivery = Delivery(target_id, (source_id,), (value,), send=f"turn:{snapshot.turn + 1}", asked_for=target_id)
     return replace(
@@ -34,7 +34,7 @@ def begin_turn(snapshot: Snapshot, *, target_id: str, value: Value, message_id: 
 
 
 def receive(snapshot: Snapshot, *, target_id: str, value: Value, message_id: str) -> Snapshot:
-    """A message from outside for any executor, in the turn that is under way."""
+    """Deliver a message from outside to any executor, in the current turn."""
     source_id = INTERNAL_SOURCE_ID(target_id)
     delivery = Delivery(target_id, (source_id,), (value,), send=message_id, asked_for=target_id)
     received = snapshot.received.extended([message_id])
@@ -49,12 +49,12 @@ def answer(
     by: str | None = None,
     what: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """Turn answers into deliveries to those who asked; the requests are closed. `what` tells them in short, by id."""
+    """Close requests and deliver their answers. `what` holds a short form of each answer, by request id."""
     closed = {request.id for request, _ in answers}
-    deliveries = tuple(_answer(request, value) for request, value in answers if request.resumes is None)
+    deliveries = tuple(_answer_delivery(request, value) for request, value in answers if request.resumes is None)
     given = {f"{request.resumes}/answer/{request.id}": value for request, value in answers if request.resumes}
-    woken = [each for each in snapshot.suspended if _goes_on(each, answers)]
-    told = what or {}
+    woken = [each for each in snapshot.suspended if _awaits_one_of(each, answers)]
+    short = what or {}
     return replace(
         snapshot,
         since_input=0,
@@ -63,18 +63,18 @@ def answer(
         carried={**snapshot.carried, **given} if given else snapshot.carried,
         requests={key: request for key, request in snapshot.requests.items() if key not in closed},
         answered=snapshot.answered.extended(
-            Answered(request.id, at, by, told.get(request.id)) for request, _ in answers
+            Answered(request.id, at, by, short.get(request.id)) for request, _ in answers
         ),
     )
 
 
-def _goes_on(suspended: Suspended, answers: Sequence[tuple[Request, Value]]) -> bool:
-    """Whether something that a suspended activation has asked is answered: work in it that waits for more waits on."""
-    home = suspended.delivery.home
-    return any(suspended.awaits == request.id or request.resumes == home for request, _ in answers if request.resumes)
+def _awaits_one_of(suspended: Suspended, answers: Sequence[tuple[Request, Value]]) -> bool:
+    """Return whether a suspended activation opened one of these requests. Other waits inside it simply continue."""
+    owner = suspended.delivery.activation_id
+    return any(suspended.awaits == request.id or request.resumes == owner for request, _ in answers if request.resumes)
 
 
-def _answer(request: Request, value: Value) -> Delivery:
+def _answer_delivery(request: Request, value: Value) -> Delivery:
     return Delivery(
         request.executor_id,
         (INTERNAL_SOURCE_ID(request.executor_id),),
@@ -86,26 +86,23 @@ def _answer(request: Request, value: Value) -> Delivery:
 
 
 def reopen(snapshot: Snapshot, request: Request, *, reason: str) -> Snapshot:
-    """An answer that was accepted does not fit: the request waits on, and says why."""
+    """Keep a request open because its stored answer does not fit, and record the reason."""
     again = replace(request, refusals=(*request.refusals, reason))
     return replace(snapshot, requests={**snapshot.requests, request.id: again})
 
 
 def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Snapshot:
-    """Let go on what is due by now, what was due first before the rest.
-
-    That are suspended activations, then delayed messages, then sub-workflows in which something is due.
-    """
-    due = sorted((each for each in snapshot.suspended if _is_due(each.wake_at, now)), key=_wake_at)
+    """Deliver everything that is due, earliest first: suspended activations, delayed messages, then sub-workflows."""
+    due = sorted((each for each in snapshot.suspended if _is_due(each.wake_at, now)), key=lambda e: e.wake_at or "")
     arriving = sorted((each for each in snapshot.delayed if each.due <= now), key=lambda each: each.due)
     children = _due_children(snapshot, now)
     if not due and not arriving and not children:
         return snapshot
     sendings = [
-        Sending(each.source_id, each.send, Sent(each.data, each.asked_for, each.targets, each.fan_ins))
+        Sending(each.source_id, each.send, RoutedMessage(each.data, each.asked_for, each.targets, each.fan_ins))
         for each in arriving
     ]
-    deliveries, fan_in = arrived(snapshot.fan_in, sendings, fan_ins)
+    deliveries, fan_in = deliver(snapshot.fan_in, sendings, fan_ins)
     inner = tuple(Delivery(key, (), (), send=f"wake:{now}", woken_at=now) for key in children)
     return replace(
         snapshot,
@@ -118,7 +115,7 @@ def wake(snapshot: Snapshot, *, now: Moment, fan_ins: Mapping[str, FanIn]) -> Sn
 
 
 def expire(snapshot: Snapshot, *, now: Moment, by: str, apart_from: Container[str] = ()) -> Snapshot:
-    """Let the defaults stand of the requests whose deadline has passed, apart from some."""
+    """Answer requests whose deadline has passed with their defaults, except those in `apart_from`."""
     expired = [
         (request, request.default)
         for request in snapshot.requests.values()
@@ -133,14 +130,10 @@ def _is_due(moment: Moment | None, now: Moment) -> bool:
     return moment is not None and moment <= now
 
 
-def _wake_at(suspended: Suspended) -> Moment:
-    return suspended.wake_at or ""
-
-
 def _due_children(snapshot: Snapshot, now: Moment) -> list[str]:
-    """The sub-workflows in which something is due, unless they are told already."""
-    told = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
-    return [key for key, child in snapshot.children.items() if key not in told and _has_due(child, snapshot, now)]
+    """Return the sub-workflows in which something is due, except those with a wake delivery already."""
+    woken = {each.target_id for each in snapshot.deliveries if each.woken_at is not None}
+    return [key for key, child in snapshot.children.items() if key not in woken and _has_due(child, snapshot, now)]
 
 
 def _has_due(child: Snapshot, parent: Snapshot, now: Moment) -> bool:
@@ -149,10 +142,10 @@ def _has_due(child: Snapshot, parent: Snapshot, now: Moment) -> bool:
 
 
 def cancel(snapshot: Snapshot, cancelled: Cancelled, *, carried: Mapping[str, Value]) -> Snapshot:
-    """Stop here. `carried` is what the superstep in progress has recorded, so that it is not done again."""
+    """Cancel the run. `carried` holds the records of the superstep in progress, so that its work is not repeated."""
     return replace(snapshot, cancelled=cancelled, carried={**snapshot.carried, **carried})
 
 
-def go_on(snapshot: Snapshot) -> Snapshot:
-    """Take back the wish to stop."""
+def revoke_cancel(snapshot: Snapshot) -> Snapshot:
+    """Undo a cancellation."""
     return snapshot if snapshot.cancelled is None else replace(snapshot, cancelled=None, since_input=0)

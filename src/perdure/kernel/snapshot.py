@@ -1,11 +1,10 @@
-"""A run between two supersteps, as one frozen value. What users' values are, the kernel never asks."""
+"""A run between two supersteps, as one frozen value. The kernel never looks inside users' values."""
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.data import value
 from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
@@ -13,18 +12,19 @@ if TYPE_CHECKING:
 
     from perdure.graph import OutputKind
 
+_EMPTY: Trail[Any] = Trail()
+
 Value: TypeAlias = object
-"""A user's value as the runtime keeps it: opaque here."""
+"""A user's value as the engine keeps it; opaque to the kernel."""
 
 StateKey: TypeAlias = tuple[str, str]
 """A scope and a key in it."""
 
-
 Moment: TypeAlias = str
-"""A time in UTC as ISO 8601. Their order as text is their order in time."""
+"""A time in UTC as ISO 8601 text, which sorts like time."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Request:
     """A question to the outside that has no answer yet."""
 
@@ -36,21 +36,21 @@ class Request:
     opened_at: Moment | None = None
     deadline: Moment | None = None
     default: Value | None = None
-    """The answer that stands when the deadline has passed."""
+    """The answer that applies once the deadline has passed."""
     approves: str | None = None
-    """The digest of what is done if the answer approves."""
+    """The digest of the value that the answer approves."""
     resumes: str | None = None
-    """The home of the suspended activation that goes on with the answer; None if a response handler gets it."""
+    """The activation_id of the suspended activation that awaits the answer; None if a response handler gets it."""
     refusals: tuple[str, ...] = ()
-    """Why answers that were accepted without the program did not fit."""
+    """Why stored answers did not fit."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that is addressed and waits for the next superstep.
+    """An addressed message that waits for the next superstep.
 
-    `values` holds one message, or those that a fan-in gathered. `send` names the sending, so that the copies which one
-    sending put before several targets can be told to be one message; `asked_for` is the target that the sender named.
+    `values` holds one message, or those that a fan-in gathered. `send` identifies the sending: copies for several
+    targets share it. `asked_for` is the target that the sender named.
     """
 
     target_id: str
@@ -60,26 +60,26 @@ class Delivery:
     is_gathered: bool = False
     asked_for: str | None = None
     answers: Request | None = None
-    home: str | None = None
-    """Of an activation that was suspended: where it was entered first, which its records and keys are named after."""
+    activation_id: str | None = None
+    """Set for a suspended activation, which keeps the id of its first attempt."""
     woken_at: Moment | None = None
-    """Tells a sub-workflow that its timers up to this moment are due; there is no message then."""
+    """Set for a sub-workflow whose timers are due up to this moment. There is no message then."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Output:
-    """Something that an executor yielded, and how it is told."""
+    """A value that an executor yielded."""
 
     executor_id: str
     kind: OutputKind
     data: Value
     is_whole: bool = False
-    """Whether who reads a stream is told it as a whole, though it could be told in pieces."""
+    """Whether a streaming reader gets it as one event although it could be streamed in pieces."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Answered:
-    """A request that has been answered: when, by whom, and what, in short."""
+    """An answered request: when, by whom, and a short form of the answer."""
 
     request_id: str
     at: Moment
@@ -87,18 +87,18 @@ class Answered:
     what: str | None = None
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Suspended:
-    """An activation that waits for a moment or for the answer to a request; then its message is delivered again."""
+    """An activation that waits for a moment or an answer. Its message is delivered again then."""
 
     delivery: Delivery
     wake_at: Moment | None = None
     awaits: str | None = None
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Delayed:
-    """A message that is routed and waits for its time."""
+    """A routed message that waits for its time."""
 
     due: Moment
     source_id: str
@@ -109,30 +109,30 @@ class Delayed:
     fan_ins: tuple[str, ...]
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The wish to stop, taken in."""
+    """An applied cancel command."""
 
     at: Moment
     by: str | None = None
     reason: str | None = None
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may take: time, and of each resource how much; and what it has spent."""
+    """The deadline and budget of a run, and its spending by resource."""
 
     deadline: Moment | None = None
     budget: Mapping[str, float] = field(default_factory=dict[str, float])
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The run as a value, or a sub-workflow as one.
+    """A run, or a sub-workflow, as a value.
 
-    `iteration` counts the supersteps of the turn, `since_input` those since anything came from outside.
-    `fan_in` holds what fan-in groups have gathered so far: by group, by source, in the order of sending.
+    `iteration` counts the supersteps of the turn, `since_input` those since the last input from outside.
+    `fan_in` holds the messages gathered so far: by group, by source, in the order of sending.
     """
 
     turn: int = 0
@@ -145,45 +145,45 @@ class Snapshot:
     state: Mapping[StateKey, Value] = field(default_factory=dict[StateKey, "Value"])
     executors: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
     requests: Mapping[str, Request] = field(default_factory=dict[str, Request])
-    answered: Trail[Answered] = Trail()
-    outputs: Trail[Output] = Trail()
+    answered: Trail[Answered] = _EMPTY
+    outputs: Trail[Output] = _EMPTY
     children: Mapping[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
     kwargs: Value = None
     withheld_kwargs: tuple[str, ...] = ()
-    received: Trail[str] = Trail()
-    """The ids of the messages that were sent to the run: one that is sent again is no news."""
+    received: Trail[str] = _EMPTY
+    """Ids of the messages received from outside, so that one sent twice is applied once."""
     suspended: tuple[Suspended, ...] = ()
     delayed: tuple[Delayed, ...] = ()
     carried: Mapping[str, Value] = field(default_factory=dict[str, "Value"])
-    """Records of work inside activations that have not ended: by key, as a journal has them."""
+    """Journal records of activations that have not ended, by key."""
     cancelled: Cancelled | None = None
     limits: Limits = Limits()
     scope: str = ""
-    """Of a sub-workflow at work: names the activation of its parent. Between two of them it has none."""
+    """Set while a sub-workflow runs: the activation of its parent that runs it."""
 
     @property
     def is_idle(self) -> bool:
-        """No message waits: only the outside or the passing of time can move the run."""
+        """Return whether no message waits: only the outside or time can advance the run."""
         return not self.deliveries
 
     @property
     def is_asleep(self) -> bool:
-        """Idle, and time alone will move it on."""
+        """Return whether the run is idle and a timer will advance it."""
         return not self.deliveries and self.next_timer is not None
 
     @property
     def is_settled(self) -> bool:
-        """Idle, nobody is asked anything, and nothing waits for its time."""
+        """Return whether the run is idle with no open request and no timer."""
         return (
             not (self.deliveries or self.requests or self.suspended)
             and self.cancelled is None
             and self.next_timer is None
-            and not self.deadlines()
+            and not (self.children and self.deadlines())
         )
 
     @property
     def next_timer(self) -> Moment | None:
-        """When the next message or activation is due that waits for its time, in sub-workflows too."""
+        """Return when the next delayed message or suspended activation is due, sub-workflows included."""
         if not (self.suspended or self.delayed or self.children):
             return None
         moments = [each.wake_at for each in self.suspended if each.wake_at is not None]
@@ -193,16 +193,15 @@ class Snapshot:
 
     @property
     def left(self) -> Mapping[str, float]:
-        """What may still be spent of what is limited, once the next superstep has begun."""
+        """Return the remaining budget, not counting the superstep that begins next."""
         begins = {"supersteps": 1, "activations": len(self.deliveries)}
         spent = self.limits.spent
         return {name: limit - spent.get(name, 0) - begins.get(name, 0) for name, limit in self.limits.budget.items()}
 
     @property
     def wake_at(self) -> Moment | None:
-        """When the run has to be looked at, though nobody has sent anything."""
+        """Return when the run needs attention even if no command arrives."""
         if not (self.suspended or self.delayed or self.requests or self.children) and self.limits.deadline is None:
-            # There is nothing at all that time could move.
             return None
         if self.is_settled or self.cancelled is not None:
             return None
@@ -210,9 +209,9 @@ class Snapshot:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def deadlines(self) -> Mapping[str, Moment]:
-        """When defaults stand for answers that have not come, by request; in sub-workflows too.
+        """Return the deadlines of open requests by id, sub-workflows included.
 
-        A request that a sub-workflow has passed on is its parent's alone.
+        A request that a sub-workflow passed on belongs to its parent alone.
         """
         if not (self.requests or self.children):
             return {}
@@ -221,5 +220,5 @@ class Snapshot:
         return {key: moment for key, moment in {**inside, **own}.items() if moment is not None}
 
     def answers_to(self, request_id: str) -> tuple[Answered, ...]:
-        """The answers that requests of this id have had, in order."""
+        """Return the answers given to requests with this id, in order."""
         return tuple(answered for answered in self.answered if answered.request_id == request_id)

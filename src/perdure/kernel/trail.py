@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
-
-from perdure.data import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,7 +14,7 @@ ItemT = TypeVar("ItemT")
 CHUNK_LENGTH = 32
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Trail(Generic[ItemT]):
     """A frozen sequence that is cheap to extend."""
 
@@ -23,7 +22,7 @@ class Trail(Generic[ItemT]):
     tail: tuple[ItemT, ...] = ()
 
     def extended(self, items: Iterable[ItemT]) -> Trail[ItemT]:
-        """This sequence with more items at its end."""
+        """Return this sequence with `items` appended."""
         tail = (*self.tail, *items)
         if len(tail) == len(self.tail):
             return self

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.engine import Journal
     from perdure.events import WorkflowEvent
-    from perdure.kernel import Told
+    from perdure.kernel import PendingEvent
     from perdure.workflows.agent_given import Given
     from perdure.workflows.agent_seats import Seat
     from perdure.workflows.workflow import Workflow
@@ -131,5 +131,5 @@ class NestedRun:
         )
 
 
-def _untold(told: Told) -> None:
+def _untold(told: PendingEvent) -> None:
     """What it tells is the answer of the agent, or its own affair."""

@@ -63,7 +63,7 @@ def _carried(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str,
 
     All others are run anew, whatever a superstep that was stopped had finished of them.
     """
-    homes = {each.home for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
+    homes = {each.activation_id for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
     inside = tuple(f"{home}/" for home in homes if home is not None)
     return {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
 
