@@ -19,8 +19,7 @@ from perdure.agents import (
     SupportsAgentRun,
     tool,
 )
-from perdure.testing.script import ToolCall
-from perdure.testing.scripted import ScriptedChatClient
+from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

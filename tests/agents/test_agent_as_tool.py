@@ -11,8 +11,7 @@ from tests.agents.stub_model import Model
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
 from perdure.agents import Agent, BaseAgent, Message, tool
 from perdure.agents.agent_tool import function_name
-from perdure.testing.script import ToolCall
-from perdure.testing.scripted import ScriptedChatClient
+from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from tests.conftest import Storage

@@ -9,8 +9,7 @@ from tests.agents.stub_model import Model
 
 from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents import Agent, InMemoryHistoryProvider
-from perdure.testing.script import ToolCall
-from perdure.testing.scripted import ScriptedChatClient
+from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from perdure.agents import AgentSession

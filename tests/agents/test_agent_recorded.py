@@ -13,8 +13,7 @@ from tests.agents.stub_model import USAGE, Foreign, Model
 from perdure import InMemoryCheckpointStorage
 from perdure.agents import Agent, AgentSession, ChatResponseUpdate
 from perdure.errors import BudgetExceededError
-from perdure.testing.script import ToolCall
-from perdure.testing.scripted import ScriptedChatClient
+from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -11,8 +11,7 @@ from tests.activation.solo import Context, MendableError, lone
 from perdure import InMemoryCheckpointStorage
 from perdure.agents import Agent, agent_middleware, chat_middleware
 from perdure.graph import Numbering
-from perdure.testing.script import ToolCall
-from perdure.testing.scripted import ScriptedChatClient
+from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -27,7 +27,7 @@ from perdure import (
 )
 from perdure.engine import NOT_DONE
 from perdure.testing.resume import Subject, effect, main, returned, was_begun
-from perdure.testing.resume.kinds import SHIPPED
+from perdure.testing.resume.storage_kinds import SHIPPED
 
 if TYPE_CHECKING:
     from perdure import PendingRequest

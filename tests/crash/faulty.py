@@ -21,7 +21,7 @@ from perdure import (
 )
 from perdure.storage import FileStore, StoreStorage
 from perdure.testing.resume import Kind, Subject, effect, main, returned
-from perdure.testing.resume.kinds import SHIPPED
+from perdure.testing.resume.storage_kinds import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

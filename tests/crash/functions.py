@@ -12,7 +12,7 @@ from tests.crash.servers import with_postgres
 
 from perdure import RunContext, step, workflow
 from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.kinds import SHIPPED
+from perdure.testing.resume.storage_kinds import SHIPPED
 
 if TYPE_CHECKING:
     from perdure import PendingRequest, Workflow

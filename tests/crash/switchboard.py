@@ -12,7 +12,7 @@ from perdure import Agent, AgentExecutorResponse, ChatContext, Message, Workflow
 from perdure.orchestrations import AgentRequestInfoResponse, HandoffAgentUserRequest, HandoffBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.kinds import SHIPPED
+from perdure.testing.resume.storage_kinds import SHIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ from tests.crash.kinds import KINDS, ON_DISK
 from tests.postgres_server import shared_server
 
 from perdure.testing.resume import Report, run_suite
-from perdure.testing.resume.points import WINDOWS
+from perdure.testing.resume.kill_points import WINDOWS
 
 ROOT = Path(__file__).parents[2]
 SEED = "20260"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from perdure.hosting.held import HeldRuns, pause_seconds, situation_of
+from perdure.hosting.embedded import HeldRuns, pause_seconds, situation_of
 from perdure.moments import now
 from perdure.records import Due, RunRecord
 from perdure.testing.clock import ManualClock

@@ -13,7 +13,7 @@ from tests.hosting.places import opened
 from tests.hosting.wrapped import wrapped
 
 from perdure import Host
-from perdure.hosting.suspects import Suspects
+from perdure.hosting.embedded import Suspects
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from perdure.orchestrations import ConcurrentBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
-    from perdure.orchestrations.aggregators import Aggregating
+    from perdure.orchestrations.concurrent import Aggregating
 
 
 async def test_all_are_told_the_same_and_the_last_words_of_each_are_the_answer() -> None:

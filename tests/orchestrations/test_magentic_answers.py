@@ -16,7 +16,7 @@ from perdure.orchestrations import (
     MagenticProgressLedgerItem,
     StandardMagenticManager,
 )
-from perdure.orchestrations.magentic_answers import ledger_of
+from perdure.orchestrations.magentic.manager import ledger_of
 from perdure.testing import ScriptedChatClient, ToolCall
 
 NAMES = ("ada", "bob")

@@ -33,7 +33,7 @@ from perdure import (
 from perdure.records import Halt, NewRun
 from perdure.storage import HostStore, StoreStorage
 from perdure.testing.clock import ManualClock
-from perdure.testing.resume.lives import Gate, begun, lived
+from perdure.testing.resume.processes import Gate, begun, lived
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from perdure.records import Archive, RunRecord
     from perdure.storage import Store
-    from perdure.testing.resume.lives import Ended
+    from perdure.testing.resume.processes import Ended
 
 
 @pytest.fixture(params=KINDS)

@@ -13,7 +13,7 @@ from tests.storages.errands import Errands
 
 from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage, open_storage
 from perdure.testing.resume import Subject
-from perdure.testing.resume.lives import lived
+from perdure.testing.resume.processes import lived
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import sys
 
 from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.stories import storied
+from perdure.testing.stores.base import storied
 
 
 async def main(directory: str) -> None:

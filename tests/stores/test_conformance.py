@@ -9,11 +9,10 @@ from typing_extensions import override
 
 from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore
 from perdure.testing.stores import HostStoreConformance, TenantViewConformance
-from perdure.testing.stores.agendas import AgendaConformance
-from perdure.testing.stores.ids import IdConformance
-from perdure.testing.stores.removals import RemovalConformance
-from perdure.testing.stores.tenants import CHANGES, LOOKS
-from perdure.testing.stores.transfers import TransferConformance
+from perdure.testing.stores.agenda import AgendaConformance
+from perdure.testing.stores.retention import RemovalConformance
+from perdure.testing.stores.tenants import CHANGES, LOOKS, IdConformance
+from perdure.testing.stores.transfer import TransferConformance
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import finished, raw_part
-from perdure.testing.stores.stories import HEAD, NOTHING, Picture, pictured, storied
+from perdure.testing.stores.base import HEAD, NOTHING, Picture, pictured, storied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -45,7 +45,7 @@ from perdure.records import (
 )
 from perdure.storage import FileStore, MemoryStore, SqliteStore
 from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_part, text_part
-from perdure.testing.stores.stories import comparable
+from perdure.testing.stores.base import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -13,8 +13,7 @@ from perdure.records import Claim, Mark, Owner, Retention
 from perdure.storage import FileStore, MemoryStore
 from perdure.storage.memory_backend import MemoryBackend
 from perdure.testing.stores import ManualClock, RunDriver, command, finished
-from perdure.testing.stores.driver import NOWHERE
-from perdure.testing.stores.stories import NOTHING, pictured, storied
+from perdure.testing.stores.base import NOTHING, NOWHERE, pictured, storied
 from perdure.testing.stores.tenants import LOOKS
 
 if TYPE_CHECKING:

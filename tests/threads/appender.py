@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agents import Message
 from perdure.storage import SqliteStore
 from perdure.threads import FileSessionStore, PostgresSessionStore, SqliteSessionStore, ThreadError
-from perdure.threads.names import TENANT, ThreadName
+from perdure.threads.thread import TENANT, ThreadName
 
 if TYPE_CHECKING:
     from perdure.threads import SessionStore

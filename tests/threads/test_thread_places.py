@@ -22,8 +22,8 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.records import Commit, KeepFor, KeepLast, Manifest, NewRun, Retention
 from perdure.storage import FileStore, MemoryStore, SqliteStore
 from perdure.threads import SessionStore, ThreadDamagedError
-from perdure.threads.names import TENANT, ThreadName
-from perdure.threads.turns import turn
+from perdure.threads.lease import turn
+from perdure.threads.thread import TENANT, ThreadName
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -1,9 +1,8 @@
 """Many runs in one process, and many processes on one store."""
 
 from perdure.hosting.embedded import EmbeddedScheduler
-from perdure.hosting.handle import HostedRun
 from perdure.hosting.host import Host
-from perdure.hosting.info import RunInfo
+from perdure.hosting.run import HostedRun, RunInfo
 from perdure.hosting.scheduler import Dispatch, Rest, Scheduler
 
 __all__ = ["Dispatch", "EmbeddedScheduler", "Host", "HostedRun", "Rest", "RunInfo", "Scheduler"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perdure.engine import Call, is_of_another_program, status_of
+from perdure.engine import PRESENCE, Call, failure_of, is_of_another_program, status_of
 from perdure.errors import (
     CheckpointWriteError,
     ClaimLostError,
@@ -20,25 +22,72 @@ from perdure.errors import (
     RunNotFoundError,
     RunParkedError,
     StaleHeadError,
+    UnknownWorkflowError,
     UntrustedTypeError,
     WorkflowCheckpointException,
     WorkflowException,
 )
-from perdure.graph import no_exit, sharing
-from perdure.hosting.halting import fail, park
+from perdure.graph import FunctionExecutor, no_exit, sharing
+from perdure.hosting.embedded import first_of
 from perdure.hosting.scheduler import Rest
-from perdure.hosting.waiting import first_of
+from perdure.moments import now
+from perdure.records import Halt
+from perdure.storage import this_process
+from perdure.workflows import Workflow, WorkflowExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Generator
 
     from perdure.clock import Clock
     from perdure.events import WorkflowEvent
-    from perdure.hosting.catalog import Catalog
+    from perdure.graph import Executor, Graph
     from perdure.hosting.scheduler import Dispatch
     from perdure.records import Claim, RunRecord
     from perdure.storage import HostStore, StoreStorage
-    from perdure.workflows import Workflow
+
+
+async def park(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Claim | None:
+    """Park a run that has ended too many processes; if somebody has got on with it meanwhile, the claim that stands."""
+    run_id, last = record.run_id, record.owner
+    async with PRESENCE.at(store.place, run_id):
+        claim = await store.claim(run_id, token=token)
+        if claim.attempts <= record.attempts:
+            return claim
+        reason = (
+            f"the last {record.attempts} processes that advanced it ended without getting on; "
+            f"the last was {last or 'not seen'}"
+        )
+        await store.release(claim, halt=Halt("parked", now(clock), reason))
+        return None
+
+
+async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *, has_opened: bool) -> bool:
+    """See to it that a run is known to have failed; False if the error is none of its own.
+
+    Whoever drove it has said so already, unless it could not be opened. If it was opened here and is not this
+    process's any more, somebody has taken it over: then it is not for the one who was replaced to say how it stands.
+    """
+    record = await store.run(run_id)
+    if record is None or record.halt is not None:
+        return True
+    halt = failure_of(error, clock)
+    is_ours = record.owner is not None and record.owner.id == this_process().id
+    if halt is None or (has_opened and not is_ours):
+        return False
+    async with PRESENCE.at(store.place, run_id):
+        claim = await store.claim(run_id)
+        await store.release(claim, halt=halt)
+    return True
+
+
+async def end_halt(store: HostStore, run_id: str) -> None:
+    """Let a run go on that has failed or was parked. Raises RunNotFoundError, RunExportedError."""
+    # Somebody who has taken the run has ended the halt by that.
+    with suppress(RunBusyError):
+        async with PRESENCE.at(store.place, run_id):
+            claim = await store.claim(run_id)
+            await store.release(claim)
+
 
 logger = logging.getLogger(__name__)
 
@@ -261,3 +310,79 @@ class _Life:
         moment = None if wake_at is None else datetime.fromisoformat(wake_at)
         # What a workflow goes on without having committed it is only known to a life that has ended now.
         return Rest(status_of(tenure.snapshot), moment, has_changed=self.has_changed, tries_again=tenure.is_ahead)
+
+
+Factory: TypeAlias = Callable[[], Workflow]
+
+
+class Catalog:
+    """Factories by the names of their workflows. What they build goes by the clock of the host."""
+
+    def __init__(self, storage: object, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._factories: dict[str, Factory] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are known."""
+        return tuple(self._factories)
+
+    def add(self, factory: Factory, *, name: str | None) -> None:
+        """Take up a factory, after a look at what it builds.
+
+        Raises TypeError for what is no factory of workflows, ValueError for one that builds shared executors, and for a
+        name that is taken.
+        """
+        if not callable(factory):
+            raise TypeError(f"a factory is called to build a workflow, {factory!r} can't be; give a function")
+        first, second = self._built(factory, name), self._built(factory, name)
+        if first.name in self._factories:
+            raise ValueError(f"there is a workflow {first.name!r} already; give this one another name")
+        _require_apart(first, second)
+        # From now on the storage reads what this workflow trusts.
+        first.blueprint.bound(self._storage)
+        self._factories[first.name] = factory
+
+    def build(self, name: str) -> Workflow:
+        """A workflow of a name, with executors of its own. Raises UnknownWorkflowError."""
+        factory = self._factories.get(name)
+        if factory is None:
+            raise UnknownWorkflowError(name, known=self.names)
+        return self._built(factory, name)
+
+    def _built(self, factory: Factory, name: str | None) -> Workflow:
+        made = factory()
+        if not isinstance(made, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance] - users may not check
+            raise TypeError(
+                f"{factory!r} gave a {type(made).__name__}, not a Workflow; let it return WorkflowBuilder(...).build()"
+            )
+        return _of_its_own(replace(made.graph, name=name or made.name), self._clock)
+
+
+def _of_its_own(graph: Graph, clock: Clock) -> Workflow:
+    """A workflow of these executors, where those that keep nothing have become copies: modules may share them."""
+    executors = {executor_id: _own(executor, clock) for executor_id, executor in graph.executors.items()}
+    return Workflow(replace(graph, executors=executors), checkpoint_storage=None, clock=clock)
+
+
+def _own(executor: Executor, clock: Clock) -> Executor:
+    """A copy of one that is but a function, or a workflow of such; any other as it is."""
+    if type(executor) is FunctionExecutor:
+        return executor.clone(deep=False)
+    if type(executor) is WorkflowExecutor:
+        copy = executor.clone(deep=False)
+        assert isinstance(copy, WorkflowExecutor), "a copy is of the same class"
+        copy.workflow = _of_its_own(executor.workflow.graph, clock)
+        return copy
+    return executor
+
+
+def _require_apart(first: Workflow, second: Workflow) -> None:
+    known = {id(executor) for executor in first.blueprint.executors()}
+    for executor in second.blueprint.executors():
+        if id(executor) in known:
+            raise ValueError(
+                f"the factory of workflow {first.name!r} gives the same executor {executor.id!r} each time, so two "
+                "runs would share its state; build the workflow and its executors inside of the factory"
+            )

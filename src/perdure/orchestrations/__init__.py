@@ -3,26 +3,24 @@
 from typing import TYPE_CHECKING
 
 from perdure.orchestrations.concurrent import ConcurrentBuilder
-from perdure.orchestrations.group_chat import GroupChatBuilder
-from perdure.orchestrations.group_chat_selecting import (
+from perdure.orchestrations.group_chat.builder import GroupChatBuilder
+from perdure.orchestrations.group_chat.selection import (
     GroupChatOrchestrator,
     GroupChatSelectionFunction,
     GroupChatState,
 )
-from perdure.orchestrations.handoff import HandoffBuilder
-from perdure.orchestrations.handoff_executor import HandoffAgentExecutor
-from perdure.orchestrations.handoff_messages import (
+from perdure.orchestrations.handoff.builder import HandoffBuilder
+from perdure.orchestrations.handoff.executor import HandoffAgentExecutor
+from perdure.orchestrations.handoff.tools import (
     HandoffAgentUserRequest,
+    HandoffConfiguration,
     HandoffSentEvent,
     clean_conversation_for_handoff,
 )
-from perdure.orchestrations.handoff_tools import HandoffConfiguration
-from perdure.orchestrations.magentic import MagenticBuilder
-from perdure.orchestrations.magentic_agent import MagenticAgentExecutor
-from perdure.orchestrations.magentic_answers import MagenticAnswerError
-from perdure.orchestrations.magentic_manager import MagenticManagerBase, StandardMagenticManager
-from perdure.orchestrations.magentic_orchestrator import MagenticOrchestrator
-from perdure.orchestrations.magentic_types import (
+from perdure.orchestrations.magentic.builder import MagenticBuilder
+from perdure.orchestrations.magentic.manager import MagenticAnswerError, MagenticManagerBase, StandardMagenticManager
+from perdure.orchestrations.magentic.orchestrator import MagenticAgentExecutor, MagenticOrchestrator
+from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
     ORCH_MSG_KIND_INSTRUCTION,
     ORCH_MSG_KIND_NOTICE,
@@ -38,18 +36,18 @@ from perdure.orchestrations.magentic_types import (
     MagenticResetSignal,
     MagenticTaskLedger,
 )
-from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
-from perdure.orchestrations.orchestrator_messages import (
+from perdure.orchestrations.messages import GroupChatWorkflowContextOutT
+from perdure.orchestrations.orchestrator import (
+    BaseGroupChatOrchestrator,
     GroupChatParticipantMessage,
     GroupChatRequestMessage,
     GroupChatRequestSentEvent,
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
-    GroupChatWorkflowContextOutT,
+    OrchestrationState,
     create_completion_message,
 )
-from perdure.orchestrations.orchestrator_registry import ParticipantRegistry
-from perdure.orchestrations.orchestrator_state import OrchestrationState
+from perdure.orchestrations.participants import ParticipantRegistry
 from perdure.orchestrations.request_info import AgentRequestInfoResponse
 from perdure.orchestrations.sequential import SequentialBuilder
 from perdure.orchestrations.termination import (
@@ -62,8 +60,7 @@ from perdure.orchestrations.termination import (
 )
 
 if TYPE_CHECKING:
-    from perdure.orchestrations.group_chat_agent import AgentBasedGroupChatOrchestrator
-    from perdure.orchestrations.group_chat_answer import AgentOrchestrationOutput
+    from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator, AgentOrchestrationOutput
 
 __all__ = [
     "MAGENTIC_MANAGER_NAME",
@@ -123,11 +120,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # What needs pydantic is loaded when it is asked for.
     if name == "AgentBasedGroupChatOrchestrator":
-        from perdure.orchestrations.group_chat_agent import AgentBasedGroupChatOrchestrator  # noqa: PLC0415
+        from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator  # noqa: PLC0415
 
         return AgentBasedGroupChatOrchestrator
     if name == "AgentOrchestrationOutput":
-        from perdure.orchestrations.group_chat_answer import AgentOrchestrationOutput  # noqa: PLC0415
+        from perdure.orchestrations.group_chat.agent import AgentOrchestrationOutput  # noqa: PLC0415
 
         return AgentOrchestrationOutput
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,15 +11,14 @@ from perdure.threads.errors import (
     ThreadNotFoundError,
     ThreadWriteError,
 )
-from perdure.threads.events import ThreadEvent
-from perdure.threads.shipped import (
+from perdure.threads.store import (
     FileSessionStore,
     InMemorySessionStore,
     PostgresSessionStore,
+    SessionStore,
     SqliteSessionStore,
 )
-from perdure.threads.store import SessionStore
-from perdure.threads.thread import ForkPoint, Thread
+from perdure.threads.thread import ForkPoint, Thread, ThreadEvent
 
 __all__ = [
     "FileSessionStore",

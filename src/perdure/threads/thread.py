@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
-from perdure.codec import dumps, loads
+from perdure.agents import Message
+from perdure.codec import Codec, DamagedPartError, Needs, Trust, dumps, loads
 from perdure.data import frozen
+from perdure.errors import EncodeError, WorkflowCheckpointException
+from perdure.records import NewEvents
+from perdure.storage import RUN_ID_LENGTH_MAX, require_run_id
+from perdure.threads.errors import ThreadDamagedError, ThreadMessageError, ThreadNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from perdure.records import RunRecord
-    from perdure.threads.names import ThreadName
+    from perdure.clock import Clock
+    from perdure.records import EventBatch, RunRecord
 
 FORMAT = 1
 
@@ -104,3 +110,177 @@ def require_format(found: object) -> None:
     """Refuse what a later version has written."""
     if found != FORMAT:
         raise ValueError(f"it has format {found!r}, and this version of perdure reads {FORMAT}")
+
+
+@frozen
+class ThreadEvent:
+    """A message of a thread, and its number there. The first of a thread is 1."""
+
+    sequence: int
+    message: Message
+    message_id: str
+    """The message's own id, or one that it was given when it was appended."""
+    at: str
+    """When it was appended, in UTC as ISO 8601."""
+    key: str | None
+    """The key of its append."""
+    tags: Mapping[str, str]
+
+
+@frozen
+class Appended:
+    """What one append is to write. It is fixed: what becomes of the messages later changes nothing."""
+
+    id: str
+    at: str
+    key: str | None
+    tags: Mapping[str, str]
+    events: NewEvents
+
+
+@frozen
+class Batch:
+    """What one append has written, as it was read."""
+
+    append: str
+    key: str | None
+    last: int
+    """The number of its last event, as the store counts them."""
+    events: tuple[ThreadEvent, ...]
+    """Numbered as in the thread."""
+
+
+def appended(
+    name: ThreadName, messages: Sequence[Message], clock: Clock, *, key: str | None, tags: Mapping[str, str]
+) -> Appended:
+    """The events of an append. Raises ThreadMessageError."""
+    append_id, at = clock.new_id(), clock.now().isoformat()
+    codec, needs = Codec(Trust.of()), Needs()
+    texts: list[bytes] = []
+    for number, message in enumerate(messages):
+        message_id = message.message_id or clock.new_id()
+        texts.append(b"[%b,%b]" % (dumps(message_id), needs.take(_encoded(codec, name, message, number))))
+    text = b'{"format":%d,"append":%b,"at":%b,"key":%b,"tags":%b,"messages":[%b]}' % (
+        FORMAT,
+        dumps(append_id),
+        dumps(at),
+        dumps(key),
+        codec.encode(dict(tags), path="tags").text,
+        b",".join(texts),
+    )
+    whole = needs.whole(text)
+    return Appended(append_id, at, key, tags, NewEvents(len(messages), whole.text, whole.refs, whole.parts))
+
+
+def _encoded(codec: Codec, name: ThreadName, message: Message, number: int) -> Any:
+    try:
+        return codec.encode(message, path=f"message {number}")
+    except EncodeError as error:
+        raise ThreadMessageError(name.session_id, name.thread_id, path=error.path, reason=error.reason) from error
+
+
+def batch_of(name: ThreadName, batch: EventBatch, parts: Mapping[str, bytes], *, base: int) -> Batch:
+    """What an append has written. `base` is how many events the thread has from where it was forked.
+
+    Raises ThreadDamagedError, UntrustedTypeError, IncompatibleTypeError.
+    """
+    where = f"events {base + batch.first} to {base + batch.last}"
+    try:
+        require_format(cast("dict[str, Any]", loads(batch.data))["format"])
+        found = Codec(Trust.of()).decode(batch.data, parts, path=where)
+        events = tuple(
+            ThreadEvent(base + number, _message(message), message_id, found["at"], found["key"], dict(found["tags"]))
+            for number, (message_id, message) in enumerate(found["messages"], start=batch.first)
+        )
+        return Batch(found["append"], found["key"], batch.last, events)
+    except (DamagedPartError, KeyError, TypeError, ValueError) as error:
+        reason = f"{where} can't be read: {error or repr(error)}"
+        raise ThreadDamagedError(name.session_id, name.thread_id, reason=reason) from error
+
+
+def _message(found: object) -> Message:
+    if isinstance(found, Message):
+        return found
+    raise TypeError(f"there is no message but a {type(found).__name__}")
+
+
+_SESSION = "session "
+_ESCAPED = {"%": "%25", ":": "%3A", "/": "%2F", "\\": "%5C"}
+"""What separates the two ids must not be in them, and an id is never a path."""
+
+TENANT = "perdure:sessions"
+"""What session stores keep is in a tenant of its own, so that runs on the same place are left alone."""
+
+
+def tenant_name(tenant: str | None) -> str:
+    """The tenant of a store in which the sessions of a user's tenant are."""
+    return TENANT if tenant is None else f"{TENANT}:{tenant}"
+
+
+def session_of(workflow_name: str) -> str:
+    """The session whose threads are runs of that name."""
+    return workflow_name.removeprefix(_SESSION)
+
+
+def session_name(session_id: str) -> str:
+    """The name that all threads of a session have as runs."""
+    if not session_id:
+        raise ThreadNameError(session_id, "", reason="a session id can't be empty; give one")
+    return f"{_SESSION}{session_id}"
+
+
+@dataclass(frozen=True)
+class ThreadName:
+    """One thread of one session."""
+
+    session_id: str
+    thread_id: str
+
+    def __post_init__(self) -> None:
+        for kind, value in (("session", self.session_id), ("thread", self.thread_id)):
+            if not value:
+                raise self._refused(f"a {kind} id can't be empty; give one")
+        if len(self.run_id) > RUN_ID_LENGTH_MAX:
+            raise self._refused(
+                f"session id {self.session_id[:40]!r}... and thread id {self.thread_id[:40]!r}... have together "
+                f"{len(self.run_id)} characters, where %, :, / and \\ count as three, more than {RUN_ID_LENGTH_MAX}; "
+                "shorten them"
+            )
+        try:
+            require_run_id(self.run_id)
+        except WorkflowCheckpointException as error:
+            reason = f"session id {self.session_id!r} or thread id {self.thread_id!r} has control characters in it"
+            raise self._refused(f"{reason}; leave them out") from error
+
+    @cached_property
+    def run_id(self) -> str:
+        """The run that the thread is: another one for each pair of ids."""
+        return f"{_escaped(self.session_id)}:{_escaped(self.thread_id)}"
+
+    @property
+    def workflow_name(self) -> str:
+        """What the threads of its session have in common."""
+        return session_name(self.session_id)
+
+    @classmethod
+    def of_run(cls, run_id: str, *, workflow_name: str) -> ThreadName:
+        """The thread that a run is."""
+        return cls(session_of(workflow_name), _unescaped(run_id.partition(":")[2]))
+
+    def sibling(self, thread_id: str) -> ThreadName:
+        """Another thread of the session."""
+        return ThreadName(self.session_id, thread_id)
+
+    def _refused(self, reason: str) -> ThreadNameError:
+        return ThreadNameError(self.session_id, self.thread_id, reason=reason)
+
+
+def _escaped(value: str) -> str:
+    return "".join([_ESCAPED.get(character, character) for character in value])
+
+
+def _unescaped(value: str) -> str:
+    # What stands for the percent sign last: it may be part of another one's text.
+    for character, code in reversed(_ESCAPED.items()):
+        value = value.replace(code, character)
+    return value

@@ -9,13 +9,11 @@
 `run_suite("my_check.py").is_clean` says the same. docs/resume-suite.md has the rest.
 """
 
-from perdure.testing.resume.chance import Chance
 from perdure.testing.resume.effects import effect, returned, was_begun
-from perdure.testing.resume.kinds import Kind
-from perdure.testing.resume.postgres import postgres_kind
-from perdure.testing.resume.report import Report, Violation
+from perdure.testing.resume.kill_points import Chance
+from perdure.testing.resume.storage_kinds import Kind, postgres_kind
 from perdure.testing.resume.subject import Subject
-from perdure.testing.resume.suite import main, run_suite
+from perdure.testing.resume.suite import Report, Violation, main, run_suite
 
 __all__ = [
     "Chance",

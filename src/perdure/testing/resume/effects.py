@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from perdure.engine import ActivationRecorder, is_inside_step
-from perdure.testing.resume.points import append, lines, reach
+from perdure.testing.resume.kill_points import append, lines, reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

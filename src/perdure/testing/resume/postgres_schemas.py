@@ -12,7 +12,7 @@ from perdure.storage import PostgresStore, StoreStorage
 from perdure.storage.postgres.database import PostgresDatabase
 from perdure.storage.postgres.schema import migrate
 from perdure.storage.postgres.target import Target
-from perdure.testing.resume.operations import writing
+from perdure.testing.resume.kill_points import writing
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.storage import Sync
     from perdure.storage.postgres.database import Pipelined
     from perdure.storage.postgres.target import Columns, Connection
-    from perdure.testing.resume.chance import Chance
+    from perdure.testing.resume.kill_points import Chance
 
 _FLIP: Final = 0x20
 _LEASE_SECONDS: Final = 30.0

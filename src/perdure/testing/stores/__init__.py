@@ -10,31 +10,33 @@ class TestMyStore(StoreConformance):
 from __future__ import annotations
 
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.agendas import AgendaConformance
-from perdure.testing.stores.cancelling import CancelConformance
-from perdure.testing.stores.claims import ClaimConformance
-from perdure.testing.stores.closings import ClosingConformance
-from perdure.testing.stores.commits import CommitConformance
-from perdure.testing.stores.driver import RunDriver, command, events, finished, halted, new_run, raw_part, text_part
-from perdure.testing.stores.eventlogs import EventConformance
-from perdure.testing.stores.forgetting import ForgettingConformance
-from perdure.testing.stores.forks import ForkConformance
-from perdure.testing.stores.halts import HaltConformance
-from perdure.testing.stores.ids import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConformance
-from perdure.testing.stores.inboxes import InboxConformance
-from perdure.testing.stores.journals import JournalConformance
-from perdure.testing.stores.lives import LifeConformance
-from perdure.testing.stores.openings import OpeningConformance
-from perdure.testing.stores.pieces import PieceConformance, PieceTransferConformance
-from perdure.testing.stores.reading import ReadingConformance
-from perdure.testing.stores.removals import RemovalConformance
-from perdure.testing.stores.reopening import ReopeningConformance
-from perdure.testing.stores.retention import RetentionConformance
-from perdure.testing.stores.standing import StandingConformance
-from perdure.testing.stores.tenants import TenantConformance
-from perdure.testing.stores.tokens import TokenConformance
-from perdure.testing.stores.transfers import TransferConformance
-from perdure.testing.stores.watches import WatchConformance
+from perdure.testing.stores.agenda import AgendaConformance, HaltConformance, StandingConformance
+from perdure.testing.stores.base import (
+    LifeConformance,
+    RunDriver,
+    command,
+    events,
+    finished,
+    halted,
+    new_run,
+    raw_part,
+    text_part,
+)
+from perdure.testing.stores.commits import (
+    CommitConformance,
+    ForkConformance,
+    OpeningConformance,
+    PieceConformance,
+    PieceTransferConformance,
+    ReadingConformance,
+)
+from perdure.testing.stores.event_log import EventConformance, WatchConformance
+from perdure.testing.stores.inbox import InboxConformance
+from perdure.testing.stores.journal import JournalConformance
+from perdure.testing.stores.leases import CancelConformance, ClaimConformance, ClosingConformance, TokenConformance
+from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
+from perdure.testing.stores.tenants import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConformance, TenantConformance
+from perdure.testing.stores.transfer import ReopeningConformance, TransferConformance
 
 __all__ = [
     "LEAVING_IDS",

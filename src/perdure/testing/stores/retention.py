@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from perdure.records import KeepFor, KeepLast, LatestOnly, Retention
+import pytest
+
+from perdure.errors import CheckpointNotFoundError, RunNotFoundError, WorkflowCheckpointException
+from perdure.records import KeepFor, KeepLast, LatestOnly, Mark, Retention
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.driver import RunDriver, command, finished, raw_part, text_part
-from perdure.testing.stores.suite import StoreSuite, contents_of, go_by_themselves, in_a_loop, latest_id
+from perdure.testing.stores.base import (
+    HEAD,
+    NOTHING,
+    REFUSED,
+    UNWOKEN_SECONDS,
+    HostStoreSuite,
+    RunDriver,
+    StoreSuite,
+    command,
+    contents_of,
+    events,
+    finished,
+    go_by_themselves,
+    halted,
+    in_a_loop,
+    latest_id,
+    new_run,
+    pictured,
+    raw_part,
+    storied,
+    text_part,
+)
+from perdure.testing.stores.event_log import watcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from perdure.storage import Store
+    from perdure.records import HaltKind
+    from perdure.storage import HostStore, Store
 
 
 class RetentionConformance(StoreSuite):
@@ -199,3 +226,285 @@ class RetentionConformance(StoreSuite):
             if number % 5 == 4:
                 await run.commit()
         assert await go_by_themselves(run, parts)
+
+
+_HASH = raw_part(b"of nobody").hash
+
+ODD_PATHS = (
+    "",
+    "a:",
+    "a: ",
+    ':"',
+    '":"',
+    '"',
+    "\\",
+    '\\"',
+    '\\\\":"',
+    "{}",
+    "[],",
+    "\0",
+    "a\0:",
+    "\\u0000",
+    "\ud800",
+    "\ufdd0:",
+    "\n\u2028",
+    "\U0001d11e:",
+    f'":"{_HASH}",',
+    f'"{_HASH}"',
+)
+"""Paths that look like what stands around them, wherever that is kept."""
+
+
+class ForgettingConformance(StoreSuite):
+    """What is deleted is gone, and takes along nothing that others need."""
+
+    @in_a_loop
+    async def test_a_deleted_checkpoint_is_gone(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for _ in range(3):
+            await run.commit()
+        assert await store.delete("r@1") is True
+        assert await store.delete("r@1") is False
+        with pytest.raises(CheckpointNotFoundError):
+            await store.manifest("r@1")
+        assert list(await store.ids()) == ["r@0", "r@2"]
+        assert (await run.record()).head == "r@2"
+
+    @in_a_loop
+    async def test_when_the_head_is_deleted_the_newest_remaining_takes_over(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for step in range(3):
+            await run.commit(settled=step == 1)
+        await store.delete("r@2")
+        record = await run.record()
+        assert (record.head, record.position, record.settled) == ("r@1", 2, True)
+        assert await latest_id(store, "flow") == "r@1"
+        run.head = "r@1"
+        await run.commit()
+        assert (await run.record()).head == "r@3"
+
+    @in_a_loop
+    async def test_when_a_rewound_head_is_deleted_the_newest_remaining_takes_over(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        for _ in range(4):
+            await run.commit()
+        await run.rewind("r@1")
+        await store.delete("r@1")
+        assert (await run.record()).head == "r@3"
+
+    @in_a_loop
+    async def test_a_run_whose_checkpoints_are_all_deleted_is_gone(self, store: Store, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        await run.commit()
+        await run.release()
+        for checkpoint_id in ("r@1", "r@0"):
+            await store.delete(checkpoint_id)
+        assert await store.run("r") is None
+        assert await store.latest(workflow_name="flow") is None
+        again = await RunDriver.start(store, clock, "r")
+        await again.commit()
+        assert (await again.record()).position == 0
+
+    @in_a_loop
+    async def test_the_latest_survives_deletions_of_newer_ones(self, store: Store, clock: ManualClock) -> None:
+        runs = {name: await RunDriver.start(store, clock, name) for name in "qrs"}
+        written = [await runs[name].commit() for name in "qrsrqqsr"]
+        while written:
+            assert await latest_id(store, "flow") == written[-1]
+            await store.delete(written.pop())
+        assert await store.latest(workflow_name="flow") is None
+
+    @in_a_loop
+    async def test_a_deleted_id_can_be_used_again(self, store: Store, clock: ManualClock) -> None:
+        first = await RunDriver.start(store, clock, "r")
+        await first.commit()
+        await first.commit(checkpoint_id="mine")
+        await store.delete("mine")
+        second = await RunDriver.start(store, clock, "s")
+        await second.commit({"a": text_part("again")}, checkpoint_id="mine")
+        assert (await store.manifest("mine")).run_id == "s"
+        assert (await first.record()).head == "r@0"
+        assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="r")] == ["r@0"]
+
+    @in_a_loop
+    async def test_collecting_removes_what_nobody_needs_and_nothing_else(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        leaf, shared = raw_part(b"leaf" * 3000), raw_part(b"shared" * 3000)
+        gone = raw_part(b"gone" * 3000)
+        tree = text_part("tree", leaf)
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit({"a": gone, "b": shared})
+        await run.commit({"b": shared, "c": tree}, leaf)
+        assert await store.collect() == 0
+        await store.delete("r@0")
+        assert await store.collect() == 1
+        assert await store.collect() == 0
+        assert await store.parts([gone.hash]) == {}
+        assert (await store.parts([tree.hash, shared.hash])).keys() == {leaf.hash, shared.hash, tree.hash}
+
+    @in_a_loop
+    async def test_collecting_spares_the_parts_of_every_path(self, store: Store, clock: ManualClock) -> None:
+        parts = {path: raw_part(f"at {path!r}".encode() * 1000) for path in ODD_PATHS}
+        gone = raw_part(b"gone" * 3000)
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit({"a": gone})
+        await run.commit(parts)
+        await store.delete("r@0")
+        assert await store.collect() == 1
+        assert await contents_of(store, "r@1") == {path: part.data for path, part in parts.items()}
+
+    @in_a_loop
+    async def test_a_collected_part_can_be_written_again(self, store: Store, clock: ManualClock) -> None:
+        part = raw_part(b"again" * 3000)
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit({"a": part})
+        await run.commit()
+        await store.delete("r@0")
+        await store.collect()
+        await run.commit({"a": part})
+        assert await contents_of(store, "r@2") == {"a": part.data}
+
+
+class RemovalConformance(HostStoreSuite):
+    """A run that is removed leaves nothing, and takes along nothing of others."""
+
+    @in_a_loop
+    async def test_a_removed_run_leaves_nothing(self, store: HostStore, clock: ManualClock) -> None:
+        assert await store.remove("r") is False
+        run = await storied(store, clock)
+        await run.release()
+        parts = (await store.archive("r")).parts
+        assert await store.remove("r") is True
+        assert await store.remove("r") is False
+        assert await pictured(store) == NOTHING
+        assert (list(await store.runs()), list(await store.ids())) == ([], [])
+        assert await store.latest(workflow_name="flöw") is None
+        assert await run.mark() == Mark()
+        with pytest.raises(WorkflowCheckpointException):
+            await store.manifest(HEAD)
+        with pytest.raises(RunNotFoundError):
+            await run.post(command("late"))
+        assert await store.collect() > 0
+        assert await store.parts(part.hash for part in parts) == {}
+        await store.close()
+        assert list(await store.runs()) == []
+
+    @in_a_loop
+    async def test_others_keep_what_they_share_with_a_removed_run(self, store: HostStore, clock: ManualClock) -> None:
+        other = await storied(store, clock, "other")
+        run = await storied(store, clock)
+        own = raw_part(b"of this one only" * 900)
+        await run.commit({"own": own})
+        before = await pictured(store, "other")
+        assert await store.remove("r")
+        assert await store.collect() == 1
+        assert await store.parts([own.hash]) == {}
+        assert await pictured(store, "other") == before
+        assert await latest_id(store, "flöw") == "other@4"
+        await other.commit()
+
+    @in_a_loop
+    async def test_a_run_of_this_process_can_be_removed_under_its_hands(
+        self, store: HostStore, clock: ManualClock
+    ) -> None:
+        late = await storied(store, clock)
+        assert await store.remove("r")
+        await self._assert_void(late)
+        again = await RunDriver.start(store, clock, "r")
+        await again.commit()
+        await self._assert_void(late)
+        record = await again.record()
+        assert (record.head, record.position, record.events) == ("r@0", 0, 0)
+
+    async def _assert_void(self, late: RunDriver) -> None:
+        with pytest.raises(REFUSED):
+            await late.commit({"a": text_part("late")})
+        with pytest.raises(REFUSED):
+            await late.note(finished("late", "late"))
+        await late.release(halt=halted())
+        assert await late.noted() == []
+
+    @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
+    @in_a_loop
+    async def test_a_halted_run_can_be_removed(self, store: HostStore, clock: ManualClock, kind: HaltKind) -> None:
+        run = await storied(store, clock)
+        await run.release(halt=halted(kind))
+        assert await store.remove("r")
+        assert await store.run("r") is None
+        again = await RunDriver.start(store, clock, "r")
+        await again.commit()
+        assert (await again.record()).halt is None
+
+    @in_a_loop
+    async def test_a_run_that_never_began_is_not_there_to_be_removed(
+        self, store: HostStore, clock: ManualClock
+    ) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        assert await store.remove("r") is False
+        await run.commit()
+        assert (await run.record()).head == "r@0"
+
+    @in_a_loop
+    async def test_a_run_that_a_fork_rests_on_is_not_removed(self, store: HostStore, clock: ManualClock) -> None:
+        run = await storied(store, clock)
+        await run.release()
+        fork = await RunDriver.start(store, clock, "f", parent="r by name")
+        await fork.release()
+        before = await pictured(store)
+        with pytest.raises(WorkflowCheckpointException, match="'f'"):
+            await store.remove("r")
+        with pytest.raises(WorkflowCheckpointException, match="'f'"):
+            await store.remove("r", takeover=True)
+        assert await pictured(store) == before
+        shared = raw_part(b"c of us" * 900)
+        await fork.reclaim()
+        await fork.write(replace(fork.next_commit({"c": shared}), parts=()))
+        assert await store.remove("r")
+        await store.collect()
+        assert await contents_of(store, "f@0") == {"c": shared.data}
+        assert (await fork.record()).parent_checkpoint_id == "r by name"
+
+    @in_a_loop
+    async def test_a_fork_can_be_removed_before_its_first_commit(self, store: HostStore, clock: ManualClock) -> None:
+        run = await storied(store, clock)
+        fork = await RunDriver.start(store, clock, "f", parent=HEAD)
+        await fork.note(finished("a", "", raw_part(b"of the fork" * 900)))
+        before = await pictured(store)
+        assert await store.remove("f")
+        assert (await store.run("f"), await fork.noted()) == (None, [])
+        assert await store.collect() == 1
+        assert await pictured(store) == before
+        await run.release()
+        assert await store.remove("r")
+
+    @in_a_loop
+    async def test_a_run_that_is_removed_wakes_who_waits(self, store: HostStore, clock: ManualClock) -> None:
+        run = await RunDriver.start(store, clock, "r")
+        await run.commit()
+        watch = await watcher(store, "r", seen=run.at("r@0"))
+        assert await store.remove("r")
+        assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == Mark()
+        await store.close()
+
+    @in_a_loop
+    async def test_a_run_that_begins_again_has_nothing_of_the_removed_one(
+        self, store: HostStore, clock: ManualClock
+    ) -> None:
+        run = await storied(store, clock)
+        await run.release()
+        await store.remove("r")
+        again = RunDriver(store, clock, "r", "flow")
+        again.claim = await store.claim("r", create=replace(new_run("r"), nonce="another"))
+        await again.commit(events=events("first"))
+        record = await again.record()
+        assert (record.nonce, record.workflow_name, record.position) == ("another", "flow", 0)
+        assert [*await again.events(), *await again.inbox(), *await again.noted()] == ["1=first"]
+        (number,) = await again.post(command("z"))
+        assert number > 0
+        assert list(await store.ids()) == ["r@0"]

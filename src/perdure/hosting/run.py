@@ -1,0 +1,360 @@
+"""`HostedRun`: a handle on a run, whoever advances it. It holds nothing of the run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
+from perdure.codec import CodedValues, DamagedPartError, as_kept, loads
+from perdure.data import frozen
+from perdure.engine import FRAMEWORK
+from perdure.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    IncompatibleTypeError,
+    RunExportedError,
+    RunFailedError,
+    RunNotFoundError,
+    RunParkedError,
+    UntrustedTypeError,
+)
+from perdure.events import Undecoded, WorkflowEvent, WorkflowRunState
+from perdure.moments import now
+from perdure.records import Halt, Mark
+from perdure.storage import committed_events
+from perdure.workflows import WorkflowRunResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+
+    from perdure.checkpoint import WorkflowCheckpoint
+    from perdure.codec import Codec
+    from perdure.hosting.host import Host
+    from perdure.kernel import Output, Snapshot
+    from perdure.records import HeadStatus, Manifest, RunRecord, RunStatus
+    from perdure.storage import PendingRequest, StoreStorage
+    from perdure.workflows import Edit
+
+
+class HostedRun:
+    """One run of a host's store. Everything works from any process, also while another one advances the run."""
+
+    def __init__(self, host: Host, reader: RunReader, run_id: str) -> None:
+        self._host = host
+        self._reader = reader
+        self.run_id = run_id
+
+    def __repr__(self) -> str:
+        return f"<HostedRun {self.run_id!r}>"
+
+    async def info(self) -> RunInfo:
+        """Where the run stands. Raises RunNotFoundError."""
+        return await self._host.info(self.run_id)
+
+    async def result(self) -> WorkflowRunResult:
+        """Wait until the run rests: it is idle, asks somebody, or was cancelled. A run that sleeps is waited for.
+
+        The result has the outputs of the present turn, the requests that wait, and where the run stands. Some host has
+        to serve meanwhile, this one or another.
+
+        Raises RunFailedError, RunParkedError, RunExportedError, RunNotFoundError.
+        """
+        return await self._reader.result(self.run_id)
+
+    async def outputs(self) -> list[Any]:
+        """What the present turn has given so far, as far as it is committed. Nothing is waited for.
+
+        What this program can't decode is `Undecoded`. Raises RunNotFoundError, CheckpointDamagedError.
+        """
+        return await self._reader.outputs(self.run_id)
+
+    def events(
+        self, from_seq: int = 1, *, follow: bool = True, until_rest: bool = False, until_end: bool = False
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """What the run has committed, from the event of a number on, each with its `seq`.
+
+        With `follow` further events are waited for; with `until_rest` as well, until `result` would return or raise;
+        with `until_end` until nobody would go on with the run unasked: it is idle, was cancelled, has failed or was
+        parked. A run that asks somebody or sleeps has not ended.
+
+        Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
+        """
+        ends_at = "rest" if until_rest else "end" if until_end else None
+        return self._reader.events(self.run_id, from_seq=from_seq, follow=follow, ends_at=ends_at)
+
+    async def requests(self) -> list[PendingRequest]:
+        """The requests that wait for an answer."""
+        return await self._host.requests(self.run_id)
+
+    async def respond(
+        self, responses: Mapping[str, Any], *, by: str | None = None, approves: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer requests by id. The answers are durable when this returns."""
+        await self._host.respond(self.run_id, responses, by=by, approves=approves)
+
+    async def send(
+        self, message: Any, target: str | None = None, *, by: str | None = None, message_id: str | None = None
+    ) -> str:
+        """Send a message: to one of the run's executors, or as its next turn. Returns its id."""
+        return await self._host.send(self.run_id, message, target, by=by, message_id=message_id)
+
+    async def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Tell the run to stop. It ends in a checkpoint from which `host.recover` goes on."""
+        await self._host.cancel(self.run_id, reason, by=by)
+
+    async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> HostedRun:
+        """A new run that begins at a checkpoint of this one, the newest if none is named."""
+        return await self._host.fork(self.run_id, checkpoint_id, edit=edit)
+
+    async def checkpoints(self) -> list[WorkflowCheckpoint]:
+        """The checkpoints of the run, in commit order."""
+        return await self._reader.checkpoints(self.run_id)
+
+
+@frozen
+class RunInfo:
+    """Where a run stands."""
+
+    run_id: str
+    workflow_name: str
+    status: RunStatus
+    """running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing is left to do;
+    failed, parked, cancelled, exported: nobody goes on with it unasked."""
+    error: str | None
+    """Why it has failed or was parked."""
+    owner: str | None
+    """The process that has claimed it to advance it. If that process has died, it stands here until another one has
+    taken the run."""
+    attempts: int
+    """How many processes have tried to go on from where it stands, without getting on so far."""
+    wake_at: datetime | None
+    """When it goes on, though nobody sends anything."""
+    created_at: datetime
+    checkpoint_id: str | None
+    """Its newest checkpoint."""
+    parent_checkpoint_id: str | None
+    """The checkpoint that it was forked from."""
+    events: int
+    """The number of its newest event."""
+
+    @classmethod
+    def of(cls, record: RunRecord) -> RunInfo:
+        """The same as a store has it."""
+        return cls(
+            run_id=record.run_id,
+            workflow_name=record.workflow_name,
+            status=record.standing,
+            error=None if record.halt is None else record.halt.reason,
+            owner=None if record.owner is None else str(record.owner),
+            attempts=record.attempts,
+            wake_at=None if record.wake_at is None else datetime.fromisoformat(record.wake_at),
+            created_at=datetime.fromisoformat(record.created_at),
+            checkpoint_id=record.head,
+            parent_checkpoint_id=record.parent_checkpoint_id,
+            events=record.events,
+        )
+
+
+_OUTPUTS = "outputs"
+_REQUEST = "request/"
+
+
+@frozen
+class Head:
+    """A checkpoint, and the parts of it that are about outputs and requests."""
+
+    manifest: Manifest
+    codec: Codec
+    parts: Mapping[str, bytes]
+
+    @classmethod
+    async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
+        """Raises CheckpointNotFoundError, CheckpointDamagedError."""
+        manifest = await storage.store.manifest(checkpoint_id)
+        with naming(checkpoint_id):
+            parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
+        return cls(manifest, storage.codec(), parts)
+
+    @property
+    def status(self) -> HeadStatus:
+        """What the checkpoint leaves to do."""
+        paths = known_paths(self.manifest)
+        if "cancelled" in paths:
+            return "cancelled"
+        if "deliveries" in paths:
+            return "running"
+        if any(path.startswith(_REQUEST) for path in paths):
+            return "waiting"
+        return "idle" if is_settled(self.manifest) else "sleeping"
+
+    def outputs(self) -> list[WorkflowEvent[Any]]:
+        """The outputs of the present turn, in order."""
+        values = CodedValues(self.codec)
+        return [_output_event(output, values) for output in self._snapshot(_OUTPUTS).outputs]
+
+    def requests(self, pending: Iterable[PendingRequest]) -> list[WorkflowEvent[Any]]:
+        """The requests that wait; as the desk has them, if this program does not know their types."""
+        try:
+            values = CodedValues(self.codec)
+            return [request_event(request, values) for request in self._snapshot(_REQUEST).requests.values()]
+        except (UntrustedTypeError, IncompatibleTypeError):
+            return [
+                WorkflowEvent.request_info(request.request_id, request.executor_id, request.data, None)
+                for request in pending
+            ]
+
+    def _snapshot(self, path: str) -> Snapshot:
+        return Reader(_only(self.manifest, (path,)), self.parts, self.codec).snapshot()
+
+
+def _only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
+    try:
+        return only(manifest, beginnings)
+    except DamagedPartError as error:
+        raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
+
+
+def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
+    """A committed output. What this program can't decode is `Undecoded`."""
+    try:
+        data = values.give(output.data)
+    except (UntrustedTypeError, IncompatibleTypeError) as error:
+        data = Undecoded(str(error), loads(as_kept(output.data).require_encoded().text))
+    return WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)
+
+
+_NOWHERE = Mark(head="", events=-1, commands=-1)
+"""The mark of no run at all: whoever has seen it is told at once how far a run is."""
+
+_STATES: Mapping[HeadStatus, WorkflowRunState] = {
+    "running": WorkflowRunState.IN_PROGRESS,
+    "waiting": WorkflowRunState.IDLE_WITH_PENDING_REQUESTS,
+    "sleeping": WorkflowRunState.SLEEPING,
+    "idle": WorkflowRunState.IDLE,
+    "cancelled": WorkflowRunState.CANCELLED,
+}
+
+
+class RunReader:
+    """Looks at runs of a storage. It never claims one."""
+
+    def __init__(self, storage: StoreStorage) -> None:
+        self._storage = storage
+        self._store = storage.store
+
+    async def mark(self, run_id: str, *, seen: Mark = _NOWHERE) -> Mark:
+        """How far a run is, as soon as that is not what was seen."""
+        return await self._store.watch(run_id, seen=seen)
+
+    async def record(self, run_id: str) -> RunRecord:
+        """What the store knows of a run. Raises RunNotFoundError."""
+        record = await self._store.run(run_id)
+        if record is None:
+            raise RunNotFoundError(run_id)
+        return record
+
+    async def result(self, run_id: str) -> WorkflowRunResult:
+        """Wait until a run rests: what its present turn has given, what it asks, and where it stands.
+
+        Raises RunFailedError, RunParkedError, RunExportedError, RunNotFoundError.
+        """
+        while True:
+            mark = await self.mark(run_id)
+            record = await self.record(run_id)
+            _require_going(record)
+            if await self._rests(record):
+                found = await self._result(record)
+                if found is not None:
+                    return found
+            await self.mark(run_id, seen=mark)
+
+    async def outputs(self, run_id: str) -> list[Any]:
+        """What the present turn of a run has given so far, as its head has it."""
+        while True:
+            head = await self._head(await self.record(run_id))
+            if head is not None:
+                return [event.data for event in head.outputs() if event.type == "output"]
+
+    async def _rests(self, record: RunRecord) -> bool:
+        """Whether nothing is left to do for anybody."""
+        match await self._status(record):
+            case "cancelled":
+                return True
+            case "idle":
+                rests = not await self._store.inbox(record.run_id)
+            case "waiting":
+                is_due = record.wake_at is not None and record.wake_at <= now(self._storage.clock)
+                rests = not is_due and not await self._store.inbox(record.run_id)
+            case "running" | "sleeping":
+                return False
+        # A command that is not in the inbox any more may be what has moved the head since it was read.
+        return rests and (await self.record(record.run_id)).head == record.head
+
+    async def _status(self, record: RunRecord) -> HeadStatus:
+        """Where a run stands. A fork that has no checkpoint yet stands where its parent does."""
+        if record.position >= 0:
+            return record.status
+        head = await self._head(record)
+        return record.status if head is None else head.status
+
+    async def _result(self, record: RunRecord) -> WorkflowRunResult | None:
+        """The result as the head has it; None if the head is another by now."""
+        head = await self._head(record)
+        if head is None:
+            return None
+        pending = await self._storage.requests(record.run_id) if head.status == "waiting" else []
+        status: WorkflowEvent[Any] = WorkflowEvent("status", state=_STATES[head.status], origin=FRAMEWORK)
+        return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
+
+    async def _head(self, record: RunRecord) -> Head | None:
+        """The newest checkpoint of a run; None if it was replaced, and perhaps removed, while it was read."""
+        assert record.head is not None, "a run that is known has a head"
+        try:
+            return await Head.read(self._storage, record.head)
+        except (CheckpointNotFoundError, CheckpointDamagedError):
+            if (await self.record(record.run_id)).head == record.head:
+                raise
+            return None
+
+    async def events(
+        self, run_id: str, *, from_seq: int, follow: bool, ends_at: Literal["rest", "end"] | None
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """The events that a run has committed, from a number on; those that follow as well, if wanted."""
+        due = from_seq
+        while True:
+            mark = await self.mark(run_id)
+            record = await self.record(run_id)
+            ends = not follow or (ends_at is not None and await self._has_ended(record, ends_at))
+            committed = committed_events(self._store, self._storage.codec, run_id, from_seq=due)
+            async for event in committed:
+                yield event
+                due = due if event.seq is None else event.seq + 1
+            if ends:
+                return
+            await self.mark(run_id, seen=mark)
+
+    async def _has_ended(self, record: RunRecord, ends_at: Literal["rest", "end"]) -> bool:
+        if record.halt is not None:
+            return True
+        is_at_rest = await self._rests(record)
+        return is_at_rest and (ends_at == "rest" or await self._status(record) != "waiting")
+
+    async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
+        """The checkpoints of a run, in commit order."""
+        await self.record(run_id)
+        return await self._storage.list_checkpoints(run_id=run_id)
+
+
+def _require_going(record: RunRecord) -> None:
+    """Raise why nobody goes on with a run."""
+    halt = record.halt
+    match halt:
+        case None:
+            return
+        case Halt(kind="failed"):
+            raise RunFailedError(record.run_id, reason=halt.reason, at=halt.at)
+        case Halt(kind="parked"):
+            raise RunParkedError(record.run_id, reason=halt.reason, at=halt.at)
+        case Halt():
+            raise RunExportedError(record.run_id, at=halt.at)

@@ -1,0 +1,1 @@
+"""Group chat: participants take turns, and an orchestrator selects who speaks next."""

@@ -1,0 +1,1 @@
+"""Handoff: agents pass the conversation to one another with tool calls."""
