@@ -10,10 +10,10 @@ import pytest
 
 from perdure import WorkflowBuilder, WorkflowRunState
 from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
-from perdure.agents.approvals import REJECTED
-from perdure.agents.executor_requests import misfit
-from perdure.agents.made import MADE_KEY
-from perdure.agents.repair import INTERRUPTED
+from perdure.agents.executor.requests import misfit
+from perdure.agents.messages.conversation import INTERRUPTED
+from perdure.agents.turn.approvals import REJECTED
+from perdure.agents.turn.call_ids import MADE_KEY
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from perdure.agents import (
     Message,
     tool,
 )
-from perdure.agents.call_ids import CallIds
+from perdure.agents.turn.call_ids import CallIds
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from perdure.agents import (
     validate_chat_options,
     validate_tool_mode,
 )
-from perdure.agents.layers import ChatLayer
-from perdure.agents.options import merged_options
+from perdure.agents.client.base import ChatLayer
+from perdure.agents.client.options import merged_options
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

@@ -20,13 +20,12 @@ from perdure.agents import (
     Message,
     tool,
 )
-from perdure.agents.executor_shown import Shown
+from perdure.agents.executor.turn import Shown
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from perdure.agents.executor import Context
 
 _AT_ONCE = Retry(3, 0)
 
@@ -156,7 +155,7 @@ async def test_a_subclass_may_have_any_private_names_of_its_own() -> None:
             self._cache = self._context = self._ask = self._respond = self._reset = self._live = "mine"
 
         @handler
-        async def from_str(self, text: str, ctx: Context) -> None:
+        async def from_str(self, text: str, ctx: WorkflowContext[Any, Any]) -> None:
             await super().from_str(f"{text} {self._cache}", ctx)
 
     (output,) = (await WorkflowBuilder(start_executor=Busy()).build().run("hi")).get_outputs()

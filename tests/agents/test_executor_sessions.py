@@ -10,7 +10,7 @@ from tests.workflow.nodes import Context, node
 
 from perdure import Log, WorkflowBuilder, WorkflowExecutor
 from perdure.agents import AgentExecutor, AgentSession, Message
-from perdure.agents.session_changes import apply, changes
+from perdure.agents.sessions.session import apply, changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,12 @@ import pytest
 from tests.agents.talkers import Model, Stranger, agent
 from tests.workflow.nodes import node
 
-from perdure import WorkflowBuilder, handler
+from perdure import WorkflowBuilder, WorkflowContext, handler
 from perdure.agents import AgentExecutor
 from perdure.errors import BudgetExceededError
 
 if TYPE_CHECKING:
     from perdure import Workflow
-    from perdure.agents.executor import Context
 
 
 class FallingError(Exception):
@@ -29,7 +28,7 @@ class Falling(AgentExecutor):
         self._falls = falls
 
     @handler
-    async def from_str(self, text: str, ctx: Context) -> None:
+    async def from_str(self, text: str, ctx: WorkflowContext[Any, Any]) -> None:
         await super().from_str(text, ctx)
         if self._falls:
             raise FallingError

@@ -13,7 +13,7 @@ from perdure.agent_errors import ChatClientInvalidAuthException
 from perdure.agents import Message
 from perdure.foundry import FoundryChatClient
 from perdure.providers.foundry import foundry_url
-from perdure.providers.openai.tokens import Tokens
+from perdure.providers.openai.connection import Tokens
 from perdure.testing.clock import ManualClock
 
 HELLO = [Message("user", ["Hello"])]

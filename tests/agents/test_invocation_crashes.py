@@ -8,7 +8,7 @@ import pytest
 from tests import warm
 from tests.agents.invocation_program import live
 
-from perdure.agents.repair import INTERRUPTED
+from perdure.agents.messages.conversation import INTERRUPTED
 
 ROOT = Path(__file__).parents[2]
 

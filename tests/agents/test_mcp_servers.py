@@ -16,8 +16,8 @@ from tests.agents.mcp_process import SERVER, HttpServer, http_server, noted
 from perdure.agent_errors import ToolException, ToolExecutionException
 from perdure.agents import Content, FunctionInvocationContext, FunctionTool
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
-from perdure.providers.mcp.choosing import exposed_name
-from perdure.providers.mcp.failing import is_forgotten, is_lost
+from perdure.providers.mcp.server import exposed_name
+from perdure.providers.mcp.session import is_forgotten, is_lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -24,7 +24,7 @@ from perdure.agents import (
     chat_middleware,
     function_middleware,
 )
-from perdure.agents.middleware import categorize_middleware, run_function_middleware
+from perdure.agents.client.middleware import categorize_middleware, run_function_middleware
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

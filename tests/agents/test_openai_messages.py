@@ -10,8 +10,13 @@ from pydantic import BaseModel
 
 from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import Content, Message
-from perdure.providers.openai.asking import parameters_of, stream_parameters, wire_choice, wire_format
-from perdure.providers.openai.sending import wire_messages
+from perdure.providers.openai.request import (
+    parameters_of,
+    stream_parameters,
+    wire_choice,
+    wire_format,
+    wire_messages,
+)
 
 KNOWN = frozenset(
     {"model", "temperature", "max_tokens", "max_completion_tokens", "parallel_tool_calls", "user", "extra_body"}

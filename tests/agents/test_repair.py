@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.agents import Content, Message
-from perdure.agents.repair import INTERRUPTED, UNDECIDED, repaired
+from perdure.agents.messages.conversation import INTERRUPTED, UNDECIDED, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

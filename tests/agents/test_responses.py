@@ -11,8 +11,8 @@ from tests.agents.stub_model import kept
 
 from perdure.agent_errors import AgentInvalidResponseException, ResponseValueError
 from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
-from perdure.agents.formats import declare_format
-from perdure.agents.streaming import updates_of
+from perdure.agents.client.streaming import updates_of
+from perdure.agents.messages.responses import declare_format
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

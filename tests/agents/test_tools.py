@@ -22,7 +22,7 @@ from perdure.agents import (
     normalize_tools,
     tool,
 )
-from perdure.agents.tool_list import joined_tools
+from perdure.agents.tools.tool_list import joined_tools
 
 
 def add(first: int, second: int = 1) -> int:

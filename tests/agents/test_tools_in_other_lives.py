@@ -13,7 +13,7 @@ from tests.agents.nested_program import Life
 from perdure import WorkflowBuilder
 from perdure.agent_errors import ToolException
 from perdure.agents import Agent, AgentExecutor, FunctionInvocationContext, FunctionTool, tool
-from perdure.agents.repair import INTERRUPTED
+from perdure.agents.messages.conversation import INTERRUPTED
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

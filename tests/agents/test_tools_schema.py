@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from perdure.agents import FunctionTool, tool
-from perdure.agents.tool_docs import read_docstring
-from perdure.agents.tool_schema import ArgumentsError
+from perdure.agents.tools.schema import ArgumentsError, read_docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

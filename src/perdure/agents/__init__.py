@@ -2,27 +2,28 @@
 
 from perdure.agents import plain as plain
 from perdure.agents import storing as storing
-from perdure.agents.agent import Agent, BaseAgent
-from perdure.agents.agent_base import SupportsAgentRun
-from perdure.agents.clients import BaseChatClient, prepend_instructions_to_messages
-from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
-from perdure.agents.content import Content, ContentType, UsageDetails, add_usage_details
-from perdure.agents.contexts import AgentContext, AgentMiddleware, ChatContext, ChatMiddleware, FunctionMiddleware
-from perdure.agents.executor import AgentExecutor
-from perdure.agents.executor_messages import AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
-from perdure.agents.executor_requests import told_on
-from perdure.agents.executor_turn import tokens_in
-from perdure.agents.history import HistoryProvider, InMemoryHistoryProvider
-from perdure.agents.invocation import FunctionInvocationLayer
-from perdure.agents.invocation_settings import (
-    FunctionInvocationConfiguration,
-    normalize_function_invocation_configuration,
+from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
+from perdure.agents.client.base import (
+    BaseChatClient,
+    CompactionStrategy,
+    OptionsT,
+    SupportsChatGetResponse,
+    TokenizerProtocol,
+    prepend_instructions_to_messages,
 )
-from perdure.agents.layers import OptionsT, SupportsChatGetResponse
-from perdure.agents.messages import AgentRunInputs, Message, Role, RoleLiteral, messages_of, normalize_messages
-from perdure.agents.middleware import ChatMiddlewareLayer
-from perdure.agents.middleware_kinds import MiddlewareTypes, agent_middleware, chat_middleware, function_middleware
-from perdure.agents.options import (
+from perdure.agents.client.middleware import (
+    AgentContext,
+    AgentMiddleware,
+    ChatContext,
+    ChatMiddleware,
+    ChatMiddlewareLayer,
+    FunctionMiddleware,
+    MiddlewareTypes,
+    agent_middleware,
+    chat_middleware,
+    function_middleware,
+)
+from perdure.agents.client.options import (
     ChatOptions,
     ResponseModelT,
     ToolMode,
@@ -30,24 +31,53 @@ from perdure.agents.options import (
     validate_chat_options,
     validate_tool_mode,
 )
-from perdure.agents.providers import ContextProvider, SessionContext
-from perdure.agents.recording import Turn, recorded, recorded_stream, taking, turn_of
-from perdure.agents.responses import (
+from perdure.agents.client.streaming import ChatStream
+from perdure.agents.client.telemetry import ChatTelemetryLayer
+from perdure.agents.executor.agent_executor import AgentExecutor
+from perdure.agents.executor.messages import (
+    AgentExecutorRequest,
+    AgentExecutorResponse,
+    resolve_agent_id,
+)
+from perdure.agents.executor.requests import told_on
+from perdure.agents.executor.turn import tokens_in
+from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
+from perdure.agents.messages.conversation import unheard
+from perdure.agents.messages.message import (
+    AgentRunInputs,
+    Message,
+    Role,
+    RoleLiteral,
+    messages_of,
+    normalize_messages,
+)
+from perdure.agents.messages.responses import (
     AgentResponse,
     AgentResponseUpdate,
     ChatResponse,
     ChatResponseUpdate,
     ResponseFormat,
 )
-from perdure.agents.session_state import register_state_type
-from perdure.agents.sessions import AgentSession
-from perdure.agents.streaming import ChatStream
-from perdure.agents.telemetry import ChatTelemetryLayer
-from perdure.agents.tool_context import FunctionInvocationContext
-from perdure.agents.tool_list import expanded_tools, is_function_tool
-from perdure.agents.tool_results import SKIP_PARSING
-from perdure.agents.tools import ApprovalMode, FunctionTool, IfToolInterrupted, ToolTypes, normalize_tools, tool
-from perdure.agents.unheard_messages import unheard
+from perdure.agents.sessions.history import HistoryProvider, InMemoryHistoryProvider
+from perdure.agents.sessions.providers import ContextProvider, SessionContext
+from perdure.agents.sessions.session import AgentSession, register_state_type
+from perdure.agents.tools.context import FunctionInvocationContext
+from perdure.agents.tools.results import SKIP_PARSING
+from perdure.agents.tools.tool import (
+    ApprovalMode,
+    FunctionTool,
+    IfToolInterrupted,
+    ToolTypes,
+    normalize_tools,
+    tool,
+)
+from perdure.agents.tools.tool_list import expanded_tools, is_function_tool
+from perdure.agents.turn.layer import (
+    FunctionInvocationConfiguration,
+    FunctionInvocationLayer,
+    normalize_function_invocation_configuration,
+)
+from perdure.agents.turn.recording import Turn, recorded, recorded_stream, taking, turn_of
 
 __all__ = [
     "SKIP_PARSING",

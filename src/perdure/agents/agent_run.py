@@ -6,28 +6,34 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agent_errors import AgentInvalidRequestException
-from perdure.agents.agent_history import HistoryPerCall
-from perdure.agents.clients import BaseChatClient, ask_recorded, ask_recorded_stream, require_response
-from perdure.agents.messages import Message
-from perdure.agents.options import merged_options
-from perdure.agents.recording import taking
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate
-from perdure.agents.sessions import AgentSession, HistoryProvider, InMemoryHistoryProvider, SessionContext
-from perdure.agents.streaming import chat_stream, retold
-from perdure.agents.tool_list import expanded_tools, is_server, joined_tools
-from perdure.agents.tools import normalize_tools
-from perdure.agents.unheard_messages import unheard
+from perdure.agents.client.base import (
+    BaseChatClient,
+    ask_recorded,
+    ask_recorded_stream,
+    require_response,
+)
+from perdure.agents.client.options import merged_options
+from perdure.agents.client.streaming import chat_stream, retold
+from perdure.agents.messages.conversation import unheard
+from perdure.agents.messages.message import Message
+from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
+from perdure.agents.sessions.history import HistoryPerCall, HistoryProvider, InMemoryHistoryProvider
+from perdure.agents.sessions.providers import SessionContext
+from perdure.agents.sessions.session import AgentSession
+from perdure.agents.tools.tool import normalize_tools
+from perdure.agents.tools.tool_list import expanded_tools, is_server, joined_tools
+from perdure.agents.turn.recording import taking
 from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.agents.agent import Agent
-    from perdure.agents.compaction import CompactionStrategy, TokenizerProtocol
-    from perdure.agents.recording import Turn
-    from perdure.agents.responses import ChatResponse, ChatResponseUpdate
-    from perdure.agents.sessions import ContextProvider
-    from perdure.agents.streaming import ChatStream
+    from perdure.agents.client.base import CompactionStrategy, TokenizerProtocol
+    from perdure.agents.client.streaming import ChatStream
+    from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
+    from perdure.agents.sessions.providers import ContextProvider
+    from perdure.agents.turn.recording import Turn
     from perdure.streams import ResponseStream
 
     AgentStream = ResponseStream[AgentResponseUpdate, AgentResponse[Any]]

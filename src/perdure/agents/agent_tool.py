@@ -6,18 +6,18 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from perdure.agent_errors import ToolExecutionException, UserInputRequiredException
-from perdure.agents.asked import STATE_KEY
-from perdure.agents.made import MADE_KEY
-from perdure.agents.messages import Message
-from perdure.agents.sessions import AgentSession
-from perdure.agents.tools import FunctionInvocationContext, FunctionTool
+from perdure.agents.messages.message import Message
+from perdure.agents.sessions.session import AgentSession
+from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
+from perdure.agents.turn.approvals import STATE_KEY
+from perdure.agents.turn.call_ids import MADE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure.agents.agent import SupportsAgentRun
-    from perdure.agents.responses import AgentResponse, AgentResponseUpdate
-    from perdure.agents.tools import ApprovalMode
+    from perdure.agents.messages.responses import AgentResponse, AgentResponseUpdate
+    from perdure.agents.tools.tool import ApprovalMode
 
     StreamCallback = Callable[[AgentResponseUpdate], Awaitable[None] | None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003 - read at run time
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from perdure.agents.content import Content  # noqa: TC001 - read at run time
-from perdure.agents.messages import Message
+from perdure.agents.messages.content import Content  # noqa: TC001 - read at run time
+from perdure.agents.messages.message import Message
 from perdure.codec import register_form
 
 

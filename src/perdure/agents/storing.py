@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agents.content import Content
-from perdure.agents.formats import stored_format
-from perdure.agents.messages import Message
-from perdure.agents.responses import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate
-from perdure.agents.sessions import AgentSession
+from perdure.agents.messages.content import Content
+from perdure.agents.messages.message import Message
+from perdure.agents.messages.responses import (
+    AgentResponse,
+    AgentResponseUpdate,
+    ChatResponse,
+    ChatResponseUpdate,
+    stored_format,
+)
+from perdure.agents.sessions.session import AgentSession
 from perdure.codec import register_type
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from typing_extensions import Unpack
 
 from perdure.providers.openai import OpenAIChatClient, OpenAIChatOptions
-from perdure.providers.openai.raw import OpenAIOptionsT, first_set
+from perdure.providers.openai.client import OpenAIOptionsT, first_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

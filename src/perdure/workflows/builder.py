@@ -7,6 +7,7 @@ import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from perdure.agents import AgentExecutor, SupportsAgentRun
 from perdure.graph import (
     DEFAULT_MAX_ITERATIONS,
     Case,
@@ -28,13 +29,11 @@ from perdure.graph import (
     validate_workflow_graph,
     wiring,
 )
-from perdure.workflows.sharing import warn_of_separation
-from perdure.workflows.workflow import Workflow
+from perdure.workflows.workflow import Workflow, warn_of_separation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perdure.agents import AgentExecutor, SupportsAgentRun
     from perdure.clock import Clock
     from perdure.graph import EdgeCondition, EdgeGroup, Reducer, SelectionFunc, SwitchEntry
     from perdure.storage import CheckpointStorage
@@ -144,9 +143,9 @@ class WorkflowBuilder:
         """What an agent became, or becomes now. One agent is one node, wherever it is named."""
         found = self._agents.get(id(agent))
         if found is None:
-            from perdure.workflows.agent_nodes import node_of  # noqa: PLC0415 - loaded where there are agents
-
-            found = self._agents[id(agent)] = node_of(agent)
+            if not isinstance(agent, SupportsAgentRun):
+                raise TypeError(f"a node is an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
+            found = self._agents[id(agent)] = AgentExecutor(agent)
         return found
 
     def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:

@@ -3,28 +3,169 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from asyncio import CancelledError
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint import request_event
-from perdure.engine import Call, accepted, accepts, final_state, output_events, rewinding
+from perdure.data import frozen
+from perdure.engine import ABSENT, Call, accepted, accepts, final_state, output_events, rewinding
 from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
+from perdure.kernel import Delivery
 from perdure.storage import Desk, committed_events
 from perdure.streams import ResponseStream
 from perdure.typenames import type_of
-from perdure.workflows.edit import Edit, edited
-from perdure.workflows.result import WorkflowRunResult
+from perdure.workflows.workflow import Workflow, WorkflowRunResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
 
     from perdure.checkpoint import WorkflowCheckpoint
+    from perdure.codec import Values
     from perdure.engine import Tenure
+    from perdure.graph import Graph
     from perdure.kernel import Output, Snapshot, Trail
     from perdure.storage import Binding
-    from perdure.workflows.workflow import Workflow
+
+T = TypeVar("T")
+
+
+@overload
+def run_sync(work: Workflow, message: Any = ABSENT, **options: Any) -> WorkflowRunResult: ...
+@overload
+def run_sync(work: Awaitable[T]) -> T: ...
+def run_sync(work: Workflow | Awaitable[Any], message: Any = ABSENT, **options: Any) -> Any:
+    """Run a workflow, or await anything else, and wait for its end here.
+
+    `run_sync(workflow, message, ...)` takes what `workflow.run` takes; `run_sync(storage.requests())` gives what the
+    awaitable gives. Each call has an event loop of its own, and storages may be used by one after the other.
+
+    Raises RuntimeError if an event loop runs in this thread already: there, `await` instead.
+    """
+    _require_no_loop(work)
+    if not isinstance(work, Workflow):
+        if message is not ABSENT or options:
+            raise _refused(work, TypeError("a message and options go with a workflow; what is awaited has its own"))
+        return asyncio.run(_awaited(work))
+    if options.pop("stream", False):
+        raise TypeError("a stream is read as it is told, so nobody can wait for it here; leave stream=True out")
+    return asyncio.run(_run(work, message, options))
+
+
+async def _run(workflow: Workflow, message: Any, options: dict[str, Any]) -> WorkflowRunResult:
+    return await workflow.run(message, stream=False, **options)
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _require_no_loop(work: object) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    instead = "await workflow.run(...)" if isinstance(work, Workflow) else "await ..."
+    raise _refused(
+        work,
+        RuntimeError(
+            f"an event loop is running here, and run_sync would hold it up; write `{instead}` instead, as notebooks "
+            "and async functions can"
+        ),
+    )
+
+
+def _refused(work: object, error: Exception) -> Exception:
+    """The error, with nothing left that would complain of not having been awaited."""
+    if inspect.iscoroutine(work):
+        work.close()
+    return error
+
+
+@frozen
+class Edit:
+    """A change to a checkpoint.
+
+    `state` sets keys of the shared state, `delete` removes keys. `executors` replaces the saved states of executors.
+    `messages`, by executor, replaces everything that waits for the next superstep. A value takes the place of one of
+    the same type, a message must be one that its executor handles; `retype` names keys whose type is meant to change.
+    What a superstep that was stopped half-way has finished is done anew with the change, but for activations that wait.
+    """
+
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    delete: Sequence[str] = ()
+    executors: Mapping[str, dict[str, Any]] = field(default_factory=dict[str, "dict[str, Any]"])
+    messages: Mapping[str, Sequence[Any]] | None = None
+    retype: Sequence[str] = ()
+
+
+def edited(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snapshot:
+    """The snapshot with the change. Raises ValueError or TypeError that says what does not fit."""
+    if edit == Edit():
+        return snapshot
+    state = dict(snapshot.state)
+    for key in edit.delete:
+        if state.pop((SHARED_SCOPE, key), None) is None:
+            raise ValueError(f"there is no state key {key!r} to delete")
+    for key, value in edit.state.items():
+        _require_same_type(key, value, snapshot, edit, values)
+        state[SHARED_SCOPE, key] = values.fix(value, f"state[{key!r}]")
+    executors = dict(snapshot.executors)
+    for executor_id, saved in edit.executors.items():
+        if executor_id not in executors:
+            raise ValueError(f"executor {executor_id!r} has no saved state to replace")
+        executors[executor_id] = values.fix(saved, f"state of executor {executor_id!r}")
+    deliveries = snapshot.deliveries if edit.messages is None else _deliveries(edit.messages, graph, values)
+    return replace(
+        snapshot, state=state, executors=executors, deliveries=deliveries, carried=_carried(snapshot, deliveries)
+    )
+
+
+def _carried(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str, object]:
+    """The records that hold after a change: those inside of activations that wait, or go on after they did.
+
+    All others are run anew, whatever a superstep that was stopped had finished of them.
+    """
+    homes = {each.activation_id for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
+    inside = tuple(f"{home}/" for home in homes if home is not None)
+    return {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
+
+
+def _require_same_type(key: str, value: Any, snapshot: Snapshot, edit: Edit, values: Values) -> None:
+    present = snapshot.state.get((SHARED_SCOPE, key))
+    if present is None or key in edit.retype:
+        return
+    before = values.give(present)
+    if before is not None and value is not None and type(value) is not type(before):
+        raise TypeError(
+            f"state[{key!r}] is a {type_of(before)}, the edit makes it a {type_of(value)}; "
+            f"if that is meant, say retype=[{key!r}]"
+        )
+
+
+def _deliveries(messages: Mapping[str, Sequence[Any]], graph: Graph, values: Values) -> tuple[Delivery, ...]:
+    found: list[Delivery] = []
+    for executor_id, given in messages.items():
+        executor = graph.executors.get(executor_id)
+        if executor is None:
+            raise ValueError(f"there is no executor {executor_id!r} to give a message to")
+        for ordinal, message in enumerate(given):
+            if not accepts(executor, message):
+                raise TypeError(f"executor {executor_id!r} has no handler for a {type_of(message)}")
+            found.append(
+                Delivery(
+                    executor_id,
+                    (INTERNAL_SOURCE_ID(executor_id),),
+                    (values.fix(message, f"message for executor {executor_id!r}"),),
+                    send=f"edit:{executor_id}/{ordinal}",
+                    asked_for=executor_id,
+                )
+            )
+    return tuple(found)
 
 
 _OUTPUTS = frozenset({"output", "intermediate"})

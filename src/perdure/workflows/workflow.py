@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import weakref
 from asyncio import CancelledError
@@ -28,10 +29,9 @@ from perdure.graph import WorkflowMessage
 from perdure.moments import moment_of
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
-from perdure.workflows.result import WorkflowRunResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider
@@ -39,8 +39,89 @@ if TYPE_CHECKING:
     from perdure.engine import Events, Tenure
     from perdure.graph import EdgeGroup, Executor, Graph
     from perdure.storage import CheckpointStorage
-    from perdure.workflows.agent import WorkflowAgent
+    from perdure.workflows.as_agent.agent import WorkflowAgent
     from perdure.workflows.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_separation(graph: Graph) -> None:
+    """Warn of executors that were given the same session, in a graph and in a sub-workflow of it.
+
+    The state of a sub-workflow is its own, so each of the two graphs goes on with a session of its own.
+    """
+    here = {id(what): executor_id for executor_id, what in _given(graph)}
+    for child_id, child in graph.children.items():
+        for executor_id, what in _given_inside(child):
+            if id(what) in here:
+                logger.warning(
+                    "executor %r and executor %r inside of sub-workflow %r were given one session, and will have one "
+                    "each: the state of a sub-workflow is its own",
+                    here[id(what)],
+                    executor_id,
+                    child_id,
+                )
+
+
+def _given(graph: Graph) -> Iterator[tuple[str, object]]:
+    for executor_id, executor in graph.executors.items():
+        shared = executor.shares()
+        if shared is not None:
+            yield executor_id, shared.what
+
+
+def _given_inside(graph: Graph) -> Iterator[tuple[str, object]]:
+    yield from _given(graph)
+    for child in graph.children.values():
+        yield from _given_inside(child)
+
+
+class WorkflowRunResult(list[WorkflowEvent[Any]]):
+    """The events of a call, without `started` and, unless asked for, `status`."""
+
+    def __init__(
+        self, events: Iterable[WorkflowEvent[Any]] = (), status_events: Iterable[WorkflowEvent[Any]] | None = None
+    ) -> None:
+        super().__init__(events)
+        self._status_events = list(status_events or ())
+
+    @classmethod
+    def of(cls, events: Iterable[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
+        """The result of a call that told these events."""
+        told = list(events)
+        hidden = {"started"} if include_status_events else {"started", "status"}
+        return cls(
+            [event for event in told if event.type not in hidden], [event for event in told if event.type == "status"]
+        )
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs, in order."""
+        return [event.data for event in self if event.type == "output"]
+
+    def get_intermediate_outputs(self) -> list[Any]:
+        """The intermediate outputs, in order."""
+        return [event.data for event in self if event.type == "intermediate"]
+
+    def get_request_info_events(self) -> list[WorkflowEvent[Any]]:
+        """The requests that were told."""
+        return [event for event in self if event.type == "request_info"]
+
+    def get_spent(self) -> dict[str, float]:
+        """What the run has spent in all, by name, tokens of models among it; empty if this call has spent nothing."""
+        for event in reversed(self):
+            if event.type == "superstep_completed" and event.data:
+                return dict(event.data)
+        return {}
+
+    def get_final_state(self) -> WorkflowRunState:
+        """Where the run stood at the end. Raises RuntimeError if no status was told."""
+        if not self._status_events or self._status_events[-1].state is None:
+            raise RuntimeError("no status was told: the run has not begun")
+        return self._status_events[-1].state
+
+    def status_timeline(self) -> list[WorkflowEvent[Any]]:
+        """All status events, in order."""
+        return list(self._status_events)
 
 
 class Workflow:
@@ -367,7 +448,7 @@ class Workflow:
 
         Raises ValueError if the start executor can't handle a list of messages.
         """
-        from perdure.workflows.agent import WorkflowAgent  # noqa: PLC0415 - loaded where there are agents
+        from perdure.workflows.as_agent.agent import WorkflowAgent  # noqa: PLC0415 - loaded where there are agents
 
         return WorkflowAgent(
             self,

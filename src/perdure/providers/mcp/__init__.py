@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perdure.providers.mcp.servers import MCPStdioTool, MCPStreamableHTTPTool
-from perdure.providers.mcp.tool import MCPSpecificApproval, MCPTool
+from perdure.providers.mcp.server import MCPSpecificApproval, MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 
 __all__ = ["MCPSpecificApproval", "MCPStdioTool", "MCPStreamableHTTPTool", "MCPTool"]

@@ -2,22 +2,239 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
-from perdure.agent_errors import ToolExecutionException
-from perdure.providers.mcp.connection import Connection
-from perdure.providers.mcp.failing import failed, is_forgotten, is_lost, unreachable
-from perdure.providers.mcp.results import contents_of, prompt_of, text_of
+from mcp import Client, MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from perdure.agent_errors import ToolException, ToolExecutionException
+from perdure.agents import Content
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from mcp import Client
     from mcp_types import CallToolResult, GetPromptResult, Prompt, Tool
 
-    from perdure.agents import Content
+
+class Connection:
+    """A connection that is open, being opened, or over. It is never opened a second time.
+
+    It belongs to the event loop that it was made on.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], AbstractAsyncContextManager[Any]],
+        *,
+        opened: Callable[[Client], Awaitable[None]],
+        timeout: float | None,
+    ) -> None:
+        self._dial = dial
+        self._opened = opened
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Client] = self._loop.create_future()
+        self._ready.add_done_callback(_looked_at)
+        self._over = asyncio.Event()
+        # Nothing of who happens to call first, such as a step or a span, belongs to the connection.
+        self._task = self._loop.create_task(self._kept(), context=Context())
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be made over it, as far as is known, or will be when it is open."""
+        is_here = self._loop is asyncio.get_running_loop()
+        return is_here and not self._task.done() and not self._over.is_set()
+
+    async def client(self) -> Client:
+        """What calls are made with, as soon as it is open. Raises what kept it from being opened."""
+        return await asyncio.shield(self._ready)
+
+    def end(self) -> None:
+        """Let it end, without waiting for that: it has failed a call."""
+        self._over.set()
+
+    async def close(self) -> None:
+        """End it, and wait until it has."""
+        if self._loop is not asyncio.get_running_loop():
+            return
+        self._over.set()
+        await asyncio.wait([self._task])
+
+    async def _kept(self) -> None:
+        try:
+            async with Client(_watched(self._dial, self._over), read_timeout_seconds=self._timeout) as client:
+                await self._opened(client)
+                self._ready.set_result(client)
+                await self._over.wait()
+        except Exception as error:  # noqa: BLE001 - whoever waits for an answer has been told
+            if not self._ready.done():
+                self._ready.set_exception(error)
+        finally:
+            self._over.set()
+            if not self._ready.done():
+                self._ready.cancel()
+
+
+def _looked_at(ready: asyncio.Future[Client]) -> None:
+    """Nobody may be left who waits for it."""
+    if not ready.cancelled():
+        ready.exception()
+
+
+class _Watched:
+    """What a server sends, to see where it ends: the library goes on as if nothing had happened."""
+
+    def __init__(self, inner: Any, over: asyncio.Event) -> None:
+        self._inner = inner
+        self._over = over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._inner.__aexit__(*raised)
+
+    async def receive(self) -> Any:
+        return await self._inner.receive()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._inner)
+        except StopAsyncIteration:
+            self._over.set()
+            raise
+
+
+@asynccontextmanager
+async def _watched(dial: Callable[[], AbstractAsyncContextManager[Any]], over: asyncio.Event) -> AsyncGenerator[Any]:
+    async with dial() as (received, sent):
+        yield _Watched(received, over), sent
+
+
+_UNKNOWN: Final = "Whether the call was done is not known; it was not made again."
+
+
+def unreachable(server: str, error: BaseException) -> ToolException:
+    """A server that no connection could be opened with, or one that has not what it was to have."""
+    first = _innermost(error)
+    if isinstance(first, ToolException):
+        return first
+    return ToolException(
+        f"the MCP server {server!r} can't be reached: {_said(first)}; nothing was called. "
+        "Check its command or address, and what it says on its error output"
+    )
+
+
+def failed(server: str, tool: str, error: Exception) -> ToolExecutionException:
+    """A call that gave no result."""
+    named = f"tool {tool!r} of the MCP server {server!r}"
+    code = error.code if isinstance(error, MCPError) else None
+    if code == REQUEST_TIMEOUT:
+        return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN}", error)
+    if code is None or code == CONNECTION_CLOSED:
+        why = _said(_innermost(error))
+        return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN}", error)
+    return ToolExecutionException(f"{named} refused the call: {error}", error)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether no more calls can be made over the connection."""
+    return not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED or is_forgotten(error)
+
+
+def is_forgotten(error: Exception) -> bool:
+    """Whether the server has forgotten the session and so has done nothing: it was started anew."""
+    return isinstance(error, MCPError) and error.code == INVALID_REQUEST and "session" in error.message.lower()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first thing that went wrong, out of groups of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return _innermost(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    return error
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+_Block: TypeAlias = "TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource"
+
+
+def contents_of(result: CallToolResult) -> list[Content]:
+    """What a tool gave. Structured content is told as JSON if there is nothing else."""
+    contents = [_content_of(block) for block in result.content]
+    if not contents and result.structured_content is not None:
+        return [Content.from_text(json.dumps(result.structured_content, ensure_ascii=False))]
+    return contents
+
+
+def text_of(contents: list[Content]) -> str:
+    """What contents say in words."""
+    return "\n".join([content.text for content in contents if content.text])
+
+
+def prompt_of(result: GetPromptResult) -> str:
+    """What a prompt says, message by message."""
+    return "\n".join([text_of([_content_of(message.content)]) for message in result.messages])
+
+
+def _content_of(block: _Block) -> Content:
+    match block:
+        case TextContent():
+            return Content.from_text(block.text)
+        case ImageContent() | AudioContent():
+            return _data(block.data, block.mime_type)
+        case ResourceLink():
+            named = {"name": block.name} if block.name else {}
+            return Content.from_uri(str(block.uri), media_type=block.mime_type, additional_properties=named)
+        case EmbeddedResource(resource=TextResourceContents() as found):
+            return Content.from_text(found.text, additional_properties=_origin(found))
+        case EmbeddedResource(resource=BlobResourceContents() as found):
+            data = _data(found.blob, found.mime_type or "application/octet-stream")
+            data.additional_properties.update(_origin(found))
+            return data
+        case _:
+            return Content.from_text(json.dumps(block.model_dump(mode="json", by_alias=True, exclude_none=True)))
+
+
+def _data(base64: str, media_type: str) -> Content:
+    """Data as a server sends it: it is base64 there and here."""
+    return Content.from_uri(f"data:{media_type};base64,{base64}", media_type=media_type)
+
+
+def _origin(resource: TextResourceContents | BlobResourceContents) -> dict[str, Any]:
+    return {"uri": str(resource.uri)}
+
 
 ResultT = TypeVar("ResultT")
 

@@ -52,8 +52,8 @@ class ModelClient(
         function_invocation_configuration: FunctionInvocationConfiguration | None = None,
         **more: Any,
     ) -> None:
-        self._calling = _library()
-        self._model: Model = self._calling.model_of(model)
+        self._library = _library()
+        self._model: Model = self._library.model_of(model)
         self.settings: dict[str, Any] = dict(settings or {})
         self.model = self._model.model_name
         more.setdefault("otel_provider_name", self._model.system)
@@ -65,7 +65,7 @@ class ModelClient(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
         said = prepend_instructions_to_messages(messages, options.get("instructions"))
-        call = self._calling.Call.of(self._of(options), said, {**options, **kwargs}, self.settings)
+        call = self._library.Call.of(self._of(options), said, {**options, **kwargs}, self.settings)
         return call.stream() if stream else call.answer()
 
     def _of(self, options: Mapping[str, Any]) -> Model:
@@ -73,7 +73,7 @@ class ModelClient(
         name = options.get("model") or options.get("model_id")
         if name is None or name == self.model:
             return self._model
-        return self._calling.model_of(name if ":" in name else f"{self._model.system}:{name}")
+        return self._library.model_of(name if ":" in name else f"{self._model.system}:{name}")
 
     def service_url(self) -> str:
         """Where the model is asked."""
@@ -95,9 +95,9 @@ class ModelClient(
 def _library() -> ModuleType:
     """What needs pydantic-ai. It takes a second to load, and a program that only names this class need not wait."""
     try:
-        from perdure.providers.models import calling  # noqa: PLC0415
+        from perdure.providers.models import calls  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("perdure"):
             raise
         raise ImportError("ModelClient asks models through pydantic-ai; pip install 'perdure[models]'") from error
-    return calling
+    return calls

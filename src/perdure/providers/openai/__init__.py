@@ -1,9 +1,7 @@
 """Models of OpenAI, of Azure, and of every server that speaks the language of chat completions."""
 
-from perdure.providers.openai.client import OpenAIChatClient
-from perdure.providers.openai.content_filter import OpenAIContentFilterException
-from perdure.providers.openai.options import OpenAIChatOptions
-from perdure.providers.openai.raw import RawOpenAIChatClient
+from perdure.providers.openai.client import OpenAIChatClient, RawOpenAIChatClient
+from perdure.providers.openai.settings import OpenAIChatOptions, OpenAIContentFilterException
 
 OpenAIChatCompletionClient = OpenAIChatClient
 OpenAIChatCompletionOptions = OpenAIChatOptions

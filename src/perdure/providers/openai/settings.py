@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from typing_extensions import TypedDict
+
+from perdure.agent_errors import ChatClientInvalidRequestException
+from perdure.agents import ChatOptions, ResponseModelT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
     from perdure.agents import CompactionStrategy, TokenizerProtocol
-    from perdure.providers.openai.tokens import Credential
+    from perdure.providers.openai.connection import Credential
     from perdure.secrets import Secret
 
 
@@ -56,3 +59,36 @@ class OpenAIClientSettings(ServerSettings, total=False):
     """What counts tokens for it."""
     additional_properties: dict[str, Any] | None
     """Anything; it stays on the client."""
+
+
+class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], total=False):
+    """Options of a chat completion: `OpenAIChatOptions[Model](response_format=Model)`.
+
+    `max_tokens` goes to OpenAI and Azure as `max_completion_tokens`, and to all other servers by its own name. An
+    option that is not listed here is sent along as it is (in `extra_body`), for servers that know more.
+    """
+
+    max_completion_tokens: int
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+    verbosity: Literal["low", "medium", "high"]
+    logprobs: bool
+    top_logprobs: int
+    prediction: dict[str, Any]
+    modalities: list[Literal["text", "audio"]]
+    audio: dict[str, Any]
+    n: int
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"]
+    prompt_cache_key: str
+    safety_identifier: str
+    web_search_options: dict[str, Any]
+    stream_options: dict[str, Any] | None
+    """What is told in a stream. By default the tokens are; None is for servers that do not know the option."""
+    timeout: float
+    """How many seconds this call may take, in place of the client's `timeout`."""
+    extra_headers: dict[str, str]
+    extra_query: dict[str, Any]
+    extra_body: dict[str, Any]
+
+
+class OpenAIContentFilterException(ChatClientInvalidRequestException):
+    """The provider's filter did not let the conversation through. The same conversation again fails again."""

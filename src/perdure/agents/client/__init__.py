@@ -1,0 +1,1 @@
+"""Chat clients: the base class, its layers, middleware and options."""

@@ -1,0 +1,99 @@
+"""A span for each call of a model, with the names that OpenTelemetry has for generative AI. No contents are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic
+
+from perdure.agents.client.base import ChatLayer, ModelRequest, OptionsT
+from perdure.streams import ResponseStream
+from perdure.tracing import begin, current, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.agents.client.streaming import ChatStream
+    from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
+    from perdure.tracing import Span
+
+_REQUESTED = ("temperature", "top_p", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+_COUNTED = {
+    "gen_ai.usage.input_tokens": "input_token_count",
+    "gen_ai.usage.output_tokens": "output_token_count",
+    "gen_ai.usage.cache_creation.input_tokens": "cache_creation_input_token_count",
+    "gen_ai.usage.cache_read.input_tokens": "cache_read_input_token_count",
+    "gen_ai.usage.reasoning.output_tokens": "reasoning_output_token_count",
+}
+
+
+class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
+    """Traces the calls of a model that are really made: one whose answer was recorded is not made, and has no span."""
+
+    def __init__(self, *, otel_provider_name: str | None = None, **more: Any) -> None:
+        super().__init__(**more)
+        self.otel_provider_name = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
+
+    async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
+        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
+        with traced(span), current(span):
+            response = await super()._perdure_ask(request)
+            _tell(span, response)
+            return response
+
+    def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
+        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
+        try:
+            inner = super()._perdure_ask_stream(request)
+        except BaseException as error:
+            span.end(error)
+            raise
+        return ResponseStream(_TracedPieces(inner, span), finalizer=lambda _: inner.get_final_response())
+
+
+def _begun(request: ModelRequest, provider: str, own_model: object) -> Span:
+    model = request.options.get("model") or own_model or "unknown"
+    told = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUESTED}
+    names = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider,
+        "gen_ai.request.model": str(model),
+    }
+    return begin(f"chat {model}", linked=None, **names, **told)
+
+
+class _TracedPieces:
+    """The pieces of a stream; with the last one, or with an error, the span ends.
+
+    Whoever reads may be another task at the end than at the beginning: the span is nobody's current one.
+    """
+
+    def __init__(self, inner: ChatStream, span: Span) -> None:
+        self._inner = inner
+        self._span = span
+
+    def __aiter__(self) -> _TracedPieces:
+        return self
+
+    async def __anext__(self) -> ChatResponseUpdate:
+        try:
+            return await anext(self._inner)
+        except StopAsyncIteration:
+            _tell(self._span, await self._inner.get_final_response())
+            self._span.end()
+            raise
+        except BaseException as error:
+            self._span.end(error)
+            raise
+
+    async def aclose(self) -> None:
+        """Nobody wants the rest."""
+        try:
+            await self._inner.aclose()
+        finally:
+            self._span.end()
+
+
+def _tell(span: Span, response: ChatResponse[Any]) -> None:
+    usage: Mapping[str, Any] = response.usage_details or {}
+    counted = {name: usage.get(key) for name, key in _COUNTED.items()}
+    named = {"gen_ai.response.model": response.model, "gen_ai.response.id": response.response_id}
+    span.say(**named, **counted)

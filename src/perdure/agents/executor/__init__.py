@@ -1,0 +1,1 @@
+"""`AgentExecutor`: an agent as a node of a workflow."""

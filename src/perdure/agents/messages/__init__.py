@@ -1,0 +1,1 @@
+"""Messages, contents and responses: the data that agents and models exchange."""

@@ -1,0 +1,1 @@
+"""Sessions: the conversation of an agent, its history and its context providers."""
