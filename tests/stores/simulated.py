@@ -1,47 +1,20 @@
-"""The file store on a disk in memory, its work done where it is asked for."""
+"""The file store on a disk in memory, with its work done on the calling thread."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from perdure.records import Retention
-from perdure.storage.backend import Backend
-from perdure.storage.carrying import done_here
 from perdure.storage.file.directory import FileBackend
 from perdure.storage.store import BackedStore
+from perdure.storage.worker import InlineWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
     from perdure.clock import Clock
     from perdure.storage import Store
     from perdure.testing.disk import SimulatedDisk
-
-B = TypeVar("B", bound=Backend)
-T = TypeVar("T")
-
-
-class Directly(Generic[B]):
-    """Does the work of a backend where it is asked for."""
-
-    is_here = True
-
-    def __init__(self, backend: B) -> None:
-        self._backend = backend
-
-    async def do(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
-
-    def do_blocking(self, work: Callable[[B], T]) -> T:
-        return work(self._backend)
-
-    def post(self, work: Callable[[B], T]) -> Future[T]:
-        return done_here(lambda: work(self._backend))
-
-    async def close(self) -> None:
-        pass
 
 
 class Machine:
@@ -52,4 +25,4 @@ class Machine:
 
     def open(self, disk: SimulatedDisk, clock: Clock, retention: Retention | None = None) -> Store:
         backend = FileBackend(self.directory, retention=retention or Retention(), clock=clock, disk=disk)
-        return BackedStore("simulated", Directly(backend))
+        return BackedStore("simulated", InlineWorker(backend))

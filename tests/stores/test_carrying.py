@@ -143,7 +143,7 @@ def test_a_claim_is_given_back_though_its_event_loop_is_gone() -> None:
 async def test_a_claim_whose_turn_has_not_come_is_not_made() -> None:
     scene = await Scene.set_up()
     gate = threading.Event()
-    scene.worker.post(lambda _: gate.wait(30))
+    scene.worker.submit(lambda _: gate.wait(30))
     before = scene.backend.claims
     task = asyncio.create_task(scene.store.claim("r"))
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ async def test_a_release_is_carried_out_though_its_caller_is_cancelled() -> None
     scene = await Scene.set_up()
     claim = await scene.store.claim("r")
     gate = threading.Event()
-    scene.worker.post(lambda _: gate.wait(30))
+    scene.worker.submit(lambda _: gate.wait(30))
     task = asyncio.create_task(scene.store.release(claim, halt=FAILED))
     await asyncio.sleep(0)
     await cancelled(task)

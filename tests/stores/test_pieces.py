@@ -49,7 +49,7 @@ async def test_a_job_has_its_result_and_its_error() -> None:
     assert await worker.do(lambda resource: resource.is_closed) is False
     with pytest.raises(ZeroDivisionError):
         await worker.do(lambda _: 1 // 0)
-    assert worker.do_blocking(lambda _: 7) == 7
+    assert worker.submit(lambda _: 7).result() == 7
     await worker.close()
 
 
@@ -67,8 +67,8 @@ async def test_a_closed_worker_opens_its_resource_again() -> None:
 async def test_closing_waits_for_the_jobs_before_it() -> None:
     worker = Worker("test", Resource)
     gate, done = threading.Event(), list[int]()
-    worker.post(lambda _: gate.wait())
-    worker.post(lambda _: done.append(1))
+    worker.submit(lambda _: gate.wait())
+    worker.submit(lambda _: done.append(1))
     closing = asyncio.create_task(worker.close())
     await asyncio.sleep(0)
     gate.set()
@@ -79,7 +79,7 @@ async def test_closing_waits_for_the_jobs_before_it() -> None:
 async def test_a_job_that_is_cancelled_before_it_starts_is_not_done() -> None:
     worker = Worker("test", Resource)
     gate, done = threading.Event(), list[int]()
-    worker.post(lambda _: gate.wait())
+    worker.submit(lambda _: gate.wait())
     waiting = asyncio.create_task(worker.do(lambda _: done.append(1)))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -94,7 +94,7 @@ async def test_a_worker_is_closed_although_nobody_waits_for_it() -> None:
     worker = Worker("test", Resource)
     resource = await worker.do(lambda resource: resource)
     gate = threading.Event()
-    worker.post(lambda _: gate.wait())
+    worker.submit(lambda _: gate.wait())
     closing = asyncio.create_task(worker.close())
     await asyncio.sleep(0)
     closing.cancel()

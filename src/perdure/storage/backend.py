@@ -1,16 +1,16 @@
-"""A store whose work is blocking: what it has to offer, and who does the work.
+"""The blocking half of a store.
 
-A backend does one thing at a time and knows nothing of asyncio. `BackedStore` is the storage port for any of them.
+A backend does one thing at a time and knows nothing of asyncio. `BackedStore` makes the storage port of it. The
+operations mean the same as those of the port with the same name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from perdure.records import (
         Archive,
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
         RunStatus,
     )
 
-T = TypeVar("T")
-
 
 @dataclass(slots=True, eq=False)
 class PendingCommit:
-    """A commit that waits for its turn, and how it ended."""
+    """A commit in the queue, and how it ended."""
 
     claim: Claim
     commit: Commit
@@ -41,22 +39,22 @@ class PendingCommit:
     waiting: int = 0
     """The number of the newest command that waits after it."""
     removed: tuple[str, ...] = ()
-    """The finished runs that the retention has removed with it."""
+    """The finished runs that retention removed with it."""
 
     @property
     def is_durable(self) -> bool:
-        """A commit always is."""
+        """A commit is always synced."""
         return True
 
     @property
     def expected_head(self) -> str | None:
-        """The head that it goes on from."""
+        """The head that it follows."""
         return self.commit.expected_head
 
 
 @dataclass(slots=True, eq=False)
 class PendingRecords:
-    """Records for a journal that wait for their turn, and how they ended."""
+    """Journal records in the queue, and how they ended."""
 
     claim: Claim
     head: str | None
@@ -66,66 +64,47 @@ class PendingRecords:
 
     @property
     def expected_head(self) -> str | None:
-        """The head that they go on from."""
+        """The head that they follow."""
         return self.head
 
 
 Pending: TypeAlias = PendingCommit | PendingRecords
 
 
-class Backend(Protocol):
-    """The operations of the storage port, blocking."""
-
-    def of(self, tenant: str, *, founds: bool) -> Self:
-        """The same for what belongs to one tenant; light, and sharing everything else. The empty name is nobody's.
-
-        Unless it `founds` something, nothing is made for a tenant of whom nothing is here yet.
-        """
-        ...
+class RunWriter(Protocol):
+    """Changes of one run by its owner."""
 
     def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim: ...
 
     def release(self, claim: Claim, *, halt: Halt | None) -> None: ...
 
     def write(self, pending: Sequence[Pending]) -> None:
-        """Write each of them whole or not at all, in order, and note the error of those that were not written."""
+        """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""
         ...
 
     def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None: ...
+
+
+class RunReader(Protocol):
+    """Runs with their journals, inboxes and events."""
 
     def run(self, run_id: str) -> RunRecord | None: ...
 
     def runs(self, *, workflow_name: str | None, status: RunStatus | None) -> Sequence[RunRecord]: ...
 
-    def post(self, run_id: str, command: Command) -> Command:
-        """Put a command into the inbox, synced; or the one of its id that waits already, whatever the head is."""
-        ...
+    def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
 
     def inbox(self, run_id: str) -> Sequence[Command]: ...
 
     def events(self, run_id: str, *, after: int, limit: int) -> Sequence[EventBatch]: ...
 
     def mark(self, run_id: str) -> Mark:
-        """How far the run is, `commands` being the newest that waits, 0 if none does; cheap."""
+        """Return the run's mark. `commands` is the newest command that waits, or 0. Called often, so keep it cheap."""
         ...
 
-    def changes(self) -> object:
-        """Something that is another one once any process has changed anything here; cheap."""
-        ...
 
-    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
-
-    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...
-
-    def archive(self, run_id: str) -> Archive: ...
-
-    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool: ...
-
-    def restore(self, archive: Archive) -> None: ...
-
-    def remove(self, run_id: str, *, takeover: bool) -> bool: ...
-
-    def journal(self, run_id: str) -> Sequence[JournalRecord]: ...
+class CheckpointReader(Protocol):
+    """Checkpoints and blobs."""
 
     def manifest(self, checkpoint_id: str) -> Manifest: ...
 
@@ -137,62 +116,55 @@ class Backend(Protocol):
 
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
 
+
+class WorkQueue(Protocol):
+    """Work from outside, and the runs that have some."""
+
+    def post(self, run_id: str, command: Command) -> Command:
+        """Add a command, synced. If one with its id waits already, return that one, whatever the head is."""
+        ...
+
+    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
+
+    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...
+
+    def changes(self) -> object:
+        """Return a value that differs once any process has changed anything here. Called often, so keep it cheap."""
+        ...
+
+
+class RunTransfer(Protocol):
+    """Whole runs that come and go."""
+
+    def archive(self, run_id: str) -> Archive: ...
+
+    def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool: ...
+
+    def restore(self, archive: Archive) -> None: ...
+
+    def remove(self, run_id: str, *, takeover: bool) -> bool: ...
+
+
+class Maintenance(Protocol):
+    """Removal of data that is no longer needed, and the end."""
+
     def delete(self, checkpoint_id: str) -> bool: ...
 
     def collect(self) -> int: ...
 
     def is_collection_due(self) -> bool:
-        """Whether enough was forgotten to look for parts that nobody needs."""
+        """Return whether enough was removed to make a collection of blobs worthwhile."""
         ...
 
     def close(self) -> None: ...
 
 
-B = TypeVar("B", bound=Backend)
-B_co = TypeVar("B_co", bound=Backend, covariant=True)
+class Backend(RunWriter, RunReader, CheckpointReader, WorkQueue, RunTransfer, Maintenance, Protocol):
+    """All blocking operations of a store."""
 
+    def of(self, tenant: str, *, founds: bool) -> Self:
+        """Return the same for the data of one tenant; cheap, and sharing everything else.
 
-class Doer(Protocol[B_co]):
-    """Whoever does the work on a backend: a thread, or the caller."""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is the caller: what is handed in is done by then."""
+        Unless `founds` is set, nothing is created for a tenant that has no data yet.
+        """
         ...
-
-    async def do(self, work: Callable[[B_co], T]) -> T: ...
-
-    def do_blocking(self, work: Callable[[B_co], T]) -> T: ...
-
-    def post(self, work: Callable[[B_co], T]) -> Future[T]: ...
-
-    async def close(self) -> None: ...
-
-
-class OfOneTenant(Generic[B]):
-    """Does the work on what belongs to one tenant."""
-
-    def __init__(self, doer: Doer[B], name: str, *, founds: bool = False) -> None:
-        self._doer = doer
-        self._name = name
-        self._founds = founds
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is the caller."""
-        return self._doer.is_here
-
-    async def do(self, work: Callable[[B], T]) -> T:
-        return await self._doer.do(self._of_tenant(work))
-
-    def do_blocking(self, work: Callable[[B], T]) -> T:
-        return self._doer.do_blocking(self._of_tenant(work))
-
-    def post(self, work: Callable[[B], T]) -> Future[T]:
-        return self._doer.post(self._of_tenant(work))
-
-    def _of_tenant(self, work: Callable[[B], T]) -> Callable[[B], T]:
-        return lambda backend: work(backend.of(self._name, founds=self._founds))
-
-    async def close(self) -> None:
-        await self._doer.close()

@@ -1,6 +1,6 @@
-"""Writes that wait are written together: one job, one transaction and one sync for all of them.
+"""Group commit: write everything that waits in one job, one transaction and one fsync.
 
-Whoever writes is told only when that job is done. All who wait in one event loop are woken at once.
+A writer is told when the job is done. All writers that wait in one event loop are woken in one callback.
 """
 
 from __future__ import annotations
@@ -8,123 +8,102 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from perdure.storage.backend import Backend
-from perdure.storage.forking import watch_forks
-from perdure.storage.jobs import end_all, fail_all
+from perdure.storage.worker import forget_parent_in_child, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from perdure.storage.backend import Doer, Pending
+    from perdure.storage.backend import Pending
 
-B = TypeVar("B", bound=Backend)
+B = TypeVar("B")
 
-
-class _Waiting:
-    """A write, and who waits for it."""
-
-    __slots__ = ("ended", "loop", "pending")
-
-    def __init__(self, pending: Pending, loop: asyncio.AbstractEventLoop) -> None:
-        self.pending = pending
-        self.loop = loop
-        self.ended: asyncio.Future[None] = loop.create_future()
+_Entry: TypeAlias = "tuple[Pending, asyncio.Future[None]]"
 
 
 class GroupWriter(Generic[B]):
-    """Gathers writes, of any number of event loops, and hands them to `write` together."""
+    """Collect writes from any number of event loops and hand them to `write` together.
 
-    def __init__(self, doer: Doer[B], write: Callable[[B, Sequence[Pending]], None]) -> None:
-        self._doer = doer
+    Args:
+        submit: Queues a job behind the jobs that it was given before.
+        write: Writes a group, and notes in each pending write whether it failed.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Callable[[B], None]], Future[None]],
+        write: Callable[[B, Sequence[Pending]], None],
+    ) -> None:
+        self._submit = submit
         self._write = write
-        self._waiting: deque[_Waiting] = deque()
-        self._gathering: asyncio.AbstractEventLoop | None = None
-        """The loop that is about to hand in what waits. If another one is as well, the later of them finds nothing."""
-        watch_forks(self)
+        self._queue: deque[_Entry] = deque()
+        self._flushing: asyncio.AbstractEventLoop | None = None
+        """The loop that is about to flush. If two are, the later one finds an empty queue."""
+        forget_parent_in_child(self)
 
-    async def write(self, mine: Pending) -> None:
-        """Write it with all others that wait by then; how it ended, it knows itself.
-
-        Who is cancelled before it was taken has written nothing.
-        """
-        if self._doer.is_here:
-            await self._doer.do(lambda backend: self._write(backend, [mine]))
-            return
-        waiting = self._enter(mine)
+    async def write(self, pending: Pending) -> None:
+        """Write with everybody else who waits. A caller who is cancelled before its turn has written nothing."""
+        loop = asyncio.get_running_loop()
+        entry = (pending, loop.create_future())
+        self._queue.append(entry)
+        if self._flushing is not loop:
+            self._flushing = loop
+            # One turn of the loop later, so that every task that is ready joins the group.
+            loop.call_soon(self.flush)
         try:
-            await waiting.ended
+            await entry[1]
         except BaseException:
             with contextlib.suppress(ValueError):
-                self._waiting.remove(waiting)
+                self._queue.remove(entry)
             raise
 
-    def _enter(self, mine: Pending) -> _Waiting:
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(mine, loop)
-        self._waiting.append(waiting)
-        if self._gathering is not loop:
-            self._gathering = loop
-            # A turn of the loop later, when all who are ready have handed in theirs.
-            loop.call_soon(self.hand_in)
-        return waiting
-
-    def hand_in(self) -> None:
-        """Begin with what waits, as soon as what was begun before is done."""
-        self._gathering = None
-        if not self._waiting:
+    def flush(self) -> None:
+        """Submit a job that writes the queue."""
+        self._flushing = None
+        if not self._queue:
             return
         try:
-            job = self._doer.post(self._write_waiting)
+            job = self._submit(self._write_queue)
         except Exception as error:  # noqa: BLE001 - without a job nobody else would tell those who wait
-            _fail(self._take(), error)
+            _end(self._take(), error)
         else:
-            job.add_done_callback(self._note_end)
+            job.add_done_callback(self._on_job_done)
 
     def forget_parent(self) -> None:
-        """Leave what waits to the parent of this process, which writes it."""
-        self._waiting.clear()
-        self._gathering = None
+        """Leave the queue to the parent process, which writes it."""
+        self._queue.clear()
+        self._flushing = None
 
-    def _write_waiting(self, backend: B) -> None:
+    def _write_queue(self, backend: B) -> None:
         taken = self._take()
         if not taken:
             return
+        error: BaseException | None = None
         try:
-            self._write(backend, [each.pending for each in taken])
-        except BaseException as error:  # noqa: BLE001 - whatever it is, each of those who wait has to hear of it
-            _fail(taken, error)
-        else:
-            _end(taken)
+            self._write(backend, [pending for pending, _ in taken])
+        except BaseException as raised:  # noqa: BLE001 - everybody who waits has to be told
+            error = raised
+        _end(taken, error)
 
-    def _note_end(self, job: Future[None]) -> None:
-        """Tell those who wait if the job could not even begin."""
+    def _on_job_done(self, job: Future[None]) -> None:
+        """Tell those who wait if the job could not begin, because the store could not be opened."""
         error = job.exception()
         if error is not None:
-            _fail(self._take(), error)
+            _end(self._take(), error)
 
-    def _take(self) -> list[_Waiting]:
-        taken: list[_Waiting] = []
+    def _take(self) -> list[_Entry]:
+        taken: list[_Entry] = []
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(self._waiting.popleft())
+                taken.append(self._queue.popleft())
         return taken
 
 
-def _end(taken: Iterable[_Waiting]) -> None:
-    for loop, futures in _by_loop(taken):
-        end_all(loop, futures)
-
-
-def _fail(taken: Iterable[_Waiting], error: BaseException) -> None:
-    for loop, futures in _by_loop(taken):
-        fail_all(loop, futures, error)
-
-
-def _by_loop(taken: Iterable[_Waiting]) -> Iterable[tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]]:
-    found: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for each in taken:
-        found.setdefault(each.loop, []).append(each.ended)
-    return found.items()
+def _end(taken: Iterable[_Entry], error: BaseException | None) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for _, future in taken:
+        by_loop.setdefault(future.get_loop(), []).append(future)
+    for loop, futures in by_loop.items():
+        resolve(loop, futures, error)

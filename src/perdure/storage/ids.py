@@ -1,4 +1,4 @@
-"""What may be an id, and the file name that an id gets."""
+"""Rules for ids, and the file name of an id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from perdure.errors import WorkflowCheckpointException
 
 RUN_ID_LENGTH_MAX = 200
 CHECKPOINT_ID_LENGTH_MAX = 220
-"""A run id with "@" and a number behind it."""
+"""Room for a run id followed by "@" and a number."""
 
 APART = "perdure:"
-"""How the names of tenants begin that hold what is kept beside runs: conversations, definitions."""
+"""Prefix of tenants that hold perdure's own data beside the runs: conversations, definitions."""
 
 _UNPRINTABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _SAFE_IN_FILE_NAMES = "@+=,-_."
@@ -23,22 +23,8 @@ _FILE_NAME_LENGTH_MAX = 180
 _FILE_NAME_PREFIX_LENGTH = 120
 
 
-def require_run_id(value: str) -> None:
-    """Refuse what can't be the id of a run."""
-    _require("run id", value, RUN_ID_LENGTH_MAX)
-
-
-def require_checkpoint_id(value: str) -> None:
-    """Refuse what can't be the id of a checkpoint."""
-    _require("checkpoint id", value, CHECKPOINT_ID_LENGTH_MAX)
-
-
-def require_tenant(value: str) -> None:
-    """Refuse what can't be the name of a tenant."""
-    _require("name of a tenant", value, RUN_ID_LENGTH_MAX)
-
-
-def _require(kind: str, value: str, length_max: int) -> None:
+def _require_id(kind: str, length_max: int, value: str) -> None:
+    """Raise WorkflowCheckpointException for a string that can't be an id."""
     if not value:
         raise WorkflowCheckpointException(f"a {kind} can't be empty; give one")
     if len(value) > length_max:
@@ -47,28 +33,36 @@ def _require(kind: str, value: str, length_max: int) -> None:
         )
     if not value.isprintable() and any(unicodedata.category(character) in _UNPRINTABLE for character in value):
         raise WorkflowCheckpointException(f"the {kind} {value!r} has control characters in it; leave them out")
-    if _leads_out(value):
+    # Stores without directories refuse such ids too, so that a run can move to any store.
+    if ("/" in value or "\\" in value or value == "..") and _escapes_directory(value):
         raise WorkflowCheckpointException(
             f"the {kind} {value!r}, read as a path, leads out of a storage's directory; choose one that is not a path"
         )
 
 
-def _leads_out(value: str) -> bool:
-    """Whether an id is a way out of the directory that it would be kept in. Refused by stores without one, too."""
-    if "/" not in value and "\\" not in value:
-        return value == ".."
+require_run_id = functools.partial(_require_id, "run id", RUN_ID_LENGTH_MAX)
+"""Refuse a string that can't be the id of a run."""
+
+require_checkpoint_id = functools.partial(_require_id, "checkpoint id", CHECKPOINT_ID_LENGTH_MAX)
+"""Refuse a string that can't be the id of a checkpoint."""
+
+require_tenant = functools.partial(_require_id, "name of a tenant", RUN_ID_LENGTH_MAX)
+"""Refuse a string that can't be the name of a tenant."""
+
+
+def _escapes_directory(value: str) -> bool:
     path = posixpath.normpath(posixpath.join("/inside", value.replace("\\", "/")))
     return path != "/inside" and not path.startswith("/inside/")
 
 
 @functools.lru_cache(maxsize=1024)
 def file_name(value: str) -> str:
-    """A name for a file, another one for every value, the value itself where that is possible."""
+    """Return a file name that no other value has; the value itself where possible."""
     name = quote(value, safe=_SAFE_IN_FILE_NAMES, errors="surrogatepass").replace("~", "%7E")
     if name.startswith("."):
         name = "%2E" + name[1:]
     if len(name) <= _FILE_NAME_LENGTH_MAX:
         return name
-    # No other name has a "~" in it, so the shortened ones are a set of their own.
+    # Only shortened names contain "~", so they never equal a name that is not shortened.
     whole = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
     return f"{name[:_FILE_NAME_PREFIX_LENGTH]}~{whole}"

@@ -1,7 +1,7 @@
-"""Whoever waits for a run to change, and what wakes them.
+"""Notify those who wait for a run to change.
 
-What this process does wakes them at once, through whichever store object on the place it was done. What other
-processes do is looked for, as long as anybody waits.
+Changes by this process notify them at once, through every store object of the place. Changes by other processes are
+polled for, as long as anybody waits.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 POLL_SECONDS = 0.25
-"""How often it is asked whether another process has changed anything."""
 
-_LOOKED_ANYWAY_AFTER_POLLS = 8
+EVERY_RUN = ""
+"""Stands in place of a run id for those who look for work in any run."""
+
+_POLLS_BETWEEN_WAKES_MAX = 8
 
 Pause: TypeAlias = Callable[[float], Awaitable[object]]
-"""Lets so many seconds pass."""
+"""Waits for a number of seconds."""
 
-# Other processes go by the time of the machine, whatever clock the runs of a store are given.
+# Other processes follow the clock of the machine, whatever clock the runs of a store have.
 real_pause: Pause = SystemClock().sleep
 
 
 class Listener:
-    """One who waits, in the event loop in which it was made. Any thread may wake it."""
+    """A task that waits, in the event loop in which this was made. Any thread may wake it."""
 
     def __init__(self, *, commands_only: bool = False) -> None:
         self.commands_only = commands_only
@@ -41,15 +43,17 @@ class Listener:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        # A loop that is closed has nobody left who waits.
+        """End the current wait, or the next one."""
+        # A closed loop has nobody left who waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def rest(self) -> None:
-        """Forget what has woken it so far: what comes from here on does so anew."""
+        """Forget earlier wakes. Look at the store after this call: later changes wake the listener again."""
         self._woken.clear()
 
     async def woken(self) -> None:
+        """Wait until somebody wakes the listener."""
         await self._woken.wait()
 
 
@@ -58,78 +62,74 @@ class _Listeners:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at: dict[str, dict[str, set[Listener]]] = {}
+        self._places: dict[str, dict[str, set[Listener]]] = {}
 
     def add(self, place: str, run_id: str, listener: Listener) -> None:
         with self._lock:
-            self._at.setdefault(place, {}).setdefault(run_id, set()).add(listener)
+            self._places.setdefault(place, {}).setdefault(run_id, set()).add(listener)
 
     def remove(self, place: str, run_id: str, listener: Listener) -> None:
         with self._lock:
-            of_place = self._at[place]
-            of_place[run_id].discard(listener)
-            if not of_place[run_id]:
-                del of_place[run_id]
-            if not of_place:
-                del self._at[place]
+            runs = self._places[place]
+            runs[run_id].discard(listener)
+            if not runs[run_id]:
+                del runs[run_id]
+            if not runs:
+                del self._places[place]
 
-    def of(self, place: str, run_id: str) -> list[Listener]:
-        if place not in self._at:
+    def at(self, place: str, run_id: str | None) -> list[Listener]:
+        """Return the listeners of one run, or of all runs."""
+        if place not in self._places:
             return []  # whoever comes now looks at the run after this
         with self._lock:
-            return list(self._at.get(place, {}).get(run_id, ()))
-
-    def of_all_runs(self, place: str) -> list[Listener]:
-        with self._lock:
-            return [listener for of_run in self._at.get(place, {}).values() for listener in of_run]
+            runs = self._places.get(place, {})
+            if run_id is not None:
+                return list(runs.get(run_id, ()))
+            return list(itertools.chain.from_iterable(runs.values()))
 
 
 _listeners = _Listeners()
 
 
 @contextlib.contextmanager
-def listening(place: str, run_id: str, *, commands_only: bool = False) -> Generator[Listener]:
-    """A listener that is woken by whatever this process does to the run, or to its inbox only."""
-    mine, listener = _listeners, Listener(commands_only=commands_only)
-    mine.add(place, run_id, listener)
+def subscribe(place: str, run_id: str, *, commands_only: bool = False) -> Generator[Listener]:
+    """Make a listener that is woken when this process changes the run, or only its inbox."""
+    registry, listener = _listeners, Listener(commands_only=commands_only)
+    registry.add(place, run_id, listener)
     try:
         yield listener
     finally:
-        mine.remove(place, run_id, listener)
+        registry.remove(place, run_id, listener)
 
 
-EVERY_RUN = ""
-"""In the place of a run id, which is never empty: whoever looks for work."""
-
-
-def wake(place: str, run_id: str, *, inbox: bool = True, stirs: bool = False) -> None:
-    """Wake those who wait for a run: it may have changed, and perhaps its inbox; and if it `stirs`, it may be work."""
-    for listener in _listeners.of(place, run_id):
+def notify(place: str, run_id: str, *, inbox: bool = True, is_work: bool = False) -> None:
+    """Wake those who wait for a run. `inbox` says that its inbox may have changed, `is_work` that it can go on."""
+    for listener in _listeners.at(place, run_id):
         if inbox or not listener.commands_only:
             listener.wake()
-    if stirs:
-        for listener in _listeners.of(place, EVERY_RUN):
+    if is_work:
+        for listener in _listeners.at(place, EVERY_RUN):
             listener.wake()
 
 
-def wake_all(place: str) -> None:
+def notify_all(place: str) -> None:
     """Wake those who wait for any run of a place."""
-    for listener in _listeners.of_all_runs(place):
+    for listener in _listeners.at(place, None):
         listener.wake()
 
 
 @dataclass(frozen=True, slots=True)
 class _Poll:
-    """The looking in one event loop, and for whom."""
+    """The polling task of one event loop, and its listeners."""
 
     task: asyncio.Task[None]
     listeners: set[Listener]
 
 
 class Poller:
-    """Looks for what other processes change. In each event loop it runs only while somebody waits there.
+    """Poll for changes by other processes. In each event loop it runs only while somebody waits there.
 
-    `pause` lets time pass between two looks; None if no other process can change anything.
+    `pause` waits between two polls. None turns polling off.
     """
 
     def __init__(self, changes: Callable[[], Awaitable[object]], pause: Pause | None) -> None:
@@ -138,7 +138,7 @@ class Poller:
         self._polls: dict[asyncio.AbstractEventLoop, _Poll] = {}
 
     def join(self, listener: Listener, *, known: object) -> None:
-        """From now on wake the listener for changes that are not among the `known` ones, until it leaves."""
+        """Wake the listener for changes that the value `known` does not include, until it leaves."""
         if self._pause is None:
             return
         loop = asyncio.get_running_loop()
@@ -150,7 +150,7 @@ class Poller:
         poll.listeners.add(listener)
 
     async def leave(self, listener: Listener) -> None:
-        """Wake the listener no more. The last one stops the looking."""
+        """Stop waking the listener. The last one ends the polling."""
         loop = asyncio.get_running_loop()
         poll = self._polls.get(loop)
         if poll is None or listener not in poll.listeners:
@@ -166,18 +166,18 @@ class Poller:
             await pause(POLL_SECONDS)
             try:
                 found = await self._changes()
-            except Exception:  # noqa: BLE001 - those who wait look for themselves, and meet the error if it lasts
+            except Exception:  # noqa: BLE001 - those who wait look for themselves, and meet an error that lasts
                 found = object()
-            # The death of an owner changes nothing in the store.
-            if found != known or number % _LOOKED_ANYWAY_AFTER_POLLS == 0:
+            # The death of an owner changes nothing in the store, so listeners look now and then without a change.
+            if found != known or number % _POLLS_BETWEEN_WAKES_MAX == 0:
                 known = found
                 for listener in listeners:
                     listener.wake()
 
 
-def _start_afresh() -> None:
-    global _listeners  # noqa: PLW0603 - those who wait are the parent's, and a forked child may not inherit a taken lock
+def _forget_parent() -> None:
+    global _listeners  # noqa: PLW0603 - the listeners are the parent's, and its lock may be taken
     _listeners = _Listeners()
 
 
-os.register_at_fork(after_in_child=_start_afresh)
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,23 +1,27 @@
-"""The storage port on a backend whose work is blocking."""
+"""The storage port over a blocking backend.
+
+Writes go through group commit; everything else is one job for the worker. A store for one tenant shares the worker, and
+asks the backend for the tenant's data in each job.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from perdure.errors import WorkflowCheckpointException, WorkflowException
-from perdure.storage import notifications as watching
-from perdure.storage.backend import Backend, OfOneTenant, PendingCommit, PendingRecords
-from perdure.storage.carrying import Claiming, Owed, carried_out
-from perdure.storage.forking import watch_forks
+from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, WorkflowException
+from perdure.records import SinceHead, WholeCheckpoint
+from perdure.storage import notifications
+from perdure.storage.backend import Backend, PendingCommit, PendingRecords
 from perdure.storage.group_commit import GroupWriter
 from perdure.storage.ids import APART, require_checkpoint_id, require_run_id, require_tenant
-from perdure.storage.reading import Reading
+from perdure.storage.worker import forget_parent_in_child, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-    from concurrent.futures import Future
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 
     from perdure.records import (
         Archive,
@@ -25,145 +29,182 @@ if TYPE_CHECKING:
         Command,
         Commit,
         Due,
+        EventBatch,
         Halt,
         JournalRecord,
+        Manifest,
         Mark,
         NewRun,
+        RunRecord,
+        RunStatus,
     )
-    from perdure.storage.backend import Doer, Pending
+    from perdure.storage.backend import Pending
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Stir
+    from perdure.storage.worker import JobRunner
 
 B = TypeVar("B", bound=Backend)
 T = TypeVar("T")
 
 
-class BackedStore(Reading[B]):
-    """The storage port on a backend.
+class BackedStore(Generic[B]):
+    """The storage port over a backend.
 
-    `pause` lets time pass between two looks for what other processes have changed; None if no other process can. If the
-    doer works side by side, the `writer` does one thing after the other: writes keep their order. The `collector`, if
-    there is one, collects parts while the others work on.
+    Args:
+        place: Identifies the store's data. Two objects of one place notify each other.
+        worker: Does the backend's work.
+        collector: Collects blobs while the worker goes on. The worker does it if there is none.
+        pause: Waits between two looks for changes by other processes. None if no other process can make any.
     """
 
     def __init__(
         self,
         place: str,
-        doer: Doer[B],
+        worker: JobRunner[B],
         *,
-        writer: Doer[B] | None = None,
-        collector: Doer[B] | None = None,
-        pause: Pause | None = watching.real_pause,
+        collector: JobRunner[B] | None = None,
+        pause: Pause | None = notifications.real_pause,
     ) -> None:
-        super().__init__(doer)
         self._place = place
-        self._writer = writer or doer
-        self._collector = collector or doer
-        self._founder = doer
-        """Does what may be the first of its tenant."""
+        self._worker = worker
+        self._collector = collector or worker
         self._pause = pause
         self._tenant = ""
-        self._whole: BackedStore[B] | None = None
-        """Of the view of one tenant: what it is a view of."""
-        self._group = GroupWriter(self._writer, self._write_all)
+        self._parent: BackedStore[B] | None = None
+        """The whole store, if this is the view of one tenant."""
+        self._group = GroupWriter(self._submit_write, self._write_group)
         self._is_collection_due = False
         self._collection: Future[int] | None = None
-        self._owed = Owed()
-        self._poller = watching.Poller(lambda: doer.do(_changes), pause)
-        watch_forks(self)
+        self._failed_releases: deque[tuple[str, Claim, Halt | None]] = deque()
+        """Releases to try again, each with its tenant. A run whose owner is alive would wait forever."""
+        self._poller = notifications.Poller(lambda: self._do(_changes), pause)
+        forget_parent_in_child(self)
 
     @property
     def place(self) -> str:
-        """Where the store is."""
+        """Identify the store's data."""
         return self._place
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place}>"
 
     def tenant(self, name: str) -> BackedStore[B]:
-        """What belongs to one tenant. There is no way from there to what belongs to another."""
-        if self._whole is not None and name.startswith(APART):
-            return self._whole.tenant(f"{name}:{self._tenant}")
+        """Return a store for the data of one tenant. It gives no access to anybody else's."""
+        if self._parent is not None and name.startswith(APART):
+            return self._parent.tenant(f"{name}:{self._tenant}")
         require_tenant(name)
         if self._tenant:
             raise WorkflowCheckpointException(
-                f"this is what tenant {self._tenant!r} sees of the store; take the view of {name!r} from the store"
+                f"this is the store of tenant {self._tenant!r}; get the one of {name!r} from the whole store"
             )
-        view = BackedStore(
-            f"{self._place}#{name}",
-            OfOneTenant(self._doer, name),
-            writer=OfOneTenant(self._writer, name),
-            collector=OfOneTenant(self._collector, name),
-            pause=self._pause,
-        )
-        view._tenant, view._owed, view._whole = name, self._owed, self
-        view._founder = OfOneTenant(self._doer, name, founds=True)
+        view = BackedStore(f"{self._place}#{name}", self._worker, collector=self._collector, pause=self._pause)
+        view._tenant, view._parent, view._failed_releases = name, self, self._failed_releases
         return view
+
+    def _submit(
+        self, work: Callable[[B], T], *, founds: bool = False, ordered: bool = False, on: JobRunner[B] | None = None
+    ) -> Future[T]:
+        """Queue a job on the tenant's data. `founds` allows it to create a tenant that has none."""
+        tenant, worker = self._tenant, on or self._worker
+        if not tenant:
+            return worker.submit(work, ordered=ordered)
+        return worker.submit(lambda backend: work(backend.of(tenant, founds=founds)), ordered=ordered)
+
+    async def _do(self, work: Callable[[B], T], *, founds: bool = False, on: JobRunner[B] | None = None) -> T:
+        """Do a job and return its result. If the caller is cancelled before the job begins, it is not done."""
+        job = self._submit(work, founds=founds, on=on)
+        try:
+            return await wait_for(job)
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+
+    def _then_notify(self, run_id: str, work: Callable[[B], T], *, is_work: bool = False) -> Callable[[B], T]:
+        """Notify those who wait for a run after work that may change it, even if its caller is gone by then."""
+
+        def change(backend: B) -> T:
+            try:
+                return work(backend)
+            finally:
+                notifications.notify(self._place, run_id, is_work=is_work)
+
+        return change
 
     async def claim(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Claim:
-        """Take the run for this process. Whoever is cancelled meanwhile leaves it to nobody."""
+        """Take the lease of a run for this process. If the caller is cancelled, the lease is returned."""
         require_run_id(run_id)
 
-        def make(backend: B) -> Claim:
-            claim = backend.claim(run_id, create=create, takeover=takeover, token=token)
-            self._settle(backend)
-            return claim
+        handover: Future[Claim] = Future()
 
-        claiming = Claiming(make, self._give_back)
-        job = (self._doer if create is None else self._founder).post(self._changing(run_id, claiming))
+        def claim(backend: B) -> Claim:
+            taken = backend.claim(run_id, create=create, takeover=takeover, token=token)
+            self._retry_releases(backend)
+            if handover.set_running_or_notify_cancel():
+                handover.set_result(taken)
+            else:
+                self._try_release(backend, taken, taken.halt)
+            return taken
+
+        job = self._submit(self._then_notify(run_id, claim), founds=create is not None)
         try:
-            claim = await carried_out(job)
+            return await wait_for(job)
         except asyncio.CancelledError:
-            await self._abandon(claiming, job)
+            if not job.cancel():
+                # The job has begun. It returns the lease itself, unless it was faster: then that is for us.
+                with contextlib.suppress(Exception):
+                    if handover.cancel():
+                        await wait_for(job)
+                    else:
+                        taken = handover.result()
+                        await self.release(taken, halt=taken.halt)
             raise
-        assert claim is not None, "a claim is made unless it was abandoned"
-        return claim
-
-    async def _abandon(self, claiming: Claiming[B], job: Future[Claim | None]) -> None:
-        """See to it that a claim is given back, now or when it is made, whether or not this is waited for."""
-        claim = claiming.abandon()
-        # What fails here is tried again, or has made no claim.
-        with contextlib.suppress(Exception):
-            if claim is not None:
-                await self.release(claim, halt=claim.halt)
-            elif claiming.is_begun:
-                await carried_out(job)
-
-    def _give_back(self, backend: B, claim: Claim) -> None:
-        """Leave a run as it was before it was claimed."""
-        try:
-            backend.release(claim, halt=claim.halt)
-        except Exception as error:  # noqa: BLE001 - nobody is there to hear of it
-            self._owed.add(self._tenant, claim, halt=claim.halt, error=error)
-        watching.wake(self._place, claim.run_id, inbox=False, stirs=True)
 
     async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
-        """Give the run free, if the claim still stands: also if the caller is cancelled, and later if it fails now."""
+        """Release a run if the lease still holds. Goes on if the caller is cancelled; tried again if it fails."""
 
         def release(backend: B) -> None:
             backend.release(claim, halt=halt)
-            self._settle(backend)
+            self._retry_releases(backend)
 
         def note(job: Future[None]) -> None:
-            error = job.exception()
-            if error is not None:
-                self._owed.add(self._tenant, claim, halt=halt, error=error)
-            watching.wake(self._place, claim.run_id, inbox=False, stirs=True)
+            self._note_release(claim, halt, job.exception())
 
-        job = self._doer.post(release)
+        job = self._submit(release)
         job.add_done_callback(note)
-        await carried_out(job)
+        await wait_for(job)
 
-    def _settle(self, backend: B) -> None:
-        """Give free what could not be given free before."""
-        if self._owed:
-            for run_id in self._owed.settle(self._tenant, backend):
-                watching.wake(self._place, run_id, inbox=False, stirs=True)
+    def _try_release(self, backend: B, claim: Claim, halt: Halt | None) -> bool:
+        """Release a run of which nobody waits to hear. Return whether that has worked."""
+        error: Exception | None = None
+        try:
+            backend.release(claim, halt=halt)
+        except Exception as raised:  # noqa: BLE001 - it is tried again
+            error = raised
+        self._note_release(claim, halt, error)
+        return error is None
+
+    def _note_release(self, claim: Claim, halt: Halt | None, error: BaseException | None) -> None:
+        # A run that can't be read can't be claimed by anybody either, so it does not matter who has it.
+        if error is not None and not isinstance(error, CheckpointDamagedError):
+            self._failed_releases.append((self._tenant, claim, halt))
+        notifications.notify(self._place, claim.run_id, inbox=False, is_work=True)
+
+    def _retry_releases(self, backend: B) -> None:
+        """Try failed releases of this tenant again, until one fails."""
+        for _ in range(len(self._failed_releases)):
+            try:
+                tenant, claim, halt = self._failed_releases.popleft()
+            except IndexError:
+                return  # another thread was faster
+            if tenant != self._tenant:
+                self._failed_releases.append((tenant, claim, halt))
+            elif not self._try_release(backend, claim, halt):
+                return
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
-        """Write one commit; the number of the newest command that waits."""
+        """Write one commit. Return the number of the newest command that waits."""
         require_checkpoint_id(commit.manifest.checkpoint_id)
         pending = PendingCommit(claim, commit)
         await self._write(pending)
@@ -175,79 +216,88 @@ class BackedStore(Reading[B]):
         """Keep records of the superstep that follows the head."""
         await self._write(PendingRecords(claim, head, tuple(records), durable))
 
-    async def _write(self, mine: Pending) -> None:
-        await self._group.write(mine)
+    async def _write(self, pending: Pending) -> None:
+        if self._worker.is_inline:
+            await self._do(lambda backend: self._write_group(backend, [pending]))
+        else:
+            await self._group.write(pending)
         if self._is_collection_due:
             self._is_collection_due = False
-            # The write has had its end, whatever becomes of the collection. The next one that is due is tried again.
+            # The write is done, even if no collection can begin. The next one that is due is tried again.
             with contextlib.suppress(Exception):
-                self._collect_soon()
-        if mine.error is not None:
-            raise mine.error
+                if self._collection is None or self._collection.done():
+                    self._collection = self._submit(_collect, on=self._collector)
+        if pending.error is not None:
+            raise pending.error
 
-    def _collect_soon(self) -> None:
-        """Begin a collection that nobody waits for, unless one is under way."""
-        if self._collection is None or self._collection.done():
-            self._collection = self._collector.post(_collect)
+    def _submit_write(self, work: Callable[[B], None]) -> Future[None]:
+        return self._submit(work, ordered=True)
 
-    def forget_parent(self) -> None:
-        """Take note, in a forked child, that a collection which is under way is none of its own."""
-        self._collection = None
-
-    def _write_all(self, backend: B, pending: Sequence[Pending]) -> None:
-        """Write all of them, and wake those who wait for their runs."""
+    def _write_group(self, backend: B, pending: Sequence[Pending]) -> None:
+        """Write a group and notify those who wait for its runs."""
         try:
             backend.write(pending)
-        except Exception as error:  # noqa: BLE001 - each of those who wait has to hear of it
+        except Exception as error:  # noqa: BLE001 - every caller is told
             for each in pending:
                 each.error = each.error or error
-        if any(each.error is None for each in pending):
-            self._settle(backend)
+        if self._failed_releases and any(each.error is None for each in pending):
+            self._retry_releases(backend)
         commits = [each for each in pending if isinstance(each, PendingCommit)]
         for commit in commits:
-            watching.wake(self._place, commit.claim.run_id, inbox=bool(commit.commit.consumed))
+            notifications.notify(self._place, commit.claim.run_id, inbox=bool(commit.commit.consumed))
             for run_id in commit.removed:
-                watching.wake(self._place, run_id)
+                notifications.notify(self._place, run_id)
         if commits:
-            # These writes have had their end, whatever becomes of the collection.
+            # These writes are done, whatever the question about a collection leads to.
             with contextlib.suppress(WorkflowException):
                 self._is_collection_due = backend.is_collection_due() or self._is_collection_due
+
+    def forget_parent(self) -> None:
+        """Drop, in a forked child, a collection that the parent has begun."""
+        self._collection = None
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back."""
         require_checkpoint_id(to)
-        await self._change(
-            claim.run_id, lambda backend: backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
-        )
 
-    async def _change(self, run_id: str, work: Callable[[B], T], *, stirs: bool = False) -> T:
-        return await self._doer.do(self._changing(run_id, work, stirs=stirs))
+        def rewind(backend: B) -> None:
+            backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
 
-    def _changing(self, run_id: str, work: Callable[[B], T], *, stirs: bool = False) -> Callable[[B], T]:
-        """What may change a run, and then wakes those who wait for it, though whoever asked may be gone by then."""
+        await self._do(self._then_notify(claim.run_id, rewind))
 
-        def change(backend: B) -> T:
-            try:
-                return work(backend)
-            finally:
-                watching.wake(self._place, run_id, stirs=stirs)
+    async def run(self, run_id: str) -> RunRecord | None:
+        """Return the record of a run, or None."""
+        require_run_id(run_id)
+        return await self._do(lambda backend: backend.run(run_id))
 
-        return change
+    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
+        """Return runs in the order in which they began."""
+        return await self._do(lambda backend: backend.runs(workflow_name=workflow_name, status=status))
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """Return the records since the run's head."""
+        require_run_id(run_id)
+        return await self._do(lambda backend: backend.journal(run_id))
 
     async def post(self, run_id: str, command: Command) -> Command:
-        """Put a command into a run's inbox."""
+        """Add a command to a run's inbox."""
         require_run_id(run_id)
-        return await self._change(run_id, lambda backend: backend.post(run_id, command), stirs=True)
+        return await self._do(self._then_notify(run_id, lambda backend: backend.post(run_id, command), is_work=True))
+
+    async def inbox(self, run_id: str) -> Sequence[Command]:
+        """Return the commands that wait."""
+        require_run_id(run_id)
+        return await self._do(lambda backend: backend.inbox(run_id))
 
     async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
-        """Wait until a run's mark is another than the one that was seen. Closing the store does not end that."""
+        """Wait until a run's mark differs from the one that was seen. Closing the store does not end the wait."""
         require_run_id(run_id)
-        # Whoever listens before looking misses nothing in between.
-        with watching.listening(self._place, run_id, commands_only=commands_only) as listener:
+        # Subscribe before looking, so that no change in between is missed.
+        with notifications.subscribe(self._place, run_id, commands_only=commands_only) as listener:
             try:
                 while True:
                     listener.rest()
-                    known, mark = await self._doer.do(lambda backend: (backend.changes(), backend.mark(run_id)))
+                    known, mark = await self._do(lambda backend: (backend.changes(), backend.mark(run_id)))
                     if mark.commands != seen.commands or (mark != seen and not commands_only):
                         return mark
                     self._poller.join(listener, known=known)
@@ -255,79 +305,131 @@ class BackedStore(Reading[B]):
             finally:
                 await self._poller.leave(listener)
 
+    async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
+        """Return batches of committed events."""
+        require_run_id(run_id)
+        return await self._do(lambda backend: backend.events(run_id, after=after, limit=limit))
+
+    async def manifest(self, checkpoint_id: str) -> Manifest:
+        """Return one checkpoint."""
+        require_checkpoint_id(checkpoint_id)
+        return await self._do(lambda backend: backend.manifest(checkpoint_id))
+
+    async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
+        """Return checkpoints in commit order."""
+        if run_id is not None:
+            require_run_id(run_id)
+        return await self._do(lambda backend: backend.manifests(workflow_name=workflow_name, run_id=run_id))
+
+    async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
+        """Return the ids of checkpoints in commit order."""
+        return await self._do(lambda backend: backend.ids(workflow_name=workflow_name))
+
+    async def latest(self, *, workflow_name: str) -> Manifest | None:
+        """Return the newest checkpoint of a workflow."""
+        return await self._do(lambda backend: backend.latest(workflow_name=workflow_name))
+
+    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """Return blobs with all that they refer to."""
+        wanted = tuple(roots)
+        return await self._do(lambda backend: backend.parts(wanted))
+
+    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """Return blobs with all that they refer to, blocking."""
+        wanted = tuple(roots)
+        return self._submit(lambda backend: backend.parts(wanted)).result()
+
+    async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
+        """Return a checkpoint with its blobs and its run."""
+        require_checkpoint_id(checkpoint_id)
+
+        def read(backend: B) -> WholeCheckpoint:
+            manifest = backend.manifest(checkpoint_id)
+            return WholeCheckpoint(manifest, backend.parts(manifest.roots), backend.run(manifest.run_id))
+
+        return await self._do(read)
+
+    async def since_head(self, run_id: str) -> SinceHead:
+        """Return the journal and the inbox of a run."""
+        require_run_id(run_id)
+        return await self._do(lambda backend: SinceHead(backend.journal(run_id), backend.inbox(run_id)))
+
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
-        """Runs that can go on and that nobody living advances."""
+        """Return runs that can go on and that no living process advances."""
         wanted = tuple(workflow_names)
 
         def due(backend: B) -> Sequence[Due]:
-            self._settle(backend)
+            self._retry_releases(backend)
             return backend.due(at=at, workflow_names=wanted, limit=limit)
 
-        return await self._doer.do(due)
+        return await self._do(due)
 
     async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """When the next timer is due."""
+        """Return when the next timer is due."""
         wanted = tuple(workflow_names)
-        return await self._doer.do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
+        return await self._do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
 
     @contextlib.asynccontextmanager
     async def stirring(self) -> AsyncGenerator[Stir]:
-        """Hear of whatever may be work."""
-        with watching.listening(self._place, watching.EVERY_RUN) as listener:
-            self._poller.join(listener, known=await self._doer.do(_changes))
+        """Notify the caller of anything that may be work."""
+        with notifications.subscribe(self._place, notifications.EVERY_RUN) as listener:
+            self._poller.join(listener, known=await self._do(_changes))
             try:
                 yield listener
             finally:
                 await self._poller.leave(listener)
 
     async def archive(self, run_id: str) -> Archive:
-        """All that there is of a run."""
+        """Return everything that is stored of a run."""
         require_run_id(run_id)
-        return await self._doer.do(lambda backend: backend.archive(run_id))
+        return await self._do(lambda backend: backend.archive(run_id))
 
     async def close_run(
         self, run_id: str, *, halt: Halt, instead_of: Halt | None = None, takeover: bool = False
     ) -> bool:
         """Halt a run that nobody advances."""
         require_run_id(run_id)
-        return await self._change(
-            run_id, lambda backend: backend.close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
-        )
+
+        def close(backend: B) -> bool:
+            return backend.close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
+
+        return await self._do(self._then_notify(run_id, close))
 
     async def restore(self, archive: Archive) -> None:
-        """Keep a run that comes from elsewhere."""
+        """Store a run that comes from another store."""
         run_id = archive.record.run_id
         require_run_id(run_id)
         for checkpoint in archive.checkpoints:
             require_checkpoint_id(checkpoint.manifest.checkpoint_id)
-        await self._founder.do(self._changing(run_id, lambda backend: backend.restore(archive), stirs=True))
+        restore = self._then_notify(run_id, lambda backend: backend.restore(archive), is_work=True)
+        await self._do(restore, founds=True)
 
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
-        """Forget a run."""
+        """Remove a run."""
         require_run_id(run_id)
-        return await self._change(run_id, lambda backend: backend.remove(run_id, takeover=takeover))
+        return await self._do(self._then_notify(run_id, lambda backend: backend.remove(run_id, takeover=takeover)))
 
     async def delete(self, checkpoint_id: str) -> bool:
-        """Forget one checkpoint."""
+        """Delete one checkpoint."""
         require_checkpoint_id(checkpoint_id)
 
         def delete(backend: B) -> bool:
             try:
                 return backend.delete(checkpoint_id)
             finally:
-                # Which run that was is for the backend to know.
-                watching.wake_all(self._place)
+                # Only the backend knows which run that was.
+                notifications.notify_all(self._place)
 
-        return await self._doer.do(delete)
+        return await self._do(delete)
 
     async def collect(self) -> int:
-        """Remove parts that nothing refers to."""
-        return await self._collector.do(_collect)
+        """Remove blobs that nothing refers to."""
+        return await self._do(_collect, on=self._collector)
 
     async def close(self) -> None:
         """Release files and threads."""
-        self._group.hand_in()
-        await self._doer.close()
+        self._group.flush()
+        await self._worker.close()
         await self._collector.close()
 
 

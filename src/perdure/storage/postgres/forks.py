@@ -12,6 +12,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from perdure.storage.worker import abandoned
+
 
 class Connected(Protocol):
     """What has a socket."""
@@ -24,18 +26,12 @@ class Connected(Protocol):
 
 _connections: weakref.WeakSet[Connected] = weakref.WeakSet()
 _lock = threading.Lock()
-_inherited: list[object] = []
 
 
 def left_alone_by_children(connection: Connected) -> None:
     """See to it that no child of this process does harm to the connection."""
     with _lock:
         _connections.add(connection)
-
-
-def keep_unused(inherited: object) -> None:
-    """Never let go of what the parent has made: its end would be ours to clean up after."""
-    _inherited.append(inherited)
 
 
 def _before_fork() -> None:
@@ -53,7 +49,7 @@ def _after_fork_in_child() -> None:
     for connection in list(_connections):
         if not connection.closed:
             os.dup2(nowhere, connection.fileno(), inheritable=False)
-        keep_unused(connection)
+        abandoned.append(connection)
     os.close(nowhere)
     _connections.clear()
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.storage.postgres.backend import PostgresBackend
-from perdure.storage.postgres.crew import Crew as Crew
 from perdure.storage.postgres.database import PostgresDatabase as PostgresDatabase  # noqa: TC001 - handed on
 from perdure.storage.postgres.owners import PostgresOwners
 from perdure.storage.postgres.target import Target as Target  # noqa: TC001 - handed on

@@ -13,6 +13,7 @@ from perdure.storage.notifications import real_pause
 from perdure.storage.owners import LEASE_SECONDS
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.store import BackedStore
+from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
@@ -67,8 +68,9 @@ class PostgresStore(BackedStore[SqlBackend]):
             options=opening.Options(pool_size, patience_seconds, require_durability(durability)),
             database=database or opening.PostgresDatabase,
         )
-        crew = opening.Crew(f"perdure {schema}", open_backend, hands=pool_size)
-        super().__init__(target.place, crew, writer=crew.orderly, pause=pause)
+        # One thread writes and at least one other reads. A child can't close the parent's connections.
+        worker = Worker(f"perdure {schema}", open_backend, threads=max(2, pool_size), at_fork="abandon")
+        super().__init__(target.place, worker, pause=pause)
 
 
 def _what_is_missing(error: ImportError) -> str:
