@@ -24,7 +24,9 @@ HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cance
 HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
 """Why nobody goes on with a run unasked: it failed, it ended too many processes, it has moved to another store."""
 
-RunStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled", "failed", "parked", "exported"]
+RunStatus: TypeAlias = Literal[
+    "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked"
+]
 """Where a run stands: as its head leaves it, or halted."""
 
 _DIGEST_SIZE = 20

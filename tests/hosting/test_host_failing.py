@@ -82,6 +82,7 @@ async def test_a_parked_run_is_left_alone_until_it_is_recovered(storage: Storage
     async with host:
         with pytest.raises(RunParkedError, match="it was too much"):
             await run.result()
+        assert [info.run_id for info in await host.runs(status="quarantined")] == [run.run_id]
         assert [info.run_id for info in await host.runs(status="parked")] == [run.run_id]
         assert await host.recover() == []
         await host.recover(run.run_id)

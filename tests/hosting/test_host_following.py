@@ -44,7 +44,7 @@ async def test_a_run_that_fails_has_ended(storage: Storage) -> None:
 
 
 async def test_a_status_that_does_not_exist_is_refused(storage: Storage) -> None:
-    with pytest.raises(ValueError, match=r"no status 'asleep'; there are running, waiting"):
+    with pytest.raises(ValueError, match=r"unknown status 'asleep'; use one of running, waiting"):
         await Host(storage).runs(status=cast("RunStatus", "asleep"))
 
 
@@ -63,7 +63,7 @@ async def test_a_run_that_was_halted_just_before_it_is_claimed_stays_halted(stor
     with pytest.raises(RunParkedError, match="enough"):
         await unasked(storage, factory, run.run_id)
     info = await run.info()
-    assert (info.status, info.error, info.owner) == ("parked", "enough", None)
+    assert (info.status, info.error, info.owner) == ("quarantined", "enough", None)
 
 
 async def test_a_run_that_was_cancelled_just_before_it_is_claimed_stays_cancelled(storage: Storage) -> None:

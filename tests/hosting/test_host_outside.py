@@ -136,7 +136,7 @@ async def test_a_message_is_the_next_turn_of_an_idle_run(storage: Storage) -> No
         await run.send("ho", message_id="m1")
         assert (await run.result()).get_outputs() == ["ho!"]
         await run.send("ho", message_id="m1")
-        outputs = [event.data async for event in run.events(until_rest=True) if event.type == "output"]
+        outputs = [event.data async for event in run.events(until_idle=True) if event.type == "output"]
     assert outputs == ["hi!", "ho!"]
 
 
@@ -245,7 +245,7 @@ async def test_runs_are_listed_in_pages(storage: Storage) -> None:
     # What does not stand any more where it did is a place to go on after nevertheless.
     assert [info.run_id for info in await host.runs("office", status="running", after="r3")] == ["o3", "o4"]
     assert await host.runs(status="idle", after="r0") == []
-    with pytest.raises(ValueError, match="limit is 1 or more"):
+    with pytest.raises(ValueError, match="limit must be at least 1"):
         await host.runs(limit=0)
     with pytest.raises(RunNotFoundError):
         await host.runs(after="nobody")
@@ -311,7 +311,7 @@ async def test_events_are_read_from_a_number_on_and_followed(storage: Storage) -
         first = [event async for event in run.events(follow=False)]
 
         async def rest() -> list[Any]:
-            return [event async for event in run.events(len(first) + 1, until_rest=True)]
+            return [event async for event in run.events(len(first) + 1, until_idle=True)]
 
         reading = asyncio.create_task(rest())
         gate.open()

@@ -146,7 +146,7 @@ async def test_a_run_that_ends_its_hosts_is_parked_and_the_others_get_on(tmp_pat
             await asyncio.wait_for(asyncio.wait([dies, parked], return_when=asyncio.FIRST_COMPLETED), 60)
             deaths += dies.done()
             dies.cancel()
-    with pytest.raises(RunParkedError, match="the last 3 processes that advanced it ended without getting on"):
+    with pytest.raises(RunParkedError, match="the last 3 processes that advanced it died without progress"):
         await parked
     async with worker(tmp_path):
         outputs = [(await run.result()).get_outputs() for run in innocent]

@@ -209,7 +209,7 @@ def test_a_factory_that_shares_its_executors_is_refused(storage: Storage) -> Non
     host = Host(storage)
     with pytest.raises(ValueError, match="'clerk' each time"):
         host.register(shared)
-    with pytest.raises(ValueError, match="inside of the factory"):
+    with pytest.raises(ValueError, match="inside the factory"):
         host.register(lambda: same)
     assert host.workflow_names == ()
 
@@ -248,7 +248,7 @@ def test_what_is_no_factory_is_refused(storage: Storage) -> None:
     host = Host(storage)
     with pytest.raises(TypeError, match="not a Workflow"):
         host.register(cast("Any", lambda: "a workflow"))
-    with pytest.raises(TypeError, match="give a function"):
+    with pytest.raises(TypeError, match="must be a function"):
         host.register(cast("Any", office()))
     host.register(office)
     with pytest.raises(ValueError, match="already"):

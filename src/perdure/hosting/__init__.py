@@ -1,4 +1,4 @@
-"""Many runs in one process, and many processes on one store."""
+"""Host many runs in one process, with any number of processes on one store."""
 
 from perdure.hosting.embedded import EmbeddedScheduler
 from perdure.hosting.host import Host

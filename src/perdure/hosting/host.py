@@ -1,4 +1,4 @@
-"""`Host`: many runs of many workflows in one process. Any number of hosts may share a store."""
+"""Run many workflows in one process. Any number of hosts may share a store."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from perdure.workflows import Workflow
 
 _BUSY_SECONDS = 0.5
-"""How long to wait for another who is about to begin a run: if it dies before that, nothing tells of it."""
+"""Wait this long for another process that is starting the same run. If that process dies, the store does not notify."""
 
 
-class Entrance:
-    """Commits what a run begins with, and runs nothing."""
+class RunStarter:
+    """Start, fork and reopen runs: commit their first checkpoint, and execute nothing."""
 
     def __init__(self, storage: StoreStorage, store: HostStore, catalog: Catalog, reader: RunReader) -> None:
         self._storage = storage
@@ -61,7 +61,7 @@ class Entrance:
         budget: Mapping[str, float] | None,
         kwargs: Mapping[str, Mapping[str, Any] | None],
     ) -> str:
-        """Begin a run, unless it has begun with the same message; its id."""
+        """Start a run, unless it was started with the same message. Return its id."""
         workflow, clock = self._catalog.build(workflow_name), self._storage.clock
         chosen = run_id or clock.new_id()
         call = Call(
@@ -77,9 +77,9 @@ class Entrance:
         while not await self._has_begun(workflow, call):
             mark = await self._reader.mark(chosen)
             try:
-                await _entered(workflow, call)
+                await _commit_input(workflow, call)
             except RunBusyError:
-                # Somebody else is about to begin it: with the same message, it is the same run.
+                # Another process is starting it. With the same message it is the same run.
                 await first_of(self._reader.mark(chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
             except (StaleHeadError, ClaimLostError):
                 continue
@@ -88,7 +88,7 @@ class Entrance:
         return chosen
 
     async def _has_begun(self, workflow: Workflow, call: Call) -> bool:
-        """Whether there is the run already. Raises RunExistsError if it is another one."""
+        """Return True if the run exists. Raises RunExistsError if it was started with another message."""
         assert call.run_id is not None, "a run that is started has an id"
         record = await self._store.run(call.run_id)
         if record is None:
@@ -103,19 +103,19 @@ class Entrance:
         _, withheld = run_kwargs.storable(given, workflow.blueprint.bound(self._storage).values)
         if withheld:
             raise ValueError(
-                f"a host can't start run {call.run_id!r} with {', '.join(withheld)}: these are secret or can't be "
-                "stored, and whoever goes on with the run needs them; let the factory give them to the executors"
+                f"a host can't start run {call.run_id!r} with {', '.join(withheld)}: they are secret or can't be "
+                "stored, but any host that continues the run needs them; pass them to the executors in the factory"
             )
 
     async def fork(self, run_id: str, checkpoint_id: str | None, *, edit: Edit | None) -> str:
-        """Begin a run at a checkpoint of another; its id. It has a checkpoint of its own at once."""
+        """Start a run at a checkpoint of another. Return its id. It has a checkpoint of its own at once."""
         record = await self._reader.record(run_id)
         chosen = checkpoint_id or record.head
         assert chosen is not None, "a run that is known has a head"
         manifest = await self._store.manifest(chosen)
         if chosen != record.head and manifest.run_id != run_id:
             raise WorkflowCheckpointException(
-                f"checkpoint {chosen!r} is of run {manifest.run_id!r}, not of {run_id!r}; fork that run"
+                f"checkpoint {chosen!r} belongs to run {manifest.run_id!r}, not to {run_id!r}; fork that run"
             )
         workflow = self._catalog.build(record.workflow_name)
         binding = workflow.blueprint.bound(self._storage)
@@ -127,21 +127,21 @@ class Entrance:
         return tenure.run_id
 
     async def reopen(self, run_id: str) -> bool:
-        """Let a run go on that has failed, was parked or was cancelled; whether it can."""
+        """Let a failed, quarantined or cancelled run continue. Return True if it can."""
         record = await self._reader.record(run_id)
         if record.halt is not None:
             await end_halt(self._store, run_id)
         if record.status != "cancelled":
             return record.halt is not None or (record.status == "running" and record.owner is None)
         call = Call(run_id=run_id, storage=self._storage, only_enters=True)
-        # Somebody who has taken it meanwhile goes on with it, which is what was wanted.
+        # A process that has taken the run meanwhile continues it, which is what was asked for.
         with suppress(RunBusyError, StaleHeadError, ClaimLostError):
-            await _entered(self._catalog.build(record.workflow_name), call)
+            await _commit_input(self._catalog.build(record.workflow_name), call)
         return True
 
 
-async def _entered(workflow: Workflow, call: Call) -> None:
-    """Commit what the call brings."""
+async def _commit_input(workflow: Workflow, call: Call) -> None:
+    """Commit the input of the call."""
     async for _ in workflow.stream(call):
         pass
 
@@ -150,10 +150,10 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def on_ending(ask: Callable[[], None]) -> Generator[None]:
-    """Call `ask` for each signal that asks to end, in place of what happens otherwise.
+def on_termination_signal(ask: Callable[[], None]) -> Generator[None]:
+    """Call `ask` on SIGTERM and SIGINT instead of their default action.
 
-    Only the main thread is told of signals; elsewhere nothing is changed.
+    Only the main thread receives signals; elsewhere nothing changes.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in _ENDING}
@@ -179,15 +179,18 @@ _EVERY = 1_000_000
 
 
 class Host:
-    """Starts runs, advances them, and goes on with those that others have left.
+    """Start runs, advance them, and take over runs of dead processes.
 
-    `storage` is one that ships with perdure, or its URL; its clock is that of the runs. While a host serves it takes
-    every run of its workflows that can go on and that nobody living advances, at most `max_runs` at once. A run that
-    rests, for people, for time or for good, is in the store alone.
+    A serving host advances every run of its registered workflows that has work to do and no living owner. A run that
+    waits for a person, for time, or has finished exists in the store alone.
 
-    A run that `max_attempts` processes in a row did not outlive is parked. A draining host lets its runs stop at the
-    end of their supersteps, for `drain_seconds` at most. `on_event` is told each live event with the id of its run. A
-    `scheduler` decides in place of the embedded one when which run is advanced; `max_runs` is its own affair then.
+    Args:
+        storage: A storage that ships with perdure, or its URL. Runs use its clock.
+        scheduler: Decides when a run is advanced, instead of the embedded scheduler. `max_runs` is ignored then.
+        max_runs: The number of runs that are advanced at once.
+        max_attempts: A run is quarantined after this many processes in a row died while advancing it.
+        drain_seconds: When the host drains, runs have this long to stop at the end of a superstep.
+        on_event: Called with the run id and each live event.
     """
 
     def __init__(
@@ -201,14 +204,14 @@ class Host:
         on_event: Callable[[str, WorkflowEvent[Any]], object] | None = None,
     ) -> None:
         if max_attempts < 1:
-            raise ValueError(f"max_attempts is 1 or more, not {max_attempts}")
+            raise ValueError(f"max_attempts must be at least 1, not {max_attempts}")
         self.storage = open_storage(storage) if isinstance(storage, str) else storage
         self._store = _host_store(self.storage)
         self._clock = self.storage.clock
         self._drain_seconds = drain_seconds
         self._catalog = Catalog(self.storage, self._clock)
         self._reader = RunReader(self.storage)
-        self._entrance = Entrance(self.storage, self._store, self._catalog, self._reader)
+        self._starter = RunStarter(self.storage, self._store, self._catalog, self._reader)
         self._advancer = Advancer(
             storage=self.storage,
             store=self._store,
@@ -222,17 +225,17 @@ class Host:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this host advances runs."""
+        """True while this host advances runs."""
         return self._serving is not None and not self._serving.done()
 
     @property
     def running(self) -> int:
-        """How many runs it is advancing just now."""
+        """The number of runs being advanced now."""
         return self._advancer.count
 
     @property
     def workflow_names(self) -> tuple[str, ...]:
-        """The workflows that are registered."""
+        """The names of the registered workflows."""
         return self._catalog.names
 
     @overload
@@ -242,17 +245,17 @@ class Host:
     def register(
         self, factory: Factory | None = None, name: str | None = None
     ) -> Factory | Callable[[Factory], Factory]:
-        """Let the host run the workflow that a function builds; also as a decorator.
+        """Register a function that builds a workflow. Also a decorator.
 
-        The function is called for each life of a run, so that each has its own executors, and twice at once to look at
-        what it builds. A `name` takes the place of the workflow's own.
+        The function is called for each attempt to advance a run, so that runs never share executors, and twice at once
+        to check its workflow. `name` replaces the workflow's own name.
 
-        Raises TypeError for what is no factory, ValueError for one that hands out shared executors or a taken name.
+        Raises TypeError if it builds no workflow, ValueError if its workflows share executors or the name is taken.
         """
         if factory is None:
             return lambda given: self.register(given, name)
         if self.is_serving:
-            raise RuntimeError("this host serves already: register its workflows before that")
+            raise RuntimeError("this host is serving: register workflows before it serves")
         self._catalog.add(factory, name=name)
         return factory
 
@@ -267,15 +270,15 @@ class Host:
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> HostedRun:
-        """Begin a run. It is durable when this returns; this host or another that serves advances it.
+        """Start a run. It is durable when this returns; any serving host advances it.
 
-        The same `run_id` with the same message is the same run, whoever advances it, finished or not. Kwargs have to be
-        storable, since any host may go on with the run.
+        The same `run_id` with the same message is the same run, finished or not. Kwargs must be storable, since any
+        host may continue the run.
 
-        Raises UnknownWorkflowError, RunExistsError if the run began with another message, EncodeError, and ValueError
-        for kwargs that can't be stored.
+        Raises UnknownWorkflowError, RunExistsError if the run was started with another message, EncodeError, and
+        ValueError for kwargs that can't be stored.
         """
-        chosen = await self._entrance.start(
+        chosen = await self._starter.start(
             workflow_name,
             message,
             run_id=run_id,
@@ -294,17 +297,18 @@ class Host:
         limit: int | None = None,
         after: str | None = None,
     ) -> list[RunInfo]:
-        """The runs of the store, all or some, in the order in which they began.
+        """List the runs of the store in the order they started.
 
-        At most `limit` of them, and those that began `after` the run of this id, which need not have the status: the
-        last of one page is where the next one goes on. The store is asked for all of them nevertheless.
+        `limit` caps the number of runs. `after` is the id of the last run of the previous page; that run need not match
+        the filters. The store is asked for all of them nevertheless.
 
-        Raises ValueError for no status or limit, RunNotFoundError if there is no run to go on after.
+        Raises ValueError for an unknown status or a limit below 1, RunNotFoundError if `after` does not exist.
         """
         if status is not None and status not in get_args(RunStatus):
-            raise ValueError(f"there is no status {status!r}; there are {', '.join(get_args(RunStatus))}")
+            raise ValueError(f"unknown status {status!r}; use one of {', '.join(get_args(RunStatus))}")
         if limit is not None and limit < 1:
-            raise ValueError(f"limit is 1 or more, not {limit}")
+            raise ValueError(f"limit must be at least 1, not {limit}")
+        status = "parked" if status == "quarantined" else status  # the stored name
         if after is None:
             found = await self._store.runs(workflow_name=workflow, status=status)
         else:
@@ -312,16 +316,16 @@ class Host:
         return [RunInfo.of(record) for record in found[:limit]]
 
     async def run(self, run_id: str) -> HostedRun:
-        """A handle on a run. Raises RunNotFoundError."""
+        """Return a handle on a run. Raises RunNotFoundError."""
         await self._reader.record(run_id)
         return self._handle(run_id)
 
     async def info(self, run_id: str) -> RunInfo:
-        """Where a run stands. Raises RunNotFoundError."""
+        """Return the state of a run. Raises RunNotFoundError."""
         return RunInfo.of(await self._reader.record(run_id))
 
     async def requests(self, run_id: str | None = None, workflow: str | None = None) -> list[PendingRequest]:
-        """The requests that wait for an answer: of a run, of a workflow's runs, or of all."""
+        """List open requests: of one run, of one workflow, or all."""
         return await self.storage.requests(run_id, workflow_name=workflow)
 
     async def respond(
@@ -334,7 +338,7 @@ class Host:
     ) -> None:
         """Answer requests of a run by id. The answers are durable when this returns.
 
-        Raises what `storage.respond` does: a wrong answer, and one to a request that was answered, changes nothing.
+        Raises what `storage.respond` raises. A wrong answer, or one to an answered request, changes nothing.
         """
         await self.storage.respond(run_id, responses, by=by, approves=approves)
         await self._scheduler.wake(run_id)
@@ -348,57 +352,56 @@ class Host:
         by: str | None = None,
         message_id: str | None = None,
     ) -> str:
-        """Send a message to a run: to one of its executors, or as its next turn. Returns its id.
+        """Send a message to a run: to one of its executors, or as its next turn. Return the message id.
 
-        It is durable when this returns. A run that was cancelled, has failed or was parked takes it when it goes on.
+        It is durable when this returns. A cancelled, failed or quarantined run takes it once it is recovered.
         """
         sent = await self.storage.send(run_id, message, target=target, by=by, message_id=message_id)
         await self._scheduler.wake(run_id)
         return sent
 
     async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> None:
-        """Tell a run to stop, whoever advances it. It ends in a checkpoint from which `recover` goes on.
+        """Stop a run, wherever it is advanced. It ends in a checkpoint from which `recover` continues.
 
         Raises RunNotFoundError, RunExportedError.
         """
         record = await self._reader.record(run_id)
         await self.storage.cancel(run_id, reason=reason, by=by)
         if record.halt is not None and record.halt.kind != "exported":
-            # Nobody would look into the inbox of a halted run. What it finds there first is the wish to stop.
+            # Nobody reads the inbox of a halted run. Once the halt ends, the cancel command is what it finds first.
             await end_halt(self._store, run_id)
         await self._scheduler.cancel(run_id)
 
     async def fork(self, run_id: str, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> HostedRun:
-        """A new run that begins at a checkpoint of a run, the newest if none is named. That run is not touched.
+        """Start a new run at a checkpoint of a run, its newest by default. The source is not changed.
 
         Raises RunNotFoundError, CheckpointNotFoundError, UnknownWorkflowError.
         """
-        forked = await self._entrance.fork(run_id, checkpoint_id, edit=edit)
+        forked = await self._starter.fork(run_id, checkpoint_id, edit=edit)
         await self._scheduler.start(forked)
         return self._handle(forked)
 
     async def delete(self, run_id: str) -> bool:
-        """Forget a run: its checkpoints, events, requests, and what only it has needed; False if there is none.
+        """Delete a run with its checkpoints, events, requests and unshared blobs. Return False if there is none.
 
-        If this host advances it, it is stopped. Raises RunBusyError if another one does.
+        A run that this host advances is stopped first. Raises RunBusyError if another process advances it.
         """
-        async with self._advancer.barred(run_id), PRESENCE.at(self._store.place, run_id):
+        async with self._advancer.stopped(run_id), PRESENCE.at(self._store.place, run_id):
             is_removed = await self._store.remove(run_id)
         if is_removed:
             await self._store.collect()
         return is_removed
 
     async def recover(self, run_id: str | None = None) -> list[str]:
-        """Go on with a run that has failed, was parked or was cancelled; or look now for all that can go on.
+        """Continue a failed, quarantined or cancelled run; without `run_id`, look now for all runs that can continue.
 
-        Returns the ids of the runs that go on, though it may be another host that has just taken them. Raises
-        RunNotFoundError, RunExportedError.
+        Returns the ids of the runs that continue, here or on another host. Raises RunNotFoundError, RunExportedError.
         """
         if run_id is None:
             found = await self._store.due(at=now(self._clock), workflow_names=self._catalog.names, limit=_EVERY)
             recovered = [due.record.run_id for due in found]
         else:
-            recovered = [run_id] if await self._entrance.reopen(run_id) else []
+            recovered = [run_id] if await self._starter.reopen(run_id) else []
         for each in recovered:
             await self._scheduler.wake(each)
         return recovered
@@ -411,14 +414,14 @@ class Host:
         await self.drain()
 
     async def serve(self) -> None:
-        """Serve until the process gets SIGTERM or SIGINT, then drain and return. A second signal ends the draining."""
+        """Serve until SIGTERM or SIGINT, then drain and return. A second signal cuts the drain short."""
         ending, hurry = asyncio.Event(), asyncio.Event()
 
         def ask() -> None:
             (hurry if ending.is_set() else ending).set()
 
         serving = self._begin()
-        with on_ending(ask):
+        with on_termination_signal(ask):
             try:
                 await first_of(ending.wait(), asyncio.wait([serving]))
             finally:
@@ -427,9 +430,9 @@ class Host:
             serving.result()
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Serve no more: runs stop at the end of their supersteps, and after so many seconds in the midst of them.
+        """Stop serving. Runs stop at the end of their superstep, or are cancelled after `seconds`.
 
-        What has finished inside of a superstep is recorded. When this returns, all runs are free for other hosts.
+        Work that finished inside a superstep is recorded. When this returns, other hosts can take all runs.
         """
         await self._drain(self._drain_seconds if seconds is None else seconds, asyncio.Event())
 
@@ -439,11 +442,11 @@ class Host:
         if serving is not None:
             serving.cancel()
             await asyncio.wait([serving])
-        await self._advancer.drained(seconds, hurry)
+        await self._advancer.drain(seconds, hurry)
 
     def _begin(self) -> asyncio.Task[None]:
         if self.is_serving:
-            raise RuntimeError("this host serves already")
+            raise RuntimeError("this host is already serving")
         self._advancer.is_draining = False
         self._serving = asyncio.create_task(self._scheduler.serve(self._advancer.advance, self._catalog.names))
         self._serving.add_done_callback(_log_error)
@@ -456,7 +459,7 @@ class Host:
 def _after(
     run_id: str, records: Sequence[RunRecord], *, workflow: str | None, status: RunStatus | None
 ) -> list[RunRecord]:
-    """Those that follow a run, of a workflow and where one stands, if that is asked for. Raises RunNotFoundError."""
+    """Return the matching runs that started after a run. Raises RunNotFoundError."""
     position = next((number for number, record in enumerate(records) if record.run_id == run_id), None)
     if position is None:
         raise RunNotFoundError(run_id)
@@ -471,7 +474,7 @@ def _log_error(serving: asyncio.Task[None]) -> None:
     with suppress(asyncio.CancelledError):
         error = serving.exception()
         if error is not None:
-            logger.error("the scheduler of a host has failed, the host serves no more: %s", error)
+            logger.error("the host stops serving because its scheduler failed: %s", error)
 
 
 def _host_store(storage: object) -> HostStore:
@@ -480,5 +483,5 @@ def _host_store(storage: object) -> HostStore:
         return store
     raise TypeError(
         f"a host needs a storage that ships with perdure, or the URL of one, not a {type(storage).__name__}: other "
-        "storages have no place for claims, commands and timers"
+        "storages keep no leases, commands and timers"
     )

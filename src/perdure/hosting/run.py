@@ -1,4 +1,4 @@
-"""`HostedRun`: a handle on a run, whoever advances it. It holds nothing of the run."""
+"""Handles on hosted runs: state, result and events, read from the store whichever process advances the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class HostedRun:
-    """One run of a host's store. Everything works from any process, also while another one advances the run."""
+    """A handle on one run. It works from any process, also while another one advances the run."""
 
     def __init__(self, host: Host, reader: RunReader, run_id: str) -> None:
         self._host = host
@@ -49,42 +49,48 @@ class HostedRun:
         return f"<HostedRun {self.run_id!r}>"
 
     async def info(self) -> RunInfo:
-        """Where the run stands. Raises RunNotFoundError."""
+        """Return the state of the run. Raises RunNotFoundError."""
         return await self._host.info(self.run_id)
 
     async def result(self) -> WorkflowRunResult:
-        """Wait until the run rests: it is idle, asks somebody, or was cancelled. A run that sleeps is waited for.
+        """Wait until the run is idle, asks for an answer, or was cancelled. A sleeping run is waited for.
 
-        The result has the outputs of the present turn, the requests that wait, and where the run stands. Some host has
-        to serve meanwhile, this one or another.
+        The result has the outputs of the current turn, the open requests and the final state. Some host must serve
+        meanwhile.
 
-        Raises RunFailedError, RunParkedError, RunExportedError, RunNotFoundError.
+        Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
         """
         return await self._reader.result(self.run_id)
 
     async def outputs(self) -> list[Any]:
-        """What the present turn has given so far, as far as it is committed. Nothing is waited for.
+        """Return the committed outputs of the current turn, without waiting.
 
-        What this program can't decode is `Undecoded`. Raises RunNotFoundError, CheckpointDamagedError.
+        An output this program can't decode is `Undecoded`. Raises RunNotFoundError, CheckpointDamagedError.
         """
         return await self._reader.outputs(self.run_id)
 
     def events(
-        self, from_seq: int = 1, *, follow: bool = True, until_rest: bool = False, until_end: bool = False
+        self,
+        from_seq: int = 1,
+        *,
+        follow: bool = True,
+        until_idle: bool = False,
+        until_end: bool = False,
+        until_rest: bool = False,
     ) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """What the run has committed, from the event of a number on, each with its `seq`.
+        """Yield committed events from number `from_seq` on, each with its `seq`.
 
-        With `follow` further events are waited for; with `until_rest` as well, until `result` would return or raise;
-        with `until_end` until nobody would go on with the run unasked: it is idle, was cancelled, has failed or was
-        parked. A run that asks somebody or sleeps has not ended.
+        With `follow`, wait for further events. With `until_idle` (formerly `until_rest`), stop when `result` would
+        return or raise. With `until_end`, stop when the run is idle, cancelled, failed or quarantined; a run that asks
+        or sleeps has not ended.
 
         Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
         """
-        ends_at = "rest" if until_rest else "end" if until_end else None
+        ends_at = "idle" if until_idle or until_rest else "end" if until_end else None
         return self._reader.events(self.run_id, from_seq=from_seq, follow=follow, ends_at=ends_at)
 
     async def requests(self) -> list[PendingRequest]:
-        """The requests that wait for an answer."""
+        """List the open requests."""
         return await self._host.requests(self.run_id)
 
     async def respond(
@@ -96,55 +102,55 @@ class HostedRun:
     async def send(
         self, message: Any, target: str | None = None, *, by: str | None = None, message_id: str | None = None
     ) -> str:
-        """Send a message: to one of the run's executors, or as its next turn. Returns its id."""
+        """Send a message: to one of the run's executors, or as its next turn. Return the message id."""
         return await self._host.send(self.run_id, message, target, by=by, message_id=message_id)
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
-        """Tell the run to stop. It ends in a checkpoint from which `host.recover` goes on."""
+        """Stop the run. It ends in a checkpoint from which `host.recover` continues."""
         await self._host.cancel(self.run_id, reason, by=by)
 
     async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> HostedRun:
-        """A new run that begins at a checkpoint of this one, the newest if none is named."""
+        """Start a new run at a checkpoint of this one, its newest by default."""
         return await self._host.fork(self.run_id, checkpoint_id, edit=edit)
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
-        """The checkpoints of the run, in commit order."""
+        """List the checkpoints of the run in commit order."""
         return await self._reader.checkpoints(self.run_id)
 
 
 @frozen
 class RunInfo:
-    """Where a run stands."""
+    """The state of a run."""
 
     run_id: str
     workflow_name: str
     status: RunStatus
-    """running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing is left to do;
-    failed, parked, cancelled, exported: nobody goes on with it unasked."""
+    """running: there is work to do; waiting: for an answer; sleeping: until a time; idle: nothing left to do; failed,
+    quarantined, cancelled, exported: the run does not continue by itself.
+    """
     error: str | None
-    """Why it has failed or was parked."""
+    """The reason, if the run has failed or was quarantined."""
     owner: str | None
-    """The process that has claimed it to advance it. If that process has died, it stands here until another one has
-    taken the run."""
+    """The process that holds the lease. A dead process stays here until another one takes the run."""
     attempts: int
-    """How many processes have tried to go on from where it stands, without getting on so far."""
+    """The number of processes that tried to advance the run from its head without progress."""
     wake_at: datetime | None
-    """When it goes on, though nobody sends anything."""
+    """The next time at which the run continues by itself."""
     created_at: datetime
     checkpoint_id: str | None
-    """Its newest checkpoint."""
+    """The newest checkpoint."""
     parent_checkpoint_id: str | None
-    """The checkpoint that it was forked from."""
+    """The checkpoint from which the run was forked."""
     events: int
-    """The number of its newest event."""
+    """The number of the newest event."""
 
     @classmethod
     def of(cls, record: RunRecord) -> RunInfo:
-        """The same as a store has it."""
+        """Make it from a store's record."""
         return cls(
             run_id=record.run_id,
             workflow_name=record.workflow_name,
-            status=record.standing,
+            status="quarantined" if record.standing == "parked" else record.standing,
             error=None if record.halt is None else record.halt.reason,
             owner=None if record.owner is None else str(record.owner),
             attempts=record.attempts,
@@ -162,7 +168,7 @@ _REQUEST = "request/"
 
 @frozen
 class Head:
-    """A checkpoint, and the parts of it that are about outputs and requests."""
+    """A checkpoint with the blobs of its outputs and requests."""
 
     manifest: Manifest
     codec: Codec
@@ -170,7 +176,7 @@ class Head:
 
     @classmethod
     async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
-        """Raises CheckpointNotFoundError, CheckpointDamagedError."""
+        """Read a checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
         with naming(checkpoint_id):
             parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
@@ -178,7 +184,7 @@ class Head:
 
     @property
     def status(self) -> HeadStatus:
-        """What the checkpoint leaves to do."""
+        """The status that follows from the checkpoint."""
         paths = known_paths(self.manifest)
         if "cancelled" in paths:
             return "cancelled"
@@ -189,12 +195,12 @@ class Head:
         return "idle" if is_settled(self.manifest) else "sleeping"
 
     def outputs(self) -> list[WorkflowEvent[Any]]:
-        """The outputs of the present turn, in order."""
+        """Return the outputs of the current turn in order."""
         values = CodedValues(self.codec)
         return [_output_event(output, values) for output in self._snapshot(_OUTPUTS).outputs]
 
     def requests(self, pending: Iterable[PendingRequest]) -> list[WorkflowEvent[Any]]:
-        """The requests that wait; as the desk has them, if this program does not know their types."""
+        """Return the open requests; from `pending`, as plain data, if this program does not know their types."""
         try:
             values = CodedValues(self.codec)
             return [request_event(request, values) for request in self._snapshot(_REQUEST).requests.values()]
@@ -216,7 +222,7 @@ def _only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
 
 
 def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
-    """A committed output. What this program can't decode is `Undecoded`."""
+    """Return the event of a committed output. Data that this program can't decode is `Undecoded`."""
     try:
         data = values.give(output.data)
     except (UntrustedTypeError, IncompatibleTypeError) as error:
@@ -224,8 +230,8 @@ def _output_event(output: Output, values: CodedValues) -> WorkflowEvent[Any]:
     return WorkflowEvent(output.kind, data, executor_id=output.executor_id, origin=FRAMEWORK)
 
 
-_NOWHERE = Mark(head="", events=-1, commands=-1)
-"""The mark of no run at all: whoever has seen it is told at once how far a run is."""
+_NO_MARK = Mark(head="", events=-1, commands=-1)
+"""A mark that no run has, so that a watch returns at once."""
 
 _STATES: Mapping[HeadStatus, WorkflowRunState] = {
     "running": WorkflowRunState.IN_PROGRESS,
@@ -237,47 +243,47 @@ _STATES: Mapping[HeadStatus, WorkflowRunState] = {
 
 
 class RunReader:
-    """Looks at runs of a storage. It never claims one."""
+    """Read runs of a storage. It never takes a lease."""
 
     def __init__(self, storage: StoreStorage) -> None:
         self._storage = storage
         self._store = storage.store
 
-    async def mark(self, run_id: str, *, seen: Mark = _NOWHERE) -> Mark:
-        """How far a run is, as soon as that is not what was seen."""
+    async def mark(self, run_id: str, *, seen: Mark = _NO_MARK) -> Mark:
+        """Wait until a run's mark differs from `seen`, and return it."""
         return await self._store.watch(run_id, seen=seen)
 
     async def record(self, run_id: str) -> RunRecord:
-        """What the store knows of a run. Raises RunNotFoundError."""
+        """Return the store's record of a run. Raises RunNotFoundError."""
         record = await self._store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
         return record
 
     async def result(self, run_id: str) -> WorkflowRunResult:
-        """Wait until a run rests: what its present turn has given, what it asks, and where it stands.
+        """Wait until a run is idle, waits or was cancelled; return its outputs, open requests and state.
 
-        Raises RunFailedError, RunParkedError, RunExportedError, RunNotFoundError.
+        Raises RunFailedError, RunQuarantinedError, RunExportedError, RunNotFoundError.
         """
         while True:
             mark = await self.mark(run_id)
             record = await self.record(run_id)
-            _require_going(record)
-            if await self._rests(record):
+            _require_not_halted(record)
+            if await self._is_at_rest(record):
                 found = await self._result(record)
                 if found is not None:
                     return found
             await self.mark(run_id, seen=mark)
 
     async def outputs(self, run_id: str) -> list[Any]:
-        """What the present turn of a run has given so far, as its head has it."""
+        """Return the committed outputs of a run's current turn."""
         while True:
             head = await self._head(await self.record(run_id))
             if head is not None:
                 return [event.data for event in head.outputs() if event.type == "output"]
 
-    async def _rests(self, record: RunRecord) -> bool:
-        """Whether nothing is left to do for anybody."""
+    async def _is_at_rest(self, record: RunRecord) -> bool:
+        """Return True if no process has work to do for the run."""
         match await self._status(record):
             case "cancelled":
                 return True
@@ -288,18 +294,18 @@ class RunReader:
                 rests = not is_due and not await self._store.inbox(record.run_id)
             case "running" | "sleeping":
                 return False
-        # A command that is not in the inbox any more may be what has moved the head since it was read.
+        # A command that has left the inbox may have moved the head since it was read.
         return rests and (await self.record(record.run_id)).head == record.head
 
     async def _status(self, record: RunRecord) -> HeadStatus:
-        """Where a run stands. A fork that has no checkpoint yet stands where its parent does."""
+        """Return a run's status. A fork without a checkpoint of its own has its parent's."""
         if record.position >= 0:
             return record.status
         head = await self._head(record)
         return record.status if head is None else head.status
 
     async def _result(self, record: RunRecord) -> WorkflowRunResult | None:
-        """The result as the head has it; None if the head is another by now."""
+        """Return the result at the head, or None if the head has moved."""
         head = await self._head(record)
         if head is None:
             return None
@@ -308,7 +314,7 @@ class RunReader:
         return WorkflowRunResult.of([*head.outputs(), *head.requests(pending), status])
 
     async def _head(self, record: RunRecord) -> Head | None:
-        """The newest checkpoint of a run; None if it was replaced, and perhaps removed, while it was read."""
+        """Read the head, or return None if it was replaced, and perhaps removed, meanwhile."""
         assert record.head is not None, "a run that is known has a head"
         try:
             return await Head.read(self._storage, record.head)
@@ -318,9 +324,9 @@ class RunReader:
             return None
 
     async def events(
-        self, run_id: str, *, from_seq: int, follow: bool, ends_at: Literal["rest", "end"] | None
+        self, run_id: str, *, from_seq: int, follow: bool, ends_at: Literal["idle", "end"] | None
     ) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """The events that a run has committed, from a number on; those that follow as well, if wanted."""
+        """Yield committed events from a number on, and follow if asked."""
         due = from_seq
         while True:
             mark = await self.mark(run_id)
@@ -334,20 +340,19 @@ class RunReader:
                 return
             await self.mark(run_id, seen=mark)
 
-    async def _has_ended(self, record: RunRecord, ends_at: Literal["rest", "end"]) -> bool:
+    async def _has_ended(self, record: RunRecord, ends_at: Literal["idle", "end"]) -> bool:
         if record.halt is not None:
             return True
-        is_at_rest = await self._rests(record)
-        return is_at_rest and (ends_at == "rest" or await self._status(record) != "waiting")
+        return await self._is_at_rest(record) and (ends_at == "idle" or await self._status(record) != "waiting")
 
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
-        """The checkpoints of a run, in commit order."""
+        """List the checkpoints of a run in commit order."""
         await self.record(run_id)
         return await self._storage.list_checkpoints(run_id=run_id)
 
 
-def _require_going(record: RunRecord) -> None:
-    """Raise why nobody goes on with a run."""
+def _require_not_halted(record: RunRecord) -> None:
+    """Raise the reason if the run is halted."""
     halt = record.halt
     match halt:
         case None:

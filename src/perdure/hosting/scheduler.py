@@ -1,4 +1,4 @@
-"""The port between a host and what decides when which run is advanced: the embedded scheduler, or another engine."""
+"""The port between a host and the scheduler that decides when to advance each run."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ if TYPE_CHECKING:
 
 @frozen
 class Dispatch:
-    """A run that is to be advanced now."""
+    """A run to advance now."""
 
     run_id: str
     token: int | None = None
-    """The token of the claim, if the engine makes the tokens; None if the store counts them.
+    """The fencing token, if the scheduler issues tokens; None if the store counts them.
 
-    It must be larger than any that the run has had. Who had the run before can write nothing from then on.
+    It must be larger than every earlier token of the run. Earlier owners can't write from then on.
     """
 
 
 @frozen
 class Rest:
-    """Where a run stands after it was advanced."""
+    """The state of a run after it was advanced."""
 
     status: RunStatus | None
-    """None if that is not known here: somebody else has the run, or it is gone."""
+    """None if it is unknown here: another process owns the run, or it is gone."""
     wake_at: datetime | None = None
-    """When it can go on, though nobody has sent anything."""
+    """The next time at which the run continues by itself."""
     has_changed: bool = False
-    """Whether anything was committed."""
+    """True if anything was committed."""
     tries_again: bool = False
-    """Whether it is worth to try again after a while, though nothing has changed."""
+    """True if a retry after a delay makes sense although nothing has changed."""
 
 
 Advance: TypeAlias = Callable[[Dispatch], Awaitable[Rest]]
-"""Advances a run until it rests. It raises only what ends the process."""
+"""Advance a run until nothing is left to do. Raises only what ends the process."""
 
 
 class Scheduler(Protocol):
-    """Decides when which run is advanced. Whatever it is told is durable in the store already."""
+    """Decide when each run is advanced. Every notification is about something durable in the store."""
 
     async def start(self, run_id: str) -> None:
-        """A run has begun and has work to do."""
+        """Handle a new run with work to do."""
         ...
 
     async def wake(self, run_id: str) -> None:
-        """Something has come to a run: an answer, a message, the leave to go on."""
+        """Handle an answer, a message, or permission to continue."""
         ...
 
     async def wake_at(self, run_id: str, moment: datetime) -> None:
-        """A run has to be looked at then, if it is not advanced before."""
+        """Advance the run at that moment, unless it is advanced before."""
         ...
 
     async def cancel(self, run_id: str) -> None:
-        """A run was told to stop. If it is being advanced it notices by itself; otherwise it has to be advanced."""
+        """Handle a cancelled run. An active run notices by itself; another one must be advanced."""
         ...
 
     async def serve(self, advance: Advance, workflow_names: Collection[str]) -> None:
-        """Have runs of these workflows advanced until this is cancelled. What is under way then stays with the host."""
+        """Advance runs of these workflows until cancelled. Active runs then stay with the host."""
         ...

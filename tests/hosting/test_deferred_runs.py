@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from perdure.hosting.embedded import HeldRuns, pause_seconds, situation_of
+from perdure.hosting.embedded import DeferredRuns, pause_seconds, situation_of
 from perdure.moments import now
 from perdure.records import Due, RunRecord
 from perdure.testing.clock import ManualClock
@@ -18,45 +18,45 @@ def due(head: str = "r@0", *, commands: int = 0, attempts: int = 0, wake_at: str
 
 def test_a_run_that_was_tried_in_vain_is_held_until_something_has_changed() -> None:
     clock = ManualClock()
-    held, at = HeldRuns(clock), now(clock)
-    held.hold("r", situation_of(due(), at=at))
-    assert held.is_held("r", situation_of(due(), at=at), at=at)
+    deferred, at = DeferredRuns(clock), now(clock)
+    deferred.defer("r", situation_of(due(), at=at))
+    assert deferred.is_deferred("r", situation_of(due(), at=at), at=at)
     for other in (due("r@1"), due(commands=1), due(attempts=1), due(wake_at=at)):
-        assert not held.is_held("r", situation_of(other, at=at), at=at)
-    assert list(held.moments()) == []
+        assert not deferred.is_deferred("r", situation_of(other, at=at), at=at)
+    assert list(deferred.moments()) == []
 
 
 def test_a_run_is_postponed_for_longer_each_time() -> None:
     clock = ManualClock()
-    held, situation = HeldRuns(clock), situation_of(due(), at=now(clock))
+    deferred, situation = DeferredRuns(clock), situation_of(due(), at=now(clock))
     for pause in (0.25, 0.5, 1.0, 2.0):
-        held.postpone("r", situation)
+        deferred.defer_for_a_while("r", situation)
         clock.advance(timedelta(seconds=pause) - timedelta(milliseconds=1))
-        assert held.is_held("r", situation, at=now(clock))
+        assert deferred.is_deferred("r", situation, at=now(clock))
         clock.advance(timedelta(milliseconds=1))
-        assert not held.is_held("r", situation, at=now(clock))
+        assert not deferred.is_deferred("r", situation, at=now(clock))
     assert pause_seconds(1000) == 60.0
 
 
 def test_a_suspect_waits_longer_after_each_process_that_it_ended() -> None:
     clock = ManualClock()
     for attempts, pause in ((2, 1.0), (3, 2.0), (4, 4.0)):
-        held, situation = HeldRuns(clock), situation_of(due(attempts=attempts), at=now(clock))
-        assert not held.is_known("r", situation)
-        held.suspect("r", situation)
-        assert held.is_known("r", situation)
+        deferred, situation = DeferredRuns(clock), situation_of(due(attempts=attempts), at=now(clock))
+        assert not deferred.was_deferred("r", situation)
+        deferred.suspect("r", situation)
+        assert deferred.was_deferred("r", situation)
         clock.advance(timedelta(seconds=pause) - timedelta(milliseconds=1))
-        assert held.is_held("r", situation, at=now(clock))
+        assert deferred.is_deferred("r", situation, at=now(clock))
         clock.advance(timedelta(milliseconds=1))
-        assert not held.is_held("r", situation, at=now(clock))
+        assert not deferred.is_deferred("r", situation, at=now(clock))
 
 
 def test_what_is_not_due_any_more_is_forgotten() -> None:
-    held = HeldRuns(ManualClock())
+    deferred = DeferredRuns(ManualClock())
     for run_id in ("r", "s", "t"):
-        held.hold(run_id, situation_of(due(), at=""))
-    held.keep_only({"s", "u"})
-    assert len(held) == 1
-    held.release("s")
-    held.release("nobody")
-    assert len(held) == 0
+        deferred.defer(run_id, situation_of(due(), at=""))
+    deferred.keep_only({"s", "u"})
+    assert len(deferred) == 1
+    deferred.release("s")
+    deferred.release("nobody")
+    assert len(deferred) == 0
