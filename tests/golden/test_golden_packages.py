@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import lzma
 import tarfile
@@ -15,6 +16,8 @@ from golden_programs import SCENARIOS, nodes
 from golden_programs.places import KINDS, open_place
 from golden_programs.world import world
 from tests.postgres_server import needs_postgres, shared_server
+
+from perdure import CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,11 +102,25 @@ def on_every_store(scenarios: list[Scenario]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("directory", "kind", "scenario"), cases)
 
 
+async def signatures(place: Place, run: str) -> set[str]:
+    """Return the signatures in all checkpoints of a run: those of the release that began it, and those made now."""
+    found: set[str] = set()
+    for number in itertools.count():
+        try:
+            checkpoint = await place.storage.load(f"{run}@{number}")
+        except CheckpointNotFoundError:
+            break
+        found.add(checkpoint.graph_signature_hash)
+    return found
+
+
 async def end(place: Place, scenario: Scenario, begun: Any, wanted: Any) -> None:
     """Finish a scenario: it ends as undisturbed, and nothing that was done is done again."""
     world.effects.clear()
     assert await scenario.finish(place) == wanted["outcome"]
     assert sorted([*begun["effects"], *world.effects]) == wanted["effects"]
+    for run in scenario.runs:
+        assert len(await signatures(place, run)) == 1, "the graph has the signature that it had when the run began"
 
 
 @on_every_store(SCENARIOS)
