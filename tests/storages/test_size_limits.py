@@ -22,7 +22,7 @@ from perdure import (
     response_handler,
 )
 from perdure.codec import Encoded, Scale
-from perdure.codec.size_limits import PART_SIZE_MAX
+from perdure.codec.values import PART_SIZE_MAX
 from perdure.records import Part
 
 if TYPE_CHECKING:

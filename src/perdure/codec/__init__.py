@@ -1,7 +1,8 @@
 """Values as bytes and back, restricted to types that the program trusts."""
 
-from perdure.codec.codec import Codec, DamagedPartError, Encoded, references
-from perdure.codec.documents import (
+from perdure.codec.codec import Codec, plain_data
+from perdure.codec.encoded import (
+    Encoded,
     Needs,
     array,
     document,
@@ -12,17 +13,38 @@ from perdure.codec.documents import (
     quoted,
     quoted_all,
     quoted_or_null,
+    references,
     verified,
     with_parts,
 )
-from perdure.codec.forms import Form, form_of, register_form
-from perdure.codec.plain_data import plain_data
-from perdure.codec.records import DataclassKind
-from perdure.codec.size_limits import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Scale, SizeLimits, WeighingCodec
-from perdure.codec.trust import Trust, register_type, stored_name
-from perdure.codec.trust_reach import is_enum, is_model, is_named_tuple
-from perdure.codec.values import CodedValues, Held, Kept, LiveValues, Values, as_kept, decode
-from perdure.codec.write import part_reference, to_bytes
+from perdure.codec.errors import DamagedPartError
+from perdure.codec.objects import DataclassKind
+from perdure.codec.trust import (
+    Form,
+    Trust,
+    form_of,
+    is_enum,
+    is_model,
+    is_named_tuple,
+    register_form,
+    register_type,
+    stored_name,
+)
+from perdure.codec.values import (
+    DEFAULT_SIZE_LIMITS,
+    NO_SIZE_LIMITS,
+    CodedValues,
+    Held,
+    Kept,
+    LiveValues,
+    Scale,
+    SizeLimits,
+    Values,
+    WeighingCodec,
+    as_kept,
+    decode,
+)
+from perdure.codec.writer import part_reference, to_bytes
 
 __all__ = [
     "DEFAULT_SIZE_LIMITS",

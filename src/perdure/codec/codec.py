@@ -5,28 +5,34 @@ The codec is the only code that knows the format, which `docs/checkpoint-format.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import is_dataclass
+from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from perdure.codec import read as codec_read
 from perdure.codec.containers import CONTAINER_KINDS, CONTAINER_TAGS
-from perdure.codec.copy import type_of
-from perdure.codec.encoded import Encoded
-from perdure.codec.faults import Damage, DamagedPartError, Fault, Misfit, Refusal, explained
-from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf, late_kind
+from perdure.codec.encoded import Encoded, dumps
+from perdure.codec.errors import Damage, DamagedPartError, Fault, Misfit, Refusal, explained, refused, unfit
+from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf
 from perdure.codec.log import LOG_KINDS, LOG_TAGS
-from perdure.codec.memo import Leaf, Memo
-from perdure.codec.objects import CustomKind, EnumKind, ObjectKind, Unfit, read_object
+from perdure.codec.memo import Leaf, Memo, type_of
+from perdure.codec.objects import (
+    RECORD_KEYS,
+    CustomKind,
+    DataclassKind,
+    EnumKind,
+    ModelKind,
+    NamedTupleKind,
+    ObjectKind,
+    Unfit,
+    read_object,
+)
 from perdure.codec.pickle import pickle_tag, write_pickle
-from perdure.codec.read import Node, Origin, Reader, Tag
-from perdure.codec.records import RECORD_KEYS, DataclassKind, ModelKind, NamedTupleKind
-from perdure.codec.refusals import refused, unfit
-from perdure.codec.source import Source
-from perdure.codec.trust import Trust, registration, stored_name
-from perdure.codec.trust_reach import is_enum, is_model, is_named_tuple
-from perdure.codec.types import TYPE_KINDS, TYPE_TAGS, write_class
-from perdure.codec.write import (
+from perdure.codec.reader import Node, Origin, Reader, Source, Tag
+from perdure.codec.trust import Trust, is_enum, is_model, is_named_tuple, registration, stored_name
+from perdure.codec.type_expressions import TYPE_KINDS, TYPE_TAGS, write_class
+from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
     Write,
     Writer,
@@ -40,8 +46,6 @@ from perdure.errors import EncodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-__all__ = ["Codec", "DamagedPartError", "Encoded", "references"]
 
 _KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS, **LOG_KINDS}
 _TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS, **LOG_TAGS}
@@ -167,7 +171,7 @@ class Codec:
         """How to write a value of a type that is met for the first time."""
         cls = type(value)
         try:
-            write = write_class if issubclass(cls, type) else late_kind(cls) or self._object_write(value)
+            write = write_class if issubclass(cls, type) else self._object_write(value)
         except Refusal:
             if not self._allow_pickle:
                 raise
@@ -202,16 +206,6 @@ class Codec:
         return read_object(kind, node)
 
 
-def references(text: bytes) -> tuple[str, ...]:
-    """The hashes of the parts that a text refers to directly. Raises DamagedPartError."""
-    try:
-        return codec_read.references(text)
-    except Damage as damage:
-        raise DamagedPartError(damage.reason) from damage
-    except RecursionError as error:
-        raise DamagedPartError("it is nested too deeply to be read here") from error
-
-
 _SCALARS = frozenset({int, str, bool, bytes, NoneType})
 _SMALL = 10**18
 
@@ -240,3 +234,48 @@ def _made_kind(cls: type) -> ObjectKind | None:
         return CustomKind(entry)
     make = next((make for is_of_kind, make in _OBJECT_KINDS if is_of_kind(cls)), None)
     return None if make is None else make(cls, stored_name(cls))
+
+
+def plain_data(text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
+    """The value of a text, without its types, as JSON could have it. Raises DamagedPartError."""
+    try:
+        return Reader(_PLAIN_TAGS, Origin(None, Source(parts), path, None), Trust.of(), Memo()).text(text)
+    except Damage as damage:
+        raise DamagedPartError(damage.reason, path=damage.path(path)) from damage
+
+
+def _plain(reader: Reader, node: Node) -> Any:
+    """One tagged object. What is inside of it is plain already."""
+    match node:
+        case {"fields": fields}:
+            return {**fields, **node.get("extra", {})}
+        case {"~": "log"}:
+            return [*node.get("items", ()), *node["tail"]]
+        case {"~": "dict" | "OrderedDict" | "Counter" | "defaultdict", "items": items}:
+            return {key if isinstance(key, str) else dumps(key).decode(): value for key, value in items}
+        case {"~": "datetime" | "time", "value": moment}:
+            return moment + node.get("zone", "")
+        case {"offset": [days, seconds, microseconds]}:
+            return _offset(timedelta(days, seconds, microseconds))
+        case {"key": zone}:
+            return f"[{zone}]"
+        case {"part": address}:
+            return base64.b64encode(reader.raw(address)).decode()
+        case {"value": found} | {"name": found} | {"items": found} | {"args": found} | {"base64": found}:
+            return found
+        case _:
+            return node["~"]
+
+
+def _offset(offset: timedelta) -> str:
+    """An offset from UTC as ISO 8601 writes it."""
+    sign = "-" if offset < timedelta() else "+"
+    hours, minutes = divmod(int(abs(offset).total_seconds()) // 60, 60)
+    return f"{sign}{hours:02}:{minutes:02}"
+
+
+_PLAIN_TAGS: Mapping[str, Tag] = {
+    **{name: Tag(_plain, tag.keys) for name, tag in _TAGS.items()},
+    **{name: Tag.of(_plain, *keys) for name, keys in _OBJECT_KEYS.items()},
+    "pickle": Tag(_plain, pickle_tag(allowed=False).keys),
+}

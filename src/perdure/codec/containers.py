@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from perdure.codec.copy import type_of
-from perdure.codec.faults import Damage, Refusal
-from perdure.codec.json import json_text
-from perdure.codec.paths import attribute_step, element_step, index_step, key_step, keys_step
-from perdure.codec.read import Node, Reader, Tag, items, require
-from perdure.codec.write import Run, Write, Writer, quote, tagged_sequence
+from perdure.codec.errors import Damage, Refusal, attribute_step, element_step, index_step, key_step, keys_step
+from perdure.codec.memo import type_of
+from perdure.codec.reader import Node, Reader, Tag, items, require
+from perdure.codec.writer import Run, Write, Writer, json_text, quote, tagged_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -6,13 +6,17 @@ import base64
 import math
 import pathlib
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from perdure.codec.errors import Misfit, Refusal, attribute_step
 from perdure.codec.memo import Leaf
-from perdure.codec.paths import attribute_step
-from perdure.codec.read import Node, Reader, Tag, require
-from perdure.codec.write import (
+from perdure.codec.reader import Node, Reader, Tag, require
+from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
     Write,
     Writer,
@@ -35,8 +39,6 @@ _BYTES_HEAD = '{"~":"bytes"'
 
 # Python refuses to convert integers of more than 4300 digits from and to decimal; 2**14000 has 4215.
 _DECIMAL_BITS_MAX = 14000
-
-_LATE_MODULES = frozenset({"decimal", "fractions", "uuid", "zoneinfo"})
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -249,19 +251,42 @@ def _read_ellipsis(_: Reader, __: Node) -> EllipsisType:
     return ...
 
 
-def late_kind(cls: type) -> Write | None:
-    """How values of a type that few programs use are written; None if it is no leaf."""
-    if cls.__module__ not in _LATE_MODULES:
-        return None
-    from perdure.codec.late import LATE_KINDS  # noqa: PLC0415 - it is there for that
-
-    return LATE_KINDS.get(cls)
+def _write_zone_info(_: Writer, value: ZoneInfo) -> str:
+    if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
+        raise Refusal("it is a time zone without a key", "make it with ZoneInfo(key)")
+    return f'{{"~":"zone","key":{quote(value.key)}}}'
 
 
-def _read_late(reader: Reader, node: Node) -> Any:
-    from perdure.codec.late import LATE_READS  # noqa: PLC0415 - it is there for that
+def _read_zone_info(_: Reader, node: Node) -> ZoneInfo:
+    try:
+        return ZoneInfo(node["key"])
+    except ZoneInfoNotFoundError as error:
+        raise Misfit("zoneinfo:ZoneInfo", f"time zone {node['key']!r} is not installed here (see tzdata)") from error
 
-    return LATE_READS[node["~"]](reader, node)
+
+def _write_uuid(_: Writer, value: UUID) -> str:
+    return f'{{"~":"uuid","value":"{value}"}}'
+
+
+def _read_uuid(_: Reader, node: Node) -> UUID:
+    return UUID(node["value"])
+
+
+def _write_decimal(_: Writer, value: Decimal) -> str:
+    return f'{{"~":"decimal","value":"{value}"}}'
+
+
+def _read_decimal(_: Reader, node: Node) -> Decimal:
+    return Decimal(require(node["value"], str, "value"))
+
+
+def _write_fraction(writer: Writer, value: Fraction) -> str:
+    return f'{{"~":"fraction","value":[{writer.child(value.numerator)},{writer.child(value.denominator)}]}}'
+
+
+def _read_fraction(_: Reader, node: Node) -> Fraction:
+    numerator, denominator = node["value"]
+    return Fraction(require(numerator, int, "value"), require(denominator, int, "value"))
 
 
 LEAF_KINDS: Mapping[type, Write] = {
@@ -283,6 +308,10 @@ LEAF_KINDS: Mapping[type, Write] = {
     pathlib.PureWindowsPath: _write_pure_windows_path,
     type(pathlib.Path()): _write_path,
     EllipsisType: _write_ellipsis,
+    ZoneInfo: _write_zone_info,
+    UUID: _write_uuid,
+    Decimal: _write_decimal,
+    Fraction: _write_fraction,
 }
 
 LEAF_TAGS: Mapping[str, Tag] = {
@@ -296,8 +325,10 @@ LEAF_TAGS: Mapping[str, Tag] = {
     "time": Tag.of(_read_time, "value", "fold", "zone"),
     "timedelta": Tag.of(_read_timedelta, "value"),
     "timezone": Tag.of(_read_timezone, "offset", "name"),
-    "zone": Tag.of(_read_late, "key"),
-    **dict.fromkeys(("uuid", "decimal", "fraction"), Tag.of(_read_late, "value")),
+    "zone": Tag.of(_read_zone_info, "key"),
+    "uuid": Tag.of(_read_uuid, "value"),
+    "decimal": Tag.of(_read_decimal, "value"),
+    "fraction": Tag.of(_read_fraction, "value"),
     "range": Tag.of(_read_range, "value"),
     "path": Tag.of(_read_path, "value", "pure"),
     "ellipsis": Tag.of(_read_ellipsis),

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.codec.encoded import Encoded
-from perdure.codec.faults import Damage, Fault, explained
-from perdure.codec.paths import index_step
-from perdure.codec.read import INDEX_HEAD, Node, Origin, Reader, Tag, parsed, references, require
-from perdure.codec.source import Source
-from perdure.codec.write import Write, Writer, to_bytes
+from perdure.codec.errors import Damage, Fault, explained, index_step
+from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, find_references, parsed, require
+from perdure.codec.writer import Write, Writer, to_bytes
 from perdure.log import Log, Seals
 from perdure.records import Part
 
@@ -85,7 +83,7 @@ class Bough:
         if self._part is None:
             with _Explaining(self._origin):
                 data = self._origin.source.bytes(self.hash)
-                self._part = Part(self.hash, data, references(data))
+                self._part = Part(self.hash, data, find_references(data))
         return self._part
 
     def within(self) -> tuple[Mapping[str, Part], Mapping[str, Branch]]:
@@ -290,7 +288,7 @@ def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
         address = waiting.pop()
         if address not in found:
             data = source.bytes(address)
-            found[address] = Part(address, data, references(data))
+            found[address] = Part(address, data, find_references(data))
             waiting.extend(found[address].refs)
     return found
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from perdure.codec.copy import never_copy, type_of
-from perdure.codec.faults import Untrusted
+from perdure.codec.errors import Untrusted, not_picklable
 from perdure.codec.leaves import read_bytes, write_bytes
+from perdure.codec.memo import never_copy, type_of
 from perdure.codec.objects import called
-from perdure.codec.read import Node, Reader, Tag, require
-from perdure.codec.refusals import not_picklable
-from perdure.codec.write import Writer, quote
+from perdure.codec.reader import Node, Reader, Tag, require
+from perdure.codec.writer import Writer, quote
 from perdure.stored_names import find_pinned
 from perdure.typenames import type_name
 

@@ -8,11 +8,10 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from perdure.codec.faults import Refusal
-from perdure.codec.read import Node, Reader, Tag, require
-from perdure.codec.refusals import untrusted
+from perdure.codec.errors import Refusal, untrusted
+from perdure.codec.reader import Node, Reader, Tag, require
 from perdure.codec.trust import stored_name
-from perdure.codec.write import Write, Writer, quote
+from perdure.codec.writer import Write, Writer, quote
 from perdure.log import Log
 from perdure.typenames import describe, is_plain_generic
 

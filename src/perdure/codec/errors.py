@@ -1,0 +1,245 @@
+"""What can go wrong inside the codec. A fault gathers its path while it rises; the codec turns it into an error."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import types
+from typing import TYPE_CHECKING, Any
+
+from perdure.codec.trust import is_data_type, stored_name
+from perdure.errors import CheckpointDamagedError, IncompatibleTypeError, UntrustedTypeError
+from perdure.typenames import type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.codec.trust import Trust
+
+_STEPS_AT_EACH_END = 10
+
+
+class Fault(Exception):
+    """Something about one place in a value."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self._steps: list[str] = []
+
+    def rise(self, step: str) -> None:
+        """Note the step that leads from the next outer value to this place."""
+        self._steps.append(step)
+
+    def path(self, root: str) -> str:
+        """The place, seen from the outermost value. The middle of a long way is left out."""
+        steps = self._steps[::-1]
+        if len(steps) > 2 * _STEPS_AT_EACH_END:
+            steps[_STEPS_AT_EACH_END:-_STEPS_AT_EACH_END] = ["…"]
+        return root + "".join(steps)
+
+
+class Refusal(Fault):
+    """A value can't be stored."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+class Damage(Fault):
+    """Stored text is not what was written."""
+
+
+class Untrusted(Fault):
+    """Stored text names a type that is not trusted."""
+
+
+class Misfit(Fault):
+    """A stored object does not fit its class as the program has it now."""
+
+    def __init__(self, type_name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.type_name = type_name
+
+
+class DamagedPartError(Exception):
+    """Stored bytes are not what was written. Whoever knows the checkpoint names it in a CheckpointDamagedError."""
+
+    def __init__(self, reason: str, *, path: str | None = None) -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(reason if path is None else f"{path}: {reason}")
+
+
+def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | None) -> Exception:
+    """What is raised for a fault in a value at `path`, with the checkpoint that it was read from, if that is known."""
+    match fault:
+        case Untrusted():
+            error = UntrustedTypeError(type_name=fault.reason, path=fault.path(path))
+            error.checkpoint_id = checkpoint_id or None
+            return error
+        case Misfit():
+            misfit = IncompatibleTypeError(type_name=fault.type_name, path=fault.path(path), reason=fault.reason)
+            misfit.checkpoint_id = checkpoint_id or None
+            return misfit
+        case Fault():
+            damage = DamagedPartError(fault.reason, path=fault.path(path))
+        case RecursionError():
+            damage = DamagedPartError("it is nested too deeply to be read here", path=path)
+    return damage if checkpoint_id is None else CheckpointDamagedError(checkpoint_id, str(damage))
+
+
+_SHOWN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
+
+# Keys of tagged objects that are part of the format alone.
+_SILENT_KEYS = frozenset({"items", "fields", "value"})
+
+_PAIR_TAGS = frozenset({"dict", "OrderedDict", "Counter", "defaultdict"})
+
+
+def key_step(key: object) -> str:
+    """The step to a value in a mapping. Only plain keys are shown: `repr` of another could run anything."""
+    return f"[{key!r}]" if type(key) in _SHOWN_KEYS else f"[<{type(key).__name__}>]"
+
+
+def attribute_step(name: str) -> str:
+    """The step to an attribute."""
+    return f".{name}"
+
+
+def index_step(index: int) -> str:
+    """The step to an element of a sequence."""
+    return f"[{index}]"
+
+
+def keys_step(index: int) -> str:
+    """The step to a key of a mapping."""
+    return f".keys()[{index}]"
+
+
+def element_step(_: int) -> str:
+    """The step to an element of a set, which has no place."""
+    return "{*}"
+
+
+def no_step(_: object) -> str:
+    """The step to what stands for the value itself."""
+    return ""
+
+
+def spelled(holders: Sequence[Any], places: Sequence[Any]) -> str:
+    """The path through nested JSON: each place is a key or an index in the holder beside it."""
+    steps = [_step(holders, places, depth) for depth in range(len(places))]
+    return "".join(steps)
+
+
+def _step(holders: Sequence[Any], places: Sequence[Any], depth: int) -> str:
+    holder, place = holders[depth], places[depth]
+    if isinstance(holder, dict) and "~" in holder:
+        return "" if place in _SILENT_KEYS else attribute_step(place)
+    parent = holders[depth - 1] if depth else None
+    under = places[depth - 1] if depth else None
+    if isinstance(holder, dict):
+        return attribute_step(place) if _is_tagged(parent) and under == "fields" else key_step(place)
+    if _is_pairs(parent, under):
+        return ""
+    if depth > 1 and _is_pairs(holders[depth - 2], places[depth - 2]):
+        return key_step(holder[0]) if place else keys_step(places[depth - 1])
+    return index_step(place)
+
+
+def _is_tagged(holder: object) -> bool:
+    return isinstance(holder, dict) and "~" in holder
+
+
+def _is_pairs(holder: Any, place: object) -> bool:
+    return _is_tagged(holder) and holder["~"] in _PAIR_TAGS and place == "items"
+
+
+_REGISTER = "register its type with perdure.register_type(..., encode=..., decode=...)"
+
+# What a base of the standard types can be turned into without losing what the base holds.
+_PLAIN_BASES: tuple[type, ...] = (str, bytes, bool, int, float, list, tuple, dict, set, frozenset)
+
+_ARRAY_LIBRARIES = frozenset({"numpy", "pandas", "torch", "jax", "tensorflow", "polars", "pyarrow"})
+
+
+def refused(value: object, trust: Trust) -> Refusal:
+    """Why a value of a kind that the codec does not know is refused."""
+    cls = type(value)
+    if is_data_type(cls) and not trust.trusts(cls):
+        return untrusted(cls, trust)
+    return _by_nature(value) or _by_origin(cls) or _by_base(cls) or _no_data(cls)
+
+
+def unfit(cls: type, why: str) -> Refusal:
+    """A data type whose fields are not all of it."""
+    return Refusal(f"instances of {type_name(cls)!r} can't be stored by their fields: {why}", _REGISTER)
+
+
+def untrusted(cls: type, trust: Trust) -> Refusal:
+    """A type that this program could not find again by its name."""
+    name = stored_name(cls)
+    if trust.lookup(name) is not None:
+        return Refusal(
+            f"its type is called {name!r}, and so is another class that this workflow trusts",
+            "define the class once, or register one of them under another name with perdure.register_type",
+        )
+    return Refusal(
+        f"this workflow does not trust the type {name!r} and could not read it back",
+        "use the type in a handler's annotations, register it with perdure.register_type, "
+        "or list it in allowed_checkpoint_types",
+    )
+
+
+def not_picklable(cls: type, error: Exception) -> Refusal:
+    """A value that even pickle does not take."""
+    return Refusal(f"it is a {type_name(cls)!r}, and pickling it raised {error!r}", _REGISTER)
+
+
+def _by_nature(value: object) -> Refusal | None:
+    match value:
+        case types.FunctionType() | types.BuiltinFunctionType() | types.MethodType():
+            return Refusal(f"it is the function {value.__qualname__!r}", "keep a name and look the function up by it")
+        case types.ModuleType():
+            return Refusal(f"it is the module {value.__name__!r}", "import it where it is used")
+        case types.CoroutineType() | types.GeneratorType() | types.AsyncGeneratorType() | asyncio.Future():
+            return Refusal("it is work in progress", "await it, or collect what it yields, and keep the result")
+        case io.IOBase():
+            return Refusal("it is an open file", "keep its path and open it where it is used")
+        case BaseException():
+            return Refusal(f"it is an exception, {type_name(type(value))!r}", f"keep its message, or {_REGISTER}")
+        case _ if inspect.isawaitable(value):
+            return Refusal("it is work in progress", "await it and keep the result")
+        case _:
+            return None
+
+
+def _by_origin(cls: type) -> Refusal | None:
+    library = cls.__module__.partition(".")[0]
+    if library in _ARRAY_LIBRARIES:
+        return Refusal(
+            f"it is a {type_name(cls)!r} of {library}", f"convert it to plain values (tolist(), item()), or {_REGISTER}"
+        )
+    if library == "typing":
+        return Refusal("it is a type expression of a kind that is not stored", "keep its name instead")
+    return None
+
+
+def _by_base(cls: type) -> Refusal | None:
+    base = next((base for base in _PLAIN_BASES if base in cls.__mro__), None)
+    if base is None:
+        return None
+    return Refusal(
+        f"it is a {type_name(cls)!r}, and would come back as a plain {base.__name__}",
+        f"convert it with {base.__name__}(...), or {_REGISTER}",
+    )
+
+
+def _no_data(cls: type) -> Refusal:
+    return Refusal(
+        f"it is a {type_name(cls)!r}, which is no data type (dataclass, named tuple, enum or pydantic model)",
+        f"make its class a dataclass, or {_REGISTER}",
+    )
