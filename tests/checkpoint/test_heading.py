@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint import Author
-from perdure.checkpoint.heading import Heading
+from perdure.checkpoint.manifest import Heading
 from perdure.kernel import Request, Snapshot
 from perdure.records import NewRun
 

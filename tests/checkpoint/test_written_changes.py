@@ -13,9 +13,8 @@ from tests.checkpoint.chain import CODEC, Chain, kept, shown
 
 from perdure import Log
 from perdure.checkpoint import Reader, entries_of, is_settled
-from perdure.checkpoint.contents import TOC_LENGTH_MAX, paths_of
+from perdure.checkpoint.contents import TOC_LENGTH_MAX, WIDTH, paths_of
 from perdure.checkpoint.manifest import PIECES_LENGTH_MAX
-from perdure.checkpoint.trails import WIDTH
 from perdure.codec import loads, references
 from perdure.errors import CheckpointDamagedError
 from perdure.kernel import (

@@ -19,10 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from perdure.checkpoint import check_against
-from perdure.checkpoint.schema import schema_of
+from perdure.checkpoint import check_against, coerce
+from perdure.checkpoint.answers import schema_of
 from perdure.codec import Codec, Trust, plain_data
-from perdure.engine.coercion import coerce
 from perdure.types import is_instance_of
 
 T = TypeVar("T")
@@ -98,7 +97,7 @@ class Lost:
         (frozenset, [1, 1], frozenset({1})),
         (deque[date], ["2024-01-01"], deque([date(2024, 1, 1)])),
         (Sequence[Point], [[1]], [Point(1)]),
-        (AbstractSet[int], [1, 1], {1}),
+        (AbstractSet[int], [1, 1], frozenset({1})),
         (Mapping[Colour, Decimal], {"red": "1.5"}, {Colour.RED: Decimal("1.5")}),
         (Point, [1, None], Point(1)),
         (Line, {"price": "2", "day": "2024-01-01"}, {"price": Decimal(2), "day": date(2024, 1, 1)}),
@@ -114,7 +113,6 @@ class Lost:
         (Metres, 3, 3.0),
         (int, 3.0, 3),
         (Rights, 3, Rights.READ | Rights.WRITE),
-        (Literal[Colour.RED, "none"], "red", Colour.RED),
         (UUID | date | None, "2024-01-01", date(2024, 1, 1)),
         (Strict, {"day": "2024-01-01", "points": [1, 2]}, Strict(day=date(2024, 1, 1), points=(1, 2))),
         (Numbers, [1, 2], Numbers([1, 2])),
@@ -139,11 +137,9 @@ def test_plain_data_becomes(type_: Any, value: Any, made: Any) -> None:
         (Point, ["a"]),
         (Point, [None]),
         (Line, {"day": "2024-01-01"}),
-        (Line, {"price": 2}),
         (Order, {"place": "a", "by": "nobody"}),
         (date, "yesterday"),
         (datetime, 5),
-        (Decimal, 1.5),
         (Decimal, "much"),
         (int, 1.5),
         (float, True),
@@ -162,8 +158,9 @@ def test_what_does_not_stand_for_a_value_is_not_made_one(type_: Any, value: Any)
     assert not is_instance_of(coerced, type_)
 
 
-def test_a_class_whose_annotations_can_not_be_read_takes_what_it_is_given() -> None:
-    assert coerce({"inner": 5}, Lost) == Lost(5)
+def test_a_class_whose_annotations_can_not_be_resolved_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Lost can't be made of data: .*Nowhere"):
+        coerce({"inner": 5}, Lost)
 
 
 def test_whatever_a_class_raises_the_data_does_not_fit() -> None:
@@ -191,11 +188,11 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     datetime: st.datetimes() | st.datetimes(timezones=st.just(UTC)),
     time: st.times(),
     UUID: st.uuids(),
-    Decimal: st.decimals(allow_nan=False),
+    Decimal: st.decimals(allow_nan=False, allow_infinity=False),
     PurePosixPath: st.builds(PurePosixPath, st.sampled_from(["a", "a/b", "/"])),
     Rights: st.sampled_from([Rights.READ, Rights.READ | Rights.WRITE]),
     Point: POINTS,
-    Line: st.fixed_dictionaries({"price": st.decimals(allow_nan=False)}, optional={"day": DATES}),
+    Line: st.fixed_dictionaries({"price": st.decimals(allow_nan=False, allow_infinity=False)}, optional={"day": DATES}),
     Order: st.builds(
         Order, st.builds(PurePosixPath, st.just("a")), st.lists(POINTS, max_size=2).map(tuple), st.none() | st.uuids()
     ),

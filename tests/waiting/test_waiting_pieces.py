@@ -10,8 +10,7 @@ import pytest
 
 from perdure.checkpoint import JournalReader, JournalWriter
 from perdure.checkpoint.changes import ChangeFinder
-from perdure.checkpoint.pieces import PieceWriter
-from perdure.checkpoint.pieces_read import PieceReader, tree_of
+from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
 from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust, as_kept, plain
 from perdure.engine.rekeep import rekept
 from perdure.kernel import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended, Trail

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - read at run time
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, cast
+
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from perdure.agents.messages.content import Content  # noqa: TC001 - read at run time
 from perdure.agents.messages.message import Message

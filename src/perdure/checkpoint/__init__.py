@@ -1,11 +1,14 @@
 """A run as a manifest of blobs: checkpoints, journal records, commands and events as bytes."""
 
-from perdure.checkpoint.archive import PRODUCT, closing_note, lines_of
-from perdure.checkpoint.archive_read import (
+from perdure.checkpoint.answers import check_against, coerce, schema_of
+from perdure.checkpoint.archive import (
+    PRODUCT,
     DamagedExportError,
     NewerExportError,
     NoExportError,
+    closing_note,
     halt_before,
+    lines_of,
     read_archive,
     require_whole,
 )
@@ -22,13 +25,12 @@ from perdure.checkpoint.commands import (
     read_command,
     shown,
 )
-from perdure.checkpoint.compat import CompatibilityReport, compare
+from perdure.checkpoint.compatibility import CompatibilityReport, compare
 from perdure.checkpoint.contents import entries_of, only
 from perdure.checkpoint.events import EventReader, EventWriter
-from perdure.checkpoint.fields import fields_of
-from perdure.checkpoint.heading import Author
 from perdure.checkpoint.journal import JournalReader, JournalWriter, stored_of
 from perdure.checkpoint.manifest import (
+    Author,
     Reader,
     Writer,
     Written,
@@ -51,7 +53,6 @@ from perdure.checkpoint.record import (
     request_event,
     saved_fields,
 )
-from perdure.checkpoint.schema import check_against
 from perdure.checkpoint.steps import (
     AskedRecord,
     InterruptedStep,
@@ -62,6 +63,7 @@ from perdure.checkpoint.steps import (
     arguments_digest,
     counts_in,
     counts_record,
+    fields_of,
     label_in,
     label_record,
     moment_in,
@@ -106,6 +108,7 @@ __all__ = [
     "cancel_command",
     "check_against",
     "closing_note",
+    "coerce",
     "compare",
     "counts_in",
     "counts_record",
@@ -131,6 +134,7 @@ __all__ = [
     "request_event",
     "require_whole",
     "saved_fields",
+    "schema_of",
     "shown",
     "stored_of",
     "trace_of",

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
-from perdure.records import digest
+from perdure.checkpoint.manifest import header_of
+from perdure.data import frozen, mutable
+from perdure.records import (
+    Archive,
+    ArchivedCheckpoint,
+    Command,
+    EventBatch,
+    Halt,
+    HaltKind,
+    HeadStatus,
+    JournalRecord,
+    Manifest,
+    Part,
+    PartKind,
+    RunRecord,
+    digest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from perdure.records import (
-        Archive,
-        ArchivedCheckpoint,
-        Command,
-        EventBatch,
-        Halt,
-        JournalRecord,
-        Part,
-        RunRecord,
-    )
 
 PRODUCT = "perdure"
 FORMAT = 2
@@ -191,3 +200,361 @@ def _packed(data: bytes) -> dict[str, str]:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+T = TypeVar("T")
+
+_ADDRESS = re.compile(r"[0-9a-f]{40}")
+_NUMBER_MAX = 2**53
+"""Up to here every reader of JSON has whole numbers as they were written."""
+
+
+class NoExportError(Exception):
+    """What was read is no export."""
+
+
+class NewerExportError(Exception):
+    """What was read is an export of a later release; says of which format."""
+
+
+class DamagedExportError(Exception):
+    """What was read is not what was written; says where and how."""
+
+
+@frozen
+class _Line:
+    """The fields of a line, each of the type that it has to be of. Raises DamagedExportError if it is not."""
+
+    fields: dict[str, Any]
+
+    def _value(self, name: str, is_right: Callable[[Any], bool]) -> Any:
+        value = self.fields.get(name)
+        if name not in self.fields or not is_right(value):
+            raise DamagedExportError(f"its {name!r} is missing or can't be")
+        return value
+
+    def text(self, name: str) -> str:
+        return self._value(name, lambda value: isinstance(value, str))
+
+    def text_or_none(self, name: str) -> str | None:
+        return self._value(name, lambda value: value is None or isinstance(value, str))
+
+    def number(self, name: str) -> int:
+        return self._value(name, lambda value: type(value) is int and 0 <= value <= _NUMBER_MAX)
+
+    def flag(self, name: str) -> bool:
+        return self._value(name, lambda value: isinstance(value, bool))
+
+    def status(self) -> HeadStatus:
+        return self._value("status", lambda value: value in get_args(HeadStatus))
+
+    def kind(self) -> PartKind:
+        return self._value("kind", lambda value: value in get_args(PartKind))
+
+    def halt(self) -> Halt | None:
+        """Why nobody goes on with the run. It is left out if there is nothing of that sort."""
+        fields = self.fields.get("halt")
+        if fields is None:
+            return None
+        if not isinstance(fields, dict):
+            raise DamagedExportError("its 'halt' can't be")
+        halt = _Line(cast("dict[str, Any]", fields))
+        return Halt(halt.halt_kind(), halt.text("at"), halt.text("reason"), halt.data())
+
+    def halt_kind(self) -> HaltKind:
+        # What is closed is so at the place that it leaves.
+        return self._value("kind", lambda value: value in get_args(HaltKind) and value != "exported")
+
+    def refs(self) -> tuple[str, ...]:
+        return tuple(self._value("refs", _are_addresses))
+
+    def toc(self) -> dict[str, str]:
+        return self._value("toc", _names_addresses)
+
+    def expects(self) -> tuple[str, str] | None:
+        value = self._value("expects", lambda value: value is None or _is_pair_of_texts(value))
+        return None if value is None else tuple(value)
+
+    def data(self, name: str = "data") -> bytes:
+        packed = self._value(name, lambda value: isinstance(value, dict))
+        try:
+            match packed:
+                case {"text": str(text)}:
+                    return text.encode("utf-8")
+                case {"base64": str(text)}:
+                    return base64.b64decode(text, validate=True)
+                case _:
+                    raise DamagedExportError(f"its {name!r} is neither text nor base64")
+        except ValueError as error:
+            raise DamagedExportError(f"its {name!r} can't be read") from error
+
+    def verified(self, record: T, checksum: str) -> T:
+        if self.text("checksum") != checksum:
+            raise DamagedExportError("its checksum does not match")
+        return record
+
+
+def _are_addresses(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_address, cast("list[Any]", value)))
+
+
+def _names_addresses(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        address == "" if path.startswith("/gone/") else _is_address(address)
+        for path, address in cast("dict[str, Any]", value).items()
+    )
+
+
+def _is_address(value: Any) -> bool:
+    return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
+
+
+def _is_pair_of_texts(value: Any) -> bool:
+    match value:
+        case [str(), str()]:
+            return True
+        case _:
+            return False
+
+
+@mutable
+class _Gathered:
+    """What was read so far."""
+
+    record: RunRecord | None = None
+    checkpoints: list[ArchivedCheckpoint] = field(default_factory=list[ArchivedCheckpoint])
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    journal: list[JournalRecord] = field(default_factory=list[JournalRecord])
+    inbox: list[Command] = field(default_factory=list[Command])
+    events: list[EventBatch] = field(default_factory=list[EventBatch])
+
+    def take(self, kind: str, line: _Line) -> None:
+        """Take a line in. The first is about the run: all others belong to it."""
+        if kind == "run" and self.record is None:
+            self.record = _read_run(line)
+            return
+        if self.record is None or kind == "run":
+            raise DamagedExportError("there is not just one line about the run, before all others")
+        match kind:
+            case "checkpoint":
+                self.checkpoints.append(_read_checkpoint(line))
+            case "part":
+                part = _read_part(line)
+                self.parts[part.hash] = part
+            case "journal":
+                self.journal.append(_read_journal(line, self.record))
+            case "command":
+                self.inbox.append(_read_command(line, self.record))
+            case "events":
+                self.events.append(_read_events(line, self.record))
+            case _:
+                raise DamagedExportError(f"its type {kind!r} is unknown")
+
+    def archive(self) -> Archive:
+        """All of it, if it is whole."""
+        if self.record is None:
+            raise DamagedExportError("there is no line about the run")
+        archive = Archive(
+            self.record,
+            tuple(self.checkpoints),
+            tuple(self.parts.values()),
+            tuple(self.journal),
+            tuple(self.inbox),
+            tuple(self.events),
+        )
+        require_whole(archive)
+        return archive
+
+
+def read_archive(lines: Iterable[bytes]) -> Archive:
+    """The run of an export. Raises NoExportError, NewerExportError, DamagedExportError, CheckpointDamagedError."""
+    tally, gathered = Tally(), _Gathered()
+    ending: _Line | None = None
+    for number, text in enumerate(lines, start=1):
+        if number == 1:
+            _require_export(text)
+        elif ending is not None:
+            raise DamagedExportError(f"line {number} comes after the last one")
+        else:
+            ending = _taken(number, text, gathered, tally)
+        if ending is None:
+            tally.hash(text)
+    if ending is None:
+        raise DamagedExportError("its end is missing")
+    if ending.fields.get("counts") != tally.counts or ending.fields.get("digest") != tally.digest():
+        raise DamagedExportError("its last line does not fit the lines before")
+    return gathered.archive()
+
+
+def _require_export(text: bytes) -> None:
+    """Refuse what does not begin as an export does."""
+    try:
+        header = json.loads(text)
+        is_ours = header["type"] == "export" and header["product"] == PRODUCT and type(header["format"]) is int
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise NoExportError from error
+    if not is_ours:
+        raise NoExportError
+    if header["format"] > FORMAT:
+        raise NewerExportError(str(header["format"]))
+
+
+def _taken(number: int, text: bytes, gathered: _Gathered, tally: Tally) -> _Line | None:
+    """Take a line in; the line itself if it is the last one."""
+    try:
+        fields = json.loads(text) if text.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise DamagedExportError(f"line {number} is cut off, or no JSON object")
+    line = _Line(cast("dict[str, Any]", fields))
+    try:
+        kind = line.text("type")
+        if kind == "end":
+            return line
+        gathered.take(kind, line)
+    except DamagedExportError as error:
+        raise DamagedExportError(f"line {number}: {error}") from error
+    tally.counts[kind] += 1
+    return None
+
+
+def _read_run(line: _Line) -> RunRecord:
+    record = RunRecord(
+        run_id=line.text("run_id"),
+        workflow_name=line.text("workflow_name"),
+        created_at=line.text("created_at"),
+        nonce=line.text("nonce"),
+        input_digest=line.text_or_none("input_digest"),
+        parent_checkpoint_id=line.text_or_none("parent_checkpoint_id"),
+        head=line.text("head"),
+        position=line.number("position"),
+        settled=line.flag("settled"),
+        owner=None,
+        status=line.status(),
+        wake_at=line.text_or_none("wake_at"),
+        events=line.number("events"),
+        halt=line.halt(),
+    )
+    return line.verified(record, run_checksum(line.fields))
+
+
+def halt_before(note: bytes) -> Halt | None:
+    """The halt that a run had before it was closed, by what it has kept of its export. Raises DamagedExportError."""
+    try:
+        fields: Any = json.loads(note) if note else {}
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise DamagedExportError("what it was before it was closed can't be read")
+    return _Line(cast("dict[str, Any]", fields)).halt()
+
+
+def _read_checkpoint(line: _Line) -> ArchivedCheckpoint:
+    manifest = Manifest(
+        checkpoint_id=line.text("checkpoint_id"),
+        run_id=line.text("run_id"),
+        workflow_name=line.text("workflow_name"),
+        position=line.number("position"),
+        previous_id=line.text_or_none("previous_id"),
+        timestamp=line.text("timestamp"),
+        iteration_count=line.number("iteration_count"),
+        header=line.data("header"),
+        toc={},
+        pieces=line.data("pieces") if "pieces" in line.fields else b"",
+    ).with_table(line.toc())
+    checkpoint = ArchivedCheckpoint(manifest, line.flag("settled"), line.status(), line.text_or_none("wake_at"))
+    return line.verified(checkpoint, manifest.checksum())
+
+
+def _read_part(line: _Line) -> Part:
+    part = Part(line.text("hash"), line.data(), line.refs(), line.kind())
+    if digest(part.data) != part.hash:
+        raise DamagedExportError("its bytes do not match their hash")
+    return part
+
+
+def _read_journal(line: _Line, record: RunRecord) -> JournalRecord:
+    entry = JournalRecord(line.text("key"), line.data(), line.refs())
+    return line.verified(entry, entry.checksum(run_id=record.run_id, head=record.head))
+
+
+def _read_command(line: _Line, record: RunRecord) -> Command:
+    command = Command(
+        id=line.text("id"),
+        kind=line.text("kind"),
+        data=line.data(),
+        refs=line.refs(),
+        expects=line.expects(),
+        number=line.number("number"),
+    )
+    return line.verified(command, command.checksum(run_id=record.run_id))
+
+
+def _read_events(line: _Line, record: RunRecord) -> EventBatch:
+    batch = EventBatch(
+        run_id=record.run_id,
+        checkpoint_id=line.text("checkpoint_id"),
+        first=line.number("first"),
+        count=line.number("count"),
+        data=line.data(),
+        refs=line.refs(),
+    )
+    return line.verified(batch, batch.checksum())
+
+
+def require_whole(archive: Archive) -> None:
+    """Refuse a run that could not go on: something is missing, or does not belong together.
+
+    Raises DamagedExportError, and WorkflowCheckpointException for a checkpoint of a later format.
+    """
+    record = archive.record
+    heads = [each.manifest for each in archive.checkpoints if each.manifest.checkpoint_id == record.head]
+    if len(heads) != 1:
+        raise DamagedExportError(f"its newest checkpoint {record.head!r} is not there")
+    _require_order(archive)
+    for checkpoint in archive.checkpoints:
+        manifest = checkpoint.manifest
+        if manifest.run_id != record.run_id:
+            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} is of another run")
+        try:
+            header_of(manifest)
+        except TypeError as error:
+            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} has no format") from error
+    _require_parts(archive)
+
+
+def _require_order(archive: Archive) -> None:
+    record = archive.record
+    positions = [each.manifest.position for each in archive.checkpoints]
+    numbers = [command.number for command in archive.inbox]
+    if not _is_growing([*positions, record.position + 1]) or not _is_growing(numbers):
+        raise DamagedExportError("its checkpoints or commands are not in order")
+    after = [batch.last + 1 for batch in archive.events]
+    if [batch.first for batch in archive.events[1:]] != after[:-1] or any(batch.count < 1 for batch in archive.events):
+        raise DamagedExportError("its events have gaps")
+    if after and after[-1] != record.events + 1:
+        raise DamagedExportError("its newest events are not there")
+
+
+def _is_growing(numbers: list[int]) -> bool:
+    return all(one < other for one, other in itertools.pairwise(numbers))
+
+
+def _require_parts(archive: Archive) -> None:
+    """Refuse a run that lacks what it refers to. What bytes of users seem to refer to need not be there."""
+    present = {part.hash for part in archive.parts}
+    for checkpoint in archive.checkpoints:
+        _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.roots, present)
+    for entry in archive.journal:
+        _require_present(f"record {entry.key!r} of its journal", entry.refs, present)
+    for command in archive.inbox:
+        _require_present(f"command {command.id!r}", command.refs, present)
+    for batch in archive.events:
+        _require_present(f"what {batch.checkpoint_id!r} told", batch.refs, present)
+
+
+def _require_present(what: str, addresses: Iterable[str], present: set[str]) -> None:
+    for address in addresses:
+        if address not in present:
+            raise DamagedExportError(f"{what} needs part {address}, which is not there")

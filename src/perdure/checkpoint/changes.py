@@ -11,7 +11,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from perdure.checkpoint import pieces as texts
+from perdure.checkpoint.documents import answered_text, cancelled_text, limits_text, received_text
 from perdure.codec import Encoded, Needs, array, as_kept, plain
 from perdure.data import mutable
 from perdure.kernel import Limits, Snapshot
@@ -19,7 +19,7 @@ from perdure.kernel import Limits, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from perdure.checkpoint.pieces import PieceWriter
+    from perdure.checkpoint.documents import PieceWriter
     from perdure.kernel import Request, StateKey, Trail
     from perdure.records import Part
 
@@ -100,9 +100,9 @@ class ChangeFinder:
         if after.outputs is not before.outputs:
             self._trail(f"{prefix}outputs", (before.outputs, after.outputs), self._pieces.output, found)
         if after.answered is not before.answered:
-            self._trail(f"{prefix}answered", (before.answered, after.answered), texts.answered, found)
+            self._trail(f"{prefix}answered", (before.answered, after.answered), answered_text, found)
         if after.received is not before.received:
-            self._trail(f"{prefix}received", (before.received, after.received), texts.received, found)
+            self._trail(f"{prefix}received", (before.received, after.received), received_text, found)
         if after.kwargs is not before.kwargs:
             values = [{} if kwargs is None else {"kwargs": kwargs} for kwargs in (before.kwargs, after.kwargs)]
             self._values(values[0], values[1], lambda key: f"{prefix}{key}", found)
@@ -142,9 +142,9 @@ class ChangeFinder:
         if before.delayed is not after.delayed and not _is_same(before.delayed, after.delayed):
             self._put_all(f"{prefix}delayed", (before.delayed, after.delayed), pieces.delayed, found)
         if cancelled is not before.cancelled:
-            found.put(f"{prefix}cancelled", cancelled and texts.cancelled(cancelled))
+            found.put(f"{prefix}cancelled", cancelled and cancelled_text(cancelled))
         if limits is not before.limits and limits != before.limits:
-            found.put(f"{prefix}limits", texts.limits(limits) if limits != _NO_LIMITS else None)
+            found.put(f"{prefix}limits", limits_text(limits) if limits != _NO_LIMITS else None)
 
     def _put_all(self, path: str, items: tuple[Sequence[Any], Sequence[Any]], write: Write, found: Changes) -> None:
         before, after = items

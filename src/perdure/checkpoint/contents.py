@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.codec import DamagedPartError, dumps, loads, quoted, verified
 from perdure.data import value
 from perdure.records import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from perdure.checkpoint.pieces_read import Entry
+    from perdure.checkpoint.documents import Entry
     from perdure.records import Manifest
 
 TOC_LENGTH_MAX = 4096
@@ -177,3 +177,38 @@ def _is_listed(path: str) -> bool:
 
 def _length(paths: Iterable[str]) -> int:
     return sum([len(path) + _ENTRY_LENGTH for path in paths])
+
+
+WIDTH = 16
+
+
+class Gathered(NamedTuple):
+    """A part that puts others together, at the path of the first of them."""
+
+    path: str
+    part: Part
+    gone: tuple[str, ...]
+    """The paths of the others, where nothing stands any more."""
+
+
+def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gathered]:
+    """What is to be put together now that a chunk is full. `address` says what stands at a path, step by step."""
+    trail, _, number = path.rpartition("/")
+    count, step = int(number) + 1, 1
+    while count % (step * WIDTH) == 0:
+        firsts = range(count - step * WIDTH, count, step)
+        addresses = [_address(trail, first, step, address) for first in firsts]
+        known = [each for each in addresses if each is not None]
+        if len(known) < WIDTH:
+            return
+        text = b'{"~":"index","chunks":%b}' % dumps(known)
+        paths = [f"{trail}/{first}" for first in firsts]
+        yield Gathered(paths[0], Part.of(text, tuple(sorted(set(known)))), tuple(paths[1:]))
+        step *= WIDTH
+
+
+def _address(trail: str, first: int, step: int, address: Callable[[str], str | None]) -> str | None:
+    """What holds so many chunks; None if they stand one by one, as those of earlier releases do."""
+    if step > 1 and address(f"{trail}/{first + 1}") is not None:
+        return None
+    return address(f"{trail}/{first}")

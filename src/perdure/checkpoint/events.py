@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.checkpoint.pieces import INLINE_LENGTH_MAX, OUTPUT_LENGTH_MAX, PieceWriter
-from perdure.checkpoint.pieces_read import PieceReader
+from perdure.checkpoint.documents import INLINE_LENGTH_MAX, OUTPUT_LENGTH_MAX, PieceReader, PieceWriter
 from perdure.codec import (
     DamagedPartError,
     Needs,

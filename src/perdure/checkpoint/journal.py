@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
+from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
 from perdure.checkpoint.events import told_in, told_text
 from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
-from perdure.checkpoint.pieces import PieceWriter
-from perdure.checkpoint.pieces_read import PieceReader, tree_of
 from perdure.codec import (
     CodedValues,
     DamagedPartError,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
-    from perdure.checkpoint.pieces_read import Entry
+    from perdure.checkpoint.documents import Entry
     from perdure.codec import Codec, Encoded
     from perdure.kernel import Activation, PendingEvent, Snapshot, StateKey
 

@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
-from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, piece, verified
+from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, piece, register_type, verified
 from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.events import WorkflowEvent
-from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, MessageType, WorkflowMessage
+from perdure.events import (
+    CheckpointInfo,
+    UndeliveredMessage,
+    WorkflowErrorDetails,
+    WorkflowEvent,
+    WorkflowEventSource,
+    WorkflowRunState,
+)
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FailedMessage, MessageType, WorkflowMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -98,7 +105,7 @@ class Source:
         codec, parts = self.codec(), self.parts()
         if SAVED_FIELDS_PATH in self.manifest.toc:
             return saved_fields(self.manifest, parts, codec)
-        return fields_of(Reader(self.manifest, parts, codec).snapshot(), CodedValues(codec))
+        return checkpoint_fields(Reader(self.manifest, parts, codec).snapshot(), CodedValues(codec))
 
 
 class StoredCheckpoint(WorkflowCheckpoint):
@@ -162,7 +169,7 @@ def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -
     return decode(codec, Kept(path="checkpoint", encoded=encoded, stored=parts, checkpoint_id=manifest.checkpoint_id))
 
 
-def fields_of(snapshot: Snapshot, values: Values) -> dict[str, Any]:
+def checkpoint_fields(snapshot: Snapshot, values: Values) -> dict[str, Any]:
     """The documented view of a snapshot."""
     state = {key: values.give(value) for (scope, key), value in snapshot.state.items() if scope == SHARED_SCOPE}
     state[EXECUTOR_STATE_KEY] = {key: values.give(value) for key, value in snapshot.executors.items()}
@@ -202,3 +209,40 @@ def _message(delivery: Delivery, values: Values) -> WorkflowMessage:
         type=MessageType.STANDARD if request is None else MessageType.RESPONSE,
         original_request_info_event=None if request is None else request_event(request, values),
     )
+
+
+def _event_fields(event: WorkflowEvent[Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "type": event.type,
+        "data": event.data,
+        "origin": event.origin,
+        "state": event.state,
+        "details": event.details,
+        "executor_id": event.executor_id,
+        "iteration": event.iteration,
+        "path": event.path,
+    }
+    if event.type == "request_info":
+        fields["request_id"] = event.request_id
+        fields["source_executor_id"] = event.source_executor_id
+        fields["request_type"] = event.request_type
+        fields["response_type"] = event.response_type
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _event(fields: dict[str, Any]) -> WorkflowEvent[Any]:
+    return WorkflowEvent(**fields)
+
+
+register_type(WorkflowEvent, encode=_event_fields, decode=_event)
+for _data_type in (
+    CheckpointInfo,
+    FailedMessage,
+    MessageType,
+    UndeliveredMessage,
+    WorkflowErrorDetails,
+    WorkflowEventSource,
+    WorkflowMessage,
+    WorkflowRunState,
+):
+    register_type(_data_type)

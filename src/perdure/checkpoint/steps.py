@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import field
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from perdure.codec import (
     Codec,
+    DataclassKind,
     Kept,
     Trust,
     document,
@@ -16,6 +17,7 @@ from perdure.codec import (
     piece,
     plain,
     register_type,
+    stored_name,
 )
 from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, EncodeError
@@ -239,3 +241,24 @@ def _digest(encoded: Encoded) -> str:
 def moment_record(moment: Moment) -> Encoded:
     """A moment as a record."""
     return plain(moment)
+
+
+def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:
+    """The fields of a dataclass that is kept; none if an object of another class is."""
+    if kept.has_live:
+        found = kept.live
+        names = [each.name for each in fields(cls)] if type(found) is cls else []
+        return {name: Kept(path=f"{kept.path}.{name}", live=getattr(found, name), has_live=True) for name in names}
+    encoded, stored = kept.require_encoded(), kept.stored
+    if stored is None:
+        stored = {part.hash: part.data for part in encoded.parts}
+    return {
+        name: Kept(path=f"{kept.path}.{name}", encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
+        for name, tree in _trees(encoded.text, stored_name(cls)).items()
+    }
+
+
+def _trees(text: bytes, name: str) -> dict[str, Any]:
+    tree = loads(text)
+    is_found = isinstance(tree, dict) and (tree.get("~"), tree.get("type")) == (DataclassKind.tag, name)  # pyright: ignore[reportUnknownMemberType]
+    return cast("dict[str, Any]", tree["fields"]) if is_found else {}

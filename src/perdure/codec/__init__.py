@@ -20,12 +20,11 @@ from perdure.codec.encoded import (
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
 from perdure.codec.trust import (
-    Form,
     Trust,
-    form_of,
     is_enum,
     is_model,
     is_named_tuple,
+    reachable,
     register_form,
     register_type,
     stored_name,
@@ -54,7 +53,6 @@ __all__ = [
     "DamagedPartError",
     "DataclassKind",
     "Encoded",
-    "Form",
     "Held",
     "Kept",
     "LiveValues",
@@ -69,7 +67,6 @@ __all__ = [
     "decode",
     "document",
     "dumps",
-    "form_of",
     "is_enum",
     "is_model",
     "is_named_tuple",
@@ -81,6 +78,7 @@ __all__ = [
     "quoted",
     "quoted_all",
     "quoted_or_null",
+    "reachable",
     "references",
     "register_form",
     "register_type",

@@ -360,23 +360,24 @@ def _loaded(name: str) -> type | None:
     return found if isinstance(found, type) else find_pinned(name)
 
 
-@frozen
-class Form:
-    """`data` is the type of the data, `make` the way from it to an instance, and `told` how users are told of it."""
-
-    data: object
-    make: Callable[[Any], object]
-    told: str
-
-
-_FORMS: dict[type, Form] = {}
-
-
 def register_form(cls: type, data: object, *, make: Callable[[Any], object], told: str) -> None:
-    """Let plain data stand for instances of a class in answers, and describe it in their schemas."""
-    _FORMS[cls] = Form(data, make, told)
+    """Let plain data of the type `data` stand for instances of `cls` in answers; `make` converts it.
 
+    `told` describes the data in error messages. pydantic finds the rule on the class.
+    """
 
-def form_of(expression: object) -> Form | None:
-    """The data that may stand for an instance of this very class; None if it is not known, or no class."""
-    return _FORMS.get(expression) if isinstance(expression, type) else None
+    def core_schema_of(_: object, handler: Any) -> Any:
+        from pydantic_core import core_schema  # noqa: PLC0415 - pydantic is loaded where this is called
+
+        made = core_schema.custom_error_schema(
+            core_schema.no_info_after_validator_function(make, handler.generate_schema(data)),
+            custom_error_type="form",
+            custom_error_message=f"a {cls.__name__} is {told}",
+        )
+        return core_schema.json_or_python_schema(
+            json_schema=made,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), made]),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value),
+        )
+
+    cls.__get_pydantic_core_schema__ = core_schema_of  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

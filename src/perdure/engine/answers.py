@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint import request_event
+from perdure.checkpoint import coerce, request_event
 from perdure.errors import AlreadyAnsweredError, AnswerTypeError, UnknownRequestError
 from perdure.graph import Executor, WorkflowMessage, response_handler_of
 from perdure.typenames import describe, type_of, with_article
@@ -53,8 +53,6 @@ def _require_open(request_id: str, snapshot: Snapshot, later: Snapshot | None, r
 
 def checked_answer(request: Request, answer: Any, graph: Graph, values: Values) -> Any:
     """The answer as the type that was asked for. Raises AnswerTypeError."""
-    from perdure.engine.coercion import coerce  # noqa: PLC0415 - loaded where there are answers
-
     try:
         coerced = coerce(answer, request.response_type)
     except (TypeError, ValueError) as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint import value_digest
+from perdure.checkpoint import coerce, value_digest
 from perdure.data import frozen
-from perdure.engine.coercion import coerce
 from perdure.errors import ApprovalMismatchError
 from perdure.events import WorkflowEvent
 from perdure.graph import ABSENT, Terms

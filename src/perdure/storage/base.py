@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-import perdure.checkpoint.known  # noqa: F401 # pyright: ignore[reportUnusedImport] - makes our own types known
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
 from perdure.clock import Clock, SystemClock
 from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust, WeighingCodec

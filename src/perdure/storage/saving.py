@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS
-from perdure.checkpoint.heading import FORMAT
+from perdure.checkpoint.manifest import FORMAT
 from perdure.codec import dumps, references
 from perdure.errors import EncodeError
 from perdure.records import Manifest, Part

@@ -7,7 +7,9 @@ import binascii
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import KW_ONLY, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
+
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from perdure.agent_errors import AdditionItemMismatch, ContentError
 from perdure.data import mutable
