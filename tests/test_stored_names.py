@@ -9,17 +9,16 @@ import pickle
 import pkgutil
 import subprocess
 import sys
-import typing
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import typing_extensions
 from pydantic import BaseModel
 
 import perdure
 from perdure import Executor, Log, WorkflowBuilder, WorkflowContext, WorkflowEvent, handler
-from perdure.codec import Codec, Trust
-from perdure.codec.trust import registration
-from perdure.codec.trust_reach import is_data_type, reachable
+from perdure.codec import Codec, Trust, reachable
+from perdure.codec.trust import is_data_type, registration
 from perdure.graph.executor import discover
 from perdure.graph.signature import graph_signature
 from perdure.stored_names import STORED_NAMES, find_pinned, pinned_name
@@ -142,7 +141,7 @@ def _all_classes() -> set[type]:
 
 
 def _is_data(cls: type) -> bool:
-    return is_data_type(cls) or typing.is_typeddict(cls)
+    return is_data_type(cls) or typing_extensions.is_typeddict(cls)
 
 
 def _storable() -> set[type]:

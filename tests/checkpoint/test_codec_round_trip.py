@@ -420,3 +420,15 @@ def test_a_value_that_nothing_can_change_is_immutable(value: Any) -> None:
 )
 def test_a_value_that_could_be_changed_is_not_immutable(value: Any) -> None:
     assert not codec.encode(value, path="it").immutable
+
+
+def test_a_time_that_pydantic_parsed_comes_back_with_its_offset() -> None:
+    class Meeting(BaseModel):
+        at: datetime
+
+    codec = Codec(Trust.of([Meeting]))
+    meeting = Meeting.model_validate_json('{"at": "2026-01-01T12:00:00+02:00"}')
+    encoded = codec.encode(meeting, path="meeting")
+    restored = codec.decode(encoded.text, {}, path="meeting")
+    assert restored == meeting
+    assert restored.at.tzinfo == timezone(timedelta(hours=2))

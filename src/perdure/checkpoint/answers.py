@@ -43,14 +43,14 @@ def check_against(schema: Schema, value: object) -> str | None:
 
     Where Python is more lenient than JSON Schema, so is this check: `True` is an integer, and equals 1 in an enum.
     """
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 - imported on first use
+    from jsonschema import exceptions  # noqa: PLC0415 - imported on first use
     from referencing import Registry  # noqa: PLC0415
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
     # An empty registry fetches nothing: a stored schema can't make this process open a URL.
     validator = _lenient_validator()(schema, registry=Registry[Any]())
     try:
-        error = best_match(validator.iter_errors(value))
+        error: Any = cast("Any", exceptions).best_match(validator.iter_errors(value))
     except Unresolvable as missing:
         return f"the schema refers to {missing.ref!r}, which it does not contain"
     except re.error:  # A pattern in another dialect than Python's: the run checks the answer again.
@@ -219,8 +219,9 @@ def _schema_generator() -> type[GenerateJsonSchema]:
             is_open = any("_missing_" in vars(base) for base in cls.__mro__ if base.__module__ != "enum")
             return {} if is_open else super().enum_schema(schema)
 
-        def field_title_should_be_set(self, _: object) -> bool:
+        def field_title_should_be_set(self, schema: object) -> bool:
             """Leave out titles that only repeat the names of fields."""
+            del schema
             return False
 
         def emit_warning(self, kind: object, detail: str) -> None:

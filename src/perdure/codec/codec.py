@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.codec.containers import CONTAINER_KINDS, CONTAINER_TAGS
 from perdure.codec.encoded import Encoded, dumps
 from perdure.codec.errors import Damage, DamagedPartError, Fault, Misfit, Refusal, explained, refused, unfit
-from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf
+from perdure.codec.leaves import LEAF_KINDS, LEAF_TAGS, RAW_LENGTH_MAX, bytes_leaf, write_fixed_offset
 from perdure.codec.log import LOG_KINDS, LOG_TAGS
 from perdure.codec.memo import Leaf, Memo, type_of
 from perdure.codec.objects import (
@@ -171,7 +171,12 @@ class Codec:
         """How to write a value of a type that is met for the first time."""
         cls = type(value)
         try:
-            write = write_class if issubclass(cls, type) else self._object_write(value)
+            if issubclass(cls, type):
+                write = write_class
+            elif (cls.__module__, cls.__name__) == _PYDANTIC_OFFSET:
+                write = write_fixed_offset
+            else:
+                write = self._object_write(value)
         except Refusal:
             if not self._allow_pickle:
                 raise
@@ -205,6 +210,8 @@ class Codec:
             raise Misfit(node["type"], refusal.reason) from refusal
         return read_object(kind, node)
 
+
+_PYDANTIC_OFFSET = ("pydantic_core._pydantic_core", "TzInfo")
 
 _SCALARS = frozenset({int, str, bool, bytes, NoneType})
 _SMALL = 10**18

@@ -178,6 +178,13 @@ def _write_timezone(_: Writer, value: timezone) -> str:
     return f'{{"~":"timezone","offset":{_duration(offset)}{named}}}'
 
 
+def write_fixed_offset(_: Writer, value: tzinfo) -> str:
+    """Write the offset of a time that pydantic parsed. It is read back as a `timezone`."""
+    offset = value.utcoffset(None)
+    assert offset is not None, f"{value!r} has no fixed offset"
+    return f'{{"~":"timezone","offset":{_duration(offset)}}}'
+
+
 def _timezone_arguments(value: Any) -> tuple[timedelta, str] | tuple[timedelta]:
     # The one place that tells a given name from a derived one.
     return value.__getinitargs__()

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, cas
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import typing_extensions
+
 from perdure.data import frozen
 from perdure.log import Log
 from perdure.stored_names import find_pinned
@@ -103,7 +105,7 @@ def _next(expression: object) -> Iterable[object]:
 def _mentioned(cls: type) -> list[object]:
     """The type expressions in the definition of a class whose instances are data."""
     mentioned: list[object] = list(vars(cls).get("__orig_bases__", ()))
-    if typing.is_typeddict(cls) or (is_data_type(cls) and not issubclass(cls, Enum)):
+    if typing_extensions.is_typeddict(cls) or (is_data_type(cls) and not issubclass(cls, Enum)):
         mentioned.extend(_hints(cls))
     if is_model(cls):
         mentioned.extend(vars(cls).get("__pydantic_generic_metadata__", {}).get("args", ()))
