@@ -180,7 +180,7 @@ async def test_arguments_that_do_not_fit_a_step_name_it() -> None:
 async def test_answers_that_do_not_fit_say_what_to_do() -> None:
     instance = nightly.twin()
     await instance.run()
-    with pytest.raises(AnswerTypeError, match=r"asks for a str, the answer is None; "):
+    with pytest.raises(AnswerTypeError, match=r"asks for a str, the answer is None, which does not fit"):
         await instance.run(responses={"auto::0": None})
     with pytest.raises(AnswerTypeError, match=r"the answer is an int; "):
         await instance.run(responses={"auto::0": 3})

@@ -136,9 +136,7 @@ async def test_a_second_answer_is_refused_and_nothing_changes(storage: MaybeStor
 @live_and_checkpointed
 async def test_an_answer_of_the_wrong_type_is_refused_and_nothing_changes(storage: MaybeStorage) -> None:
     workflow = await asked(Question("a", int), storage=storage())
-    with pytest.raises(
-        AnswerTypeError, match="request 'a' asks for an int, the answer is 'one', which does not fit"
-    ) as caught:
+    with pytest.raises(AnswerTypeError, match="request 'a' asks for an int, the answer is 'one'") as caught:
         await workflow.run(responses={"a": "one"})
     assert isinstance(caught.value, ValueError)
     assert workflow.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
