@@ -1,4 +1,4 @@
-"""Conversations as append-only, numbered thread events, on the same stores as runs."""
+"""Conversations as append-only, numbered messages, kept on the same stores as runs."""
 
 from perdure.threads.errors import (
     ThreadConflictError,

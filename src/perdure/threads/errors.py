@@ -1,15 +1,15 @@
-"""Every error that session stores raise on purpose.
+"""Errors of session stores.
 
 AgentFrameworkException
 └── ThreadError
-    ├── ThreadConflictError     the thread is not where the append expects it
-    ├── ThreadExistsError       a thread of that name is there and is another one (a ValueError)
+    ├── ThreadConflictError     the thread is not at the expected number
+    ├── ThreadExistsError       another thread has that name (a ValueError)
     ├── ThreadNotFoundError     no such thread, or no such message in it (a ValueError)
-    ├── ThreadInUseError        forks rest on the thread
-    ├── ThreadNameError         what can't be the id of a session or thread (a ValueError)
-    ├── ThreadMessageError      a message that could not be read back (a TypeError)
+    ├── ThreadInUseError        forks depend on the thread
+    ├── ThreadNameError         invalid id of a session or thread (a ValueError)
+    ├── ThreadMessageError      a message could not be decoded again (a TypeError)
     ├── ThreadWriteError        the store could not write
-    └── ThreadDamagedError      stored bytes are not what was written
+    └── ThreadDamagedError      the stored bytes are damaged
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def shown(session_id: str, thread_id: str) -> str:
-    """A thread as errors name it."""
+def label(session_id: str, thread_id: str) -> str:
+    """Return the text by which errors name a thread."""
     return f"thread {thread_id!r} of session {session_id!r}"
 
 
 class ThreadError(AgentFrameworkException):
-    """Anything that goes wrong with a thread."""
+    """Base class of all thread errors."""
 
     def __init__(self, session_id: str, thread_id: str, message: str) -> None:
         self.session_id = session_id
@@ -37,7 +37,7 @@ class ThreadError(AgentFrameworkException):
 
 
 class ThreadConflictError(ThreadError):
-    """The thread is not at the number that the append expects. Nothing was written."""
+    """The thread is not at the expected number. Nothing was written."""
 
     def __init__(self, session_id: str, thread_id: str, *, expected: int, sequence: int) -> None:
         self.expected = expected
@@ -45,41 +45,41 @@ class ThreadConflictError(ThreadError):
         super().__init__(
             session_id,
             thread_id,
-            f"{shown(session_id, thread_id)} is at {sequence}, not at {expected}, and nothing was appended; read what "
+            f"{label(session_id, thread_id)} is at {sequence}, not at {expected}, and nothing was appended; read what "
             f"is new with read(..., after={min(expected, sequence)}), and append again with expected={sequence}",
         )
 
 
 class ThreadExistsError(ThreadError, ValueError):
-    """A thread of that name is there, and it is not the fork that was asked for."""
+    """A thread with that name exists, and it is not the requested fork."""
 
     def __init__(self, session_id: str, thread_id: str, *, what: str) -> None:
         self.what = what
         super().__init__(
             session_id,
             thread_id,
-            f"{shown(session_id, thread_id)} exists and is {what}; give the new fork another name, or delete that "
+            f"{label(session_id, thread_id)} exists and is {what}; give the new fork another name, or delete that "
             "thread",
         )
 
 
 class ThreadNotFoundError(ThreadError, ValueError):
-    """There is no such thread, or it has no such message."""
+    """No such thread, or no such message in it."""
 
     def __init__(self, session_id: str, thread_id: str, *, message: str | int | None = None, last: int = 0) -> None:
         self.message_id = message
         if message is None:
-            text = f"there is no {shown(session_id, thread_id)}; threads({session_id!r}) tells what there is"
+            text = f"there is no {label(session_id, thread_id)}; call threads({session_id!r}) to list them"
         else:
             text = (
-                f"{shown(session_id, thread_id)} has no message {message!r}: it is at {last}; give the sequence number "
-                "or message id of an event that read() tells"
+                f"{label(session_id, thread_id)} has no message {message!r}: its last number is {last}; give the "
+                "number or message id of an event from read()"
             )
         super().__init__(session_id, thread_id, text)
 
 
 class ThreadInUseError(ThreadError):
-    """Forks begin with what the thread has."""
+    """The thread can't be deleted because forks depend on it."""
 
     def __init__(self, session_id: str, thread_id: str, *, forks: Sequence[str]) -> None:
         self.forks = tuple(forks)
@@ -87,12 +87,12 @@ class ThreadInUseError(ThreadError):
         super().__init__(
             session_id,
             thread_id,
-            f"{shown(session_id, thread_id)} can't be deleted: {names} was forked from it; delete the forks first",
+            f"{label(session_id, thread_id)} can't be deleted: {names} was forked from it; delete the forks first",
         )
 
 
 class ThreadNameError(ThreadError, ValueError):
-    """What can't be the id of a session or of a thread."""
+    """Invalid id of a session or thread."""
 
     def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
         self.reason = reason
@@ -100,7 +100,7 @@ class ThreadNameError(ThreadError, ValueError):
 
 
 class ThreadMessageError(ThreadError, TypeError):
-    """A message holds what could not be read back. Nothing was written."""
+    """A message holds a value that could not be decoded again. Nothing was written."""
 
     def __init__(self, session_id: str, thread_id: str, *, path: str, reason: str) -> None:
         self.path = path
@@ -108,8 +108,8 @@ class ThreadMessageError(ThreadError, TypeError):
         super().__init__(
             session_id,
             thread_id,
-            f"{path} can't be kept in {shown(session_id, thread_id)}: {reason}; make plain data of it, or register its "
-            "type with perdure.register_type in all programs that read the thread",
+            f"{path} can't be kept in {label(session_id, thread_id)}: {reason}; convert it to plain data, or "
+            "register its type with perdure.register_type in all programs that read the thread",
         )
 
 
@@ -121,18 +121,18 @@ class ThreadWriteError(ThreadError):
         super().__init__(
             session_id,
             thread_id,
-            f"nothing is known to be written to {shown(session_id, thread_id)}: {reason}; mend the cause, and append "
-            "again: with a key=... it is done once",
+            f"the append to {label(session_id, thread_id)} may not have been written: {reason}; fix the cause and "
+            "append again, with key=... so that it is done once",
         )
 
 
 class ThreadDamagedError(ThreadError):
-    """What the store returned is not what was written."""
+    """The stored bytes are damaged."""
 
     def __init__(self, session_id: str, thread_id: str, *, reason: str) -> None:
         self.reason = reason
         super().__init__(
             session_id,
             thread_id,
-            f"{shown(session_id, thread_id)} is damaged: {reason}; restore the store from a copy",
+            f"{label(session_id, thread_id)} is damaged: {reason}; restore the store from a copy",
         )

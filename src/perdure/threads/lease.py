@@ -1,8 +1,7 @@
-"""Having a thread for a moment, to change it: in this process by turns, among processes by a claim.
+"""Exclusive access to a thread while it is changed: a queue inside this process, a lease among processes.
 
-Nobody holds a thread longer than a change takes. So one who lives is waited for, a second at most: whoever is replaced
-has to begin again, and many who replace each other begin again and again. From one that is frozen or out of reach the
-thread is taken over then. Every write carries the claim's token, so whoever was replaced writes nothing.
+A change is short, so a living owner is waited for, one second at most. After that the thread is taken over, because its
+owner is frozen or unreachable. Every write carries the lease's token, so a replaced owner can't write.
 """
 
 from __future__ import annotations
@@ -39,40 +38,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A place in a queue. It has its turn when `turn` has a result."""
+    """A place in a queue. Its turn comes when `turn` has a result."""
 
     loop: asyncio.AbstractEventLoop
     turn: Future[None]
 
 
 class _Queues:
-    """Those who have a turn, each with those behind them, by what it is about."""
+    """Queues by subject. The first of each queue has the turn."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[str, deque[_Waiting]] = {}
 
     def join(self, subject: str) -> _Waiting:
-        """A place at the end."""
+        """Join the end of a queue."""
         mine = _Waiting(asyncio.get_running_loop(), Future())
-        # One that can't be cancelled: it keeps its place until it is left.
+        # A concurrent future can't be cancelled by a task, so the place is kept until it is left.
         mine.turn.set_running_or_notify_cancel()
         with self._lock:
             queue = self._queues.setdefault(subject, deque())
             queue.append(mine)
-            self._go_on(subject, queue)
+            self._advance(subject, queue)
         return mine
 
     def leave(self, subject: str, mine: _Waiting) -> None:
-        """Give up the place, whether it was its turn or not."""
+        """Leave the queue, before or after the turn."""
         with self._lock:
             queue = self._queues.get(subject)
             if queue is not None and mine in queue:
                 queue.remove(mine)
-                self._go_on(subject, queue)
+                self._advance(subject, queue)
 
-    def _go_on(self, subject: str, queue: deque[_Waiting]) -> None:
-        """Let the first have its turn. Those whose event loop has ended will never leave by themselves."""
+    def _advance(self, subject: str, queue: deque[_Waiting]) -> None:
+        """Give the first in the queue its turn. Skip closed event loops, which never leave."""
         while queue and queue[0].loop.is_closed():
             queue.popleft()
         if not queue:
@@ -86,7 +85,7 @@ _queues = _Queues()
 
 @asynccontextmanager
 async def turn(subject: str) -> AsyncGenerator[None]:
-    """Wait for the turn, and have it until the block ends."""
+    """Wait for the turn and keep it until the block ends."""
     queues = _queues
     mine = queues.join(subject)
     try:
@@ -107,12 +106,12 @@ os.register_at_fork(after_in_child=_start_afresh)
 _LOOK_SECONDS = 0.01
 _LOOKS_MAX = 100
 
-# Other processes go by the time of the machine, whatever clock a store is given.
+# Other processes use the machine's time, whatever clock a store was given.
 _pause = SystemClock().sleep
 
 
-class Holding:
-    """Lets one at a time change a thread."""
+class ThreadLeases:
+    """Give one caller at a time the right to change a thread."""
 
     def __init__(self, store: HostStore, clock: Clock) -> None:
         self._store = store
@@ -120,9 +119,9 @@ class Holding:
 
     @contextlib.asynccontextmanager
     async def of(self, name: ThreadName, *, creates: bool = True) -> AsyncGenerator[Claim]:
-        """Have a thread, which need not be there yet if it `creates`. Raises RunNotFoundError."""
+        """Take the lease of a thread, and create the thread if `creates`. Raises RunNotFoundError."""
         async with turn(f"{self._store.place} {name.run_id}"):
-            with naming(name):
+            with thread_errors(name):
                 claim = await self._claim(name, creates=creates)
             try:
                 yield claim
@@ -143,8 +142,8 @@ class Holding:
 
 
 @contextlib.contextmanager
-def naming(name: ThreadName) -> Generator[None]:
-    """Let errors of the store name the thread, which the store knows as a run."""
+def thread_errors(name: ThreadName) -> Generator[None]:
+    """Make errors of the store name the thread instead of its run."""
     try:
         yield
     except (CheckpointDamagedError, PartDamagedError) as error:

@@ -1,4 +1,4 @@
-"""Reading threads: where one stands, and its events, those that it was forked with among them."""
+"""Read, append to, fork and delete threads. A fork shares the events of its parent."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from perdure.threads.errors import (
     ThreadInUseError,
     ThreadNotFoundError,
 )
-from perdure.threads.lease import naming
+from perdure.threads.lease import thread_errors
 from perdure.threads.thread import ForkPoint, Header, Place, ThreadName, batch_of, session_name, session_of
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Claim, NewEvents, RunRecord
     from perdure.storage import HostStore
-    from perdure.threads.lease import Holding
+    from perdure.threads.lease import ThreadLeases
     from perdure.threads.thread import Appended, Batch, Thread, ThreadEvent
 
 _BATCHES_AT_ONCE = 1000
 
 
-class Reading:
-    """Reads what is there, whoever appends meanwhile."""
+class ThreadReader:
+    """Read threads while others append."""
 
     def __init__(self, store: HostStore) -> None:
         self._store = store
 
-    async def look(self, name: ThreadName) -> Place | None:
-        """Where a thread stands; None if there is none. Raises ThreadDamagedError."""
-        with naming(name):
+    async def find(self, name: ThreadName) -> Place | None:
+        """Return the state of a thread, or None. Raises ThreadDamagedError."""
+        with thread_errors(name):
             record = await self._store.run(name.run_id)
             return None if record is None else await self._place(name, record)
 
     async def places(self, session_id: str) -> list[Place]:
-        """The threads of a session, in the order in which they began."""
+        """List the threads of a session in the order they started."""
         workflow_name = session_name(session_id)
         found: list[Place] = []
         for record in await self._store.runs(workflow_name=workflow_name):
             name = ThreadName.of_run(record.run_id, workflow_name=workflow_name)
-            with naming(name):
+            with thread_errors(name):
                 place = await self._place(name, record)
             if place is not None:
                 found.append(place)
         return found
 
     async def sessions(self) -> list[str]:
-        """The sessions that have threads, in the order in which they began."""
+        """List the sessions that have threads in the order they started."""
         return list(dict.fromkeys(session_of(record.workflow_name) for record in await self._store.runs()))
 
     async def _place(self, name: ThreadName, record: RunRecord) -> Place | None:
-        """Where a thread stands. Of its checkpoints only the newest is kept, and it may be another one by now."""
+        """Return the state of a thread. Only its newest checkpoint is kept, and it may be replaced while it is read."""
         current: RunRecord | None = record
         while current is not None and current.head is not None:
             try:
@@ -78,34 +78,34 @@ class Reading:
             raise _damaged(name, f"its newest checkpoint {head!r} can't be read: {error or repr(error)}") from error
 
     async def events(self, place: Place, *, after: int = 0, until: int | None = None) -> list[ThreadEvent]:
-        """The events behind one number and up to another, in order. Raises ThreadDamagedError."""
+        """Return the events after one number and up to another, in order. Raises ThreadDamagedError."""
         return [event for batch in await self.batches(place, after=after, until=until) for event in batch.events]
 
     async def batches(self, place: Place, *, after: int = 0, until: int | None = None) -> list[Batch]:
-        """The same, as they were appended; of a batch only what is wanted."""
+        """Return the same events grouped by append."""
         found: list[Batch] = []
-        for each, last in reversed(await self._line(place, after=after, until=until)):
-            found += await self._own(each, after=max(after, each.base), until=last)
+        for each, last in reversed(await self._ancestry(place, after=after, until=until)):
+            found += await self._own_batches(each, after=max(after, each.base), until=last)
         return found
 
-    async def _line(self, place: Place, *, after: int, until: int | None) -> list[tuple[Place, int | None]]:
-        """The thread and those that it was forked from, as far as they are needed, and up to which number."""
+    async def _ancestry(self, place: Place, *, after: int, until: int | None) -> list[tuple[Place, int | None]]:
+        """Return the thread and its ancestors as far as they are needed, each with its last number."""
         line = [(place, until)]
         while after < place.base and (parent := place.parent) is not None:
             until = place.base if until is None else min(until, place.base)
-            found = await self.look(parent)
+            found = await self.find(parent)
             if found is None or found.sequence < place.base:
                 raise _damaged(place.name, f"the thread {parent.thread_id!r} that it was forked from is gone")
             place = found
             line.append((place, until))
         return line
 
-    async def _own(self, place: Place, *, after: int, until: int | None) -> list[Batch]:
-        """What was appended to a thread itself."""
+    async def _own_batches(self, place: Place, *, after: int, until: int | None) -> list[Batch]:
+        """Return the batches that were appended to the thread itself."""
         found: list[Batch] = []
-        with naming(place.name):
+        with thread_errors(place.name):
             while until is None or after < until:
-                # Each batch holds an event at least.
+                # Each batch holds at least one event.
                 wanted = _BATCHES_AT_ONCE if until is None else min(_BATCHES_AT_ONCE, until - after)
                 batches = await self._store.events(place.name.run_id, after=after - place.base, limit=wanted)
                 if not batches:
@@ -126,37 +126,37 @@ def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
     return ThreadDamagedError(name.session_id, name.thread_id, reason=reason)
 
 
-class Writing:
-    """Appends to threads."""
+class ThreadWriter:
+    """Append to threads."""
 
-    def __init__(self, store: HostStore, reading: Reading, holding: Holding) -> None:
+    def __init__(self, store: HostStore, reader: ThreadReader, leases: ThreadLeases) -> None:
         self._store = store
-        self._reading = reading
-        self._holding = holding
+        self._reader = reader
+        self._leases = leases
 
     async def append(self, name: ThreadName, new: Appended, *, expected: int | None, since: int) -> int:
-        """Append, unless it is done already; the number of its last event.
+        """Append, unless it was done already. Return the number of the last event.
 
         Raises ThreadConflictError, ThreadDamagedError, ThreadWriteError.
         """
-        # What was never tried stands nowhere, unless an earlier life has done it under the same key.
+        # On the first attempt only an append with the same key, made by an earlier attempt, can exist.
         looks_behind = None if new.key is None else since
         while True:
             try:
-                with naming(name):
-                    async with self._holding.of(name) as claim:
+                with thread_errors(name):
+                    async with self._leases.of(name) as claim:
                         return await self._append(claim, name, new, expected=expected, looks_behind=looks_behind)
             except (ClaimLostError, StaleHeadError):
-                # We were replaced. If the connection was lost meanwhile, it may be written all the same.
+                # Another owner has replaced us. If the connection was lost, our write may have succeeded.
                 looks_behind = since
 
     async def _append(
         self, claim: Claim, name: ThreadName, new: Appended, *, expected: int | None, looks_behind: int | None
     ) -> int:
-        place = await self._reading.look(name)
+        place = await self._reader.find(name)
         sequence = place.sequence if place else 0
         if place is not None and looks_behind is not None:
-            done = await self._standing(place, new, behind=looks_behind)
+            done = await self._find_append(place, new, behind=looks_behind)
             if done is not None:
                 return done
         require_at(name, place, expected)
@@ -168,9 +168,9 @@ class Writing:
         await self.commit(claim, name, place, header, at=new.at, events=new.events)
         return sequence + new.events.count
 
-    async def _standing(self, place: Place, new: Appended, *, behind: int) -> int | None:
-        """The number of the last event of this append, or of an earlier one with its key, if there is one."""
-        found = await self._reading.batches(place, after=behind)
+    async def _find_append(self, place: Place, new: Appended, *, behind: int) -> int | None:
+        """Return the last number of this append, or of an earlier one with its key, if there is one."""
+        found = await self._reader.batches(place, after=behind)
         done = [each for each in found if each.append == new.id or (new.key is not None and each.key == new.key)]
         return done[-1].events[-1].sequence if done else None
 
@@ -184,7 +184,7 @@ class Writing:
         at: str,
         events: NewEvents | None = None,
     ) -> None:
-        """Write the newest checkpoint of a thread, with events or without. Raises ClaimLostError, StaleHeadError."""
+        """Write the newest checkpoint of a thread, with or without events. Raises ClaimLostError, StaleHeadError."""
         head, position = (place.record.head, place.record.position + 1) if place else (None, 0)
         manifest = Manifest(
             checkpoint_id=f"{name.run_id}@{position}",
@@ -197,36 +197,38 @@ class Writing:
             header=header.to_bytes(),
             toc={},
         )
-        # It has settled: no host ever takes a thread for work.
+        # Settled, so that no host takes a thread for work.
         await self._store.commit(claim, Commit(manifest, (), head, settled=True, status="idle", events=events))
 
 
 def require_at(name: ThreadName, place: Place | None, expected: int | None) -> None:
-    """Refuse to append to a thread that is not where it is expected."""
+    """Raise ThreadConflictError unless the thread is at the expected number."""
     sequence = place.sequence if place else 0
     if expected is not None and sequence != expected:
         raise ThreadConflictError(name.session_id, name.thread_id, expected=expected, sequence=sequence)
 
 
-class Forking:
-    """Makes forks, and removes threads that no fork rests on."""
+class ThreadForks:
+    """Fork threads, and delete threads without forks."""
 
-    def __init__(self, store: HostStore, clock: Clock, reading: Reading, writing: Writing, holding: Holding) -> None:
+    def __init__(
+        self, store: HostStore, clock: Clock, reader: ThreadReader, writer: ThreadWriter, leases: ThreadLeases
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._reading = reading
-        self._writing = writing
-        self._holding = holding
+        self._reader = reader
+        self._writer = writer
+        self._leases = leases
 
     async def fork(self, parent: ThreadName, new: ThreadName, *, from_message: str | int | None) -> Thread:
-        """The fork, made now or before. Raises ThreadNotFoundError, ThreadExistsError, TypeError."""
+        """Return the fork, made now or before. Raises ThreadNotFoundError, ThreadExistsError, TypeError."""
         _require_message(from_message)
         while True:
             try:
-                with naming(new):
+                with thread_errors(new):
                     return await self._fork(parent, new, from_message)
             except (ClaimLostError, StaleHeadError):
-                # We were replaced, and begin again with what is there by now.
+                # Another owner has replaced us. Start again from the present state.
                 continue
             except RunNotFoundError as error:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id) from error
@@ -236,14 +238,14 @@ class Forking:
             raise ThreadExistsError(new.session_id, new.thread_id, what="the thread to be forked itself")
         async with AsyncExitStack() as held:
             claims: dict[ThreadName, Claim] = {}
-            # In one order, or two who fork each other's threads would wait for each other.
+            # Take leases in a fixed order, or two tasks that fork each other's threads would deadlock.
             for each in sorted((parent, new), key=lambda name: name.run_id):
-                claims[each] = await held.enter_async_context(self._holding.of(each, creates=each == new))
-            place = await self._reading.look(parent)
+                claims[each] = await held.enter_async_context(self._leases.of(each, creates=each == new))
+            place = await self._reader.find(parent)
             if place is None:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id)
             point = ForkPoint(parent.thread_id, await self._point(place, from_message))
-            found = await self._reading.look(new)
+            found = await self._reader.find(new)
             if found is None:
                 found = await self._made(claims[parent], place, claims[new], new, point)
             return _same(found, point).thread()
@@ -256,7 +258,7 @@ class Forking:
                 return from_message
             case str():
                 numbers = [
-                    each.sequence for each in await self._reading.events(place) if each.message_id == from_message
+                    each.sequence for each in await self._reader.events(place) if each.message_id == from_message
                 ]
                 if numbers:
                     return numbers[-1]
@@ -267,36 +269,36 @@ class Forking:
 
     async def _made(self, held: Claim, parent: Place, claim: Claim, new: ThreadName, point: ForkPoint) -> Place:
         header = Header(self._clock.new_id(), point)
-        await self._writing.commit(claim, new, None, header, at=self._clock.now().isoformat())
+        await self._writer.commit(claim, new, None, header, at=self._clock.now().isoformat())
         try:
-            # Only who still holds the parent knows that nobody has removed it, unaware of the fork.
+            # Only the owner of the parent's lease knows that nobody is deleting it.
             await self._store.record(held, head=parent.record.head, records=(), durable=False)
         except (ClaimLostError, StaleHeadError):
             await self._store.remove(new.run_id, takeover=True)
             raise
-        found = await self._reading.look(new)
+        found = await self._reader.find(new)
         assert found is not None, f"the fork {new.run_id!r} was made, and it is held"
         return found
 
     async def delete(self, name: ThreadName) -> bool:
-        """Remove a thread; False if there is none. Raises ThreadInUseError."""
-        with naming(name):
+        """Delete a thread. Return False if there is none. Raises ThreadInUseError."""
+        with thread_errors(name):
             try:
-                async with self._holding.of(name, creates=False):
+                async with self._leases.of(name, creates=False):
                     await self._require_no_forks(name)
                     return await self._store.remove(name.run_id, takeover=True)
             except RunNotFoundError:
                 return False
 
     async def _require_no_forks(self, name: ThreadName) -> None:
-        places = await self._reading.places(name.session_id)
+        places = await self._reader.places(name.session_id)
         forks = [place.name.thread_id for place in places if place.parent == name]
         if forks:
             raise ThreadInUseError(name.session_id, name.thread_id, forks=forks)
 
 
 def _same(found: Place, point: ForkPoint) -> Place:
-    """The thread that is there, if it is the fork that is wanted."""
+    """Return the existing thread if it is the requested fork."""
     there = found.header.forked_from
     if there == point:
         return found
@@ -307,7 +309,7 @@ def _same(found: Place, point: ForkPoint) -> Place:
 
 
 def _require_message(given: object) -> None:
-    """Raise TypeError for what names no message. True is a number, and nobody means the first message by it."""
+    """Raise TypeError unless the value names a message. A bool is refused although it is an int."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
         raise TypeError(
             f"from_message is {given!r}: give the id of a message, its sequence number, 0 for none of them, or leave "

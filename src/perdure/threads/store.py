@@ -1,4 +1,4 @@
-"""The session store: threads on a store, by session."""
+"""Session stores: the threads of sessions, on each kind of store."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self, cast
 from perdure.agents import Message
 from perdure.clock import SystemClock
 from perdure.records import LatestOnly, Retention
-from perdure.threads.lease import Holding
-from perdure.threads.log import Forking, Reading, Writing
+from perdure.threads.lease import ThreadLeases
+from perdure.threads.log import ThreadForks, ThreadReader, ThreadWriter
 from perdure.threads.thread import ThreadName, appended, tenant_name
 
 if TYPE_CHECKING:
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class SessionStore:
-    """Conversations: the threads of sessions, each a list of numbered messages that only grows.
+    """Keep conversations: each session has threads, each thread is a growing list of numbered messages.
 
-    It may share its place with a storage of workflows: neither sees anything of the other. With a `tenant` it has the
-    sessions of that tenant alone.
+    A session store may share its place with a checkpoint storage; neither sees the other's data. With `tenant` it holds
+    the sessions of that tenant alone.
     """
 
     def __init__(self, store: HostStore, *, tenant: str | None = None, clock: Clock | None = None) -> None:
         self._base = store
         self._clock = clock or SystemClock()
         self._store = store.tenant(tenant_name(tenant))
-        self._reading = Reading(self._store)
-        holding = Holding(self._store, self._clock)
-        self._writing = Writing(self._store, self._reading, holding)
-        self._forking = Forking(self._store, self._clock, self._reading, self._writing, holding)
+        self._reader = ThreadReader(self._store)
+        leases = ThreadLeases(self._store, self._clock)
+        self._writer = ThreadWriter(self._store, self._reader, leases)
+        self._forks = ThreadForks(self._store, self._clock, self._reader, self._writer, leases)
 
     @property
     def place(self) -> str:
-        """Where the sessions are, so that two objects on one place are known to be the same."""
+        """The location of the sessions. Two objects with one place hold the same sessions."""
         return self._store.place
 
     def __repr__(self) -> str:
@@ -56,88 +56,88 @@ class SessionStore:
         since: int = 0,
         tags: Mapping[str, str] | None = None,
     ) -> int:
-        """Append messages to a thread, all of them or none; the number of the last. They are durable when this returns.
+        """Append messages to a thread, all or none. Return the number of the last. They are durable when this returns.
 
         Args:
-            session_id: The session. It begins with its first thread.
-            thread_id: The thread. It begins with its first message.
-            messages: What was said. What becomes of the objects later changes nothing in the thread.
-            expected: The number that the thread must be at, 0 for one that is new or empty. Without it the messages
-                come behind whatever is there.
-            key: Names the append, so that it is done once: if an event behind `since` has the key, nothing is written
-                and the number of the last such event is returned.
-            since: From where on a key is looked for. To look at less costs less.
-            tags: Kept with each of the events, and with the thread.
+            session_id: The session. It starts with its first thread.
+            thread_id: The thread. It starts with its first message.
+            messages: The messages. Later changes of the objects do not reach the thread.
+            expected: The number the thread must be at; 0 for a new or empty one. Without it the messages are appended
+                to whatever is there.
+            key: An idempotency key. If an event after `since` has the key, nothing is written and the number of the
+                last such event is returned.
+            since: The number after which the key is looked up. A higher number costs less.
+            tags: Kept with each event and with the thread.
 
         Raises:
-            ThreadConflictError: the thread is not at `expected`; nothing was written.
-            ThreadMessageError: a message could not be read back; nothing was written.
-            ThreadNameError: what can't be the id of a session or thread.
+            ThreadConflictError: The thread is not at `expected`. Nothing was written.
+            ThreadMessageError: A message could not be decoded again. Nothing was written.
+            ThreadNameError: The id of the session or thread is invalid.
         """
         name = ThreadName(session_id, thread_id)
         new = appended(name, _messages(messages), self._clock, key=key, tags=_tags(tags))
-        return await self._writing.append(name, new, expected=expected, since=since)
+        return await self._writer.append(name, new, expected=expected, since=since)
 
     async def read(
         self, session_id: str, thread_id: str, *, after: int = 0, until: int | None = None
     ) -> list[ThreadEvent]:
-        """The events behind one number and up to another, in order; none if there is no such thread.
+        """Return the events after one number and up to another, in order; an empty list if there is no such thread.
 
-        A fork's begin with those of the thread that it was forked from. Raises ThreadDamagedError.
+        The events of a fork start with those of its parent. Raises ThreadDamagedError.
         """
-        place = await self._reading.look(ThreadName(session_id, thread_id))
-        return [] if place is None else await self._reading.events(place, after=max(0, after), until=until)
+        place = await self._reader.find(ThreadName(session_id, thread_id))
+        return [] if place is None else await self._reader.events(place, after=max(0, after), until=until)
 
     async def messages(self, session_id: str, thread_id: str, *, until: int | None = None) -> list[Message]:
-        """What was said in a thread, up to a number. Raises ThreadDamagedError."""
+        """Return the messages of a thread up to a number. Raises ThreadDamagedError."""
         return [event.message for event in await self.read(session_id, thread_id, until=until)]
 
     async def thread(self, session_id: str, thread_id: str) -> Thread | None:
-        """Where a thread stands; None if there is none."""
-        place = await self._reading.look(ThreadName(session_id, thread_id))
+        """Return the state of a thread, or None."""
+        place = await self._reader.find(ThreadName(session_id, thread_id))
         return None if place is None else place.thread()
 
     async def threads(self, session_id: str) -> list[Thread]:
-        """The threads of a session, in the order in which they began."""
-        return [place.thread() for place in await self._reading.places(session_id)]
+        """List the threads of a session in the order they started."""
+        return [place.thread() for place in await self._reader.places(session_id)]
 
     async def sessions(self) -> list[str]:
-        """The sessions that have threads, in the order in which they began. All threads are looked at."""
-        return await self._reading.sessions()
+        """List the sessions that have threads in the order they started. This reads all threads."""
+        return await self._reader.sessions()
 
     async def fork(
         self, session_id: str, thread_id: str, new_thread_id: str, *, from_message: str | int | None = None
     ) -> Thread:
-        """Begin a thread with what another has up to a message, which is not copied; its numbers go on from there.
+        """Start a thread with the messages of another, up to one of them, without copying. Numbers continue from there.
 
-        `from_message` is a message id or a sequence number, None for the last message and 0 for none of them. The same
-        fork of the same point again is the one that is there.
+        `from_message` is a message id or a number; None is the last message, 0 is none. The same fork of the same point
+        again returns the existing one.
 
         Raises:
-            ThreadNotFoundError: no such thread, or it has no such message.
-            ThreadExistsError: a thread of the new name is there that is not this fork.
-            TypeError: `from_message` is neither of these.
+            ThreadNotFoundError: No such thread, or no such message in it.
+            ThreadExistsError: A thread with the new name exists and is not this fork.
+            TypeError: `from_message` is neither a string nor a number.
         """
         parent = ThreadName(session_id, thread_id)
-        return await self._forking.fork(parent, parent.sibling(new_thread_id), from_message=from_message)
+        return await self._forks.fork(parent, parent.sibling(new_thread_id), from_message=from_message)
 
     async def delete(self, session_id: str, thread_id: str) -> bool:
-        """Forget a thread; False if there is none. Raises ThreadInUseError while forks rest on it.
+        """Delete a thread. Return False if there is none. Raises ThreadInUseError while forks depend on it.
 
-        Of large contents the bytes go with the next `collect`, by itself or called.
+        The bytes of large contents are freed by the next `collect`, which also runs by itself.
         """
-        return await self._forking.delete(ThreadName(session_id, thread_id))
+        return await self._forks.delete(ThreadName(session_id, thread_id))
 
     async def collect(self) -> int:
-        """Remove what no thread refers to any more; the number of parts removed."""
+        """Delete blobs that no thread refers to. Return their number."""
         return await self._store.collect()
 
     def tenant(self, name: str) -> SessionStore:
-        """The sessions of one tenant, on the same place, in which those of others do not exist."""
+        """Return the sessions of one tenant on the same place. Those of other tenants are invisible there."""
         return SessionStore(self._base, tenant=name, clock=self._clock)
 
     async def close(self) -> None:
-        """Release files and threads. A closed store opens again when it is used."""
+        """Close files and threads. A closed store reopens when it is used."""
         await self._base.close()
 
     async def __aenter__(self) -> Self:
@@ -148,7 +148,7 @@ class SessionStore:
 
 
 def _messages(given: object) -> list[Message]:
-    """Messages, and nothing else. Raises TypeError."""
+    """Return the messages as a list. Raises TypeError for anything else."""
     if isinstance(given, Message):
         return [given]
     if isinstance(given, list | tuple):
@@ -167,11 +167,11 @@ def _tags(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 _RETENTION = Retention(checkpoints=LatestOnly())
-"""A checkpoint of a thread is only where it stands; what was said are its events, and all of them stay."""
+"""A checkpoint only holds the state of a thread; the messages are its events, which are all kept."""
 
 
 class InMemorySessionStore(SessionStore):
-    """For tests, and for conversations that need not outlive the process."""
+    """Keep sessions in memory, for tests."""
 
     def __init__(self, *, tenant: str | None = None, clock: Clock | None = None) -> None:
         from perdure.storage import MemoryStore  # noqa: PLC0415
@@ -181,9 +181,9 @@ class InMemorySessionStore(SessionStore):
 
 
 class FileSessionStore(SessionStore):
-    """A directory of readable files, for one machine.
+    """Keep sessions in a directory of readable files, for one machine.
 
-    What is appended outlasts a power cut with durability "commit", and with "os" a killed process only.
+    With durability "commit" appended messages survive a power cut; with "os" they survive a killed process.
     """
 
     def __init__(
@@ -206,9 +206,9 @@ class FileSessionStore(SessionStore):
 
 
 class SqliteSessionStore(SessionStore):
-    """One SQLite file, for one machine and any number of its processes.
+    """Keep sessions in one SQLite file, for any number of processes on one machine.
 
-    What is appended outlasts a power cut with durability "commit", and with "os" a killed process only.
+    With durability "commit" appended messages survive a power cut; with "os" they survive a killed process.
     """
 
     def __init__(
@@ -229,10 +229,10 @@ class SqliteSessionStore(SessionStore):
 
 
 class PostgresSessionStore(SessionStore):
-    """A PostgreSQL database, for several machines. It needs the extra `perdure[postgres]`.
+    """Keep sessions in a PostgreSQL database, for several machines. Needs the extra `perdure[postgres]`.
 
-    All that is perdure's is in one `schema`, which is made when it is first needed. `pool_size` is how many connections
-    a process opens at most. With durability "os" the server tells of appends before it has synced them.
+    All tables are in one `schema`, created on first use. `pool_size` is the largest number of connections of a process.
+    With durability "os" the server confirms appends before it has synced them.
     """
 
     def __init__(

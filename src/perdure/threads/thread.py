@@ -1,4 +1,4 @@
-"""A thread: what users see of it, and how it stands in the store."""
+"""Threads and their events: the public objects, and their stored form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = 1
 
 @frozen
 class ForkPoint:
-    """Where a thread was forked: it begins with what that thread of its session had up to this number."""
+    """The point at which a thread was forked: it shares that thread's messages up to this number."""
 
     thread_id: str
     sequence: int
@@ -33,36 +33,36 @@ class ForkPoint:
 
 @frozen
 class Thread:
-    """A thread as of now. `sequence` is the number of its last event, with those that a fork began with counted."""
+    """The state of a thread. `sequence` is the number of its last event, shared ones included."""
 
     session_id: str
     thread_id: str
     sequence: int
     forked_from: ForkPoint | None
     created_at: str
-    """In UTC as ISO 8601."""
+    """UTC, ISO 8601."""
     tags: Mapping[str, str]
-    """Of each name the newest that an append to this thread has given."""
+    """The newest value of each tag that an append has given."""
 
 
 @frozen
 class Header:
-    """What the newest checkpoint of a thread says of it."""
+    """The state of a thread as its newest checkpoint stores it."""
 
     append: str
-    """An id of the append that wrote it, so that no two checkpoints are alike."""
+    """An id of the append that wrote it, so that no two checkpoints are equal."""
     forked_from: ForkPoint | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Encode it as JSON."""
         point = self.forked_from
         forked_from = None if point is None else {"thread": point.thread_id, "sequence": point.sequence}
         return dumps({"format": FORMAT, "append": self.append, "forked_from": forked_from, "tags": dict(self.tags)})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Header:
-        """The header of what `to_bytes` gave. Raises DamagedPartError, ValueError, KeyError, TypeError."""
+        """Decode the result of `to_bytes`. Raises DamagedPartError, ValueError, KeyError, TypeError."""
         found: dict[str, Any] = loads(data)
         require_format(found["format"])
         point = found["forked_from"]
@@ -72,7 +72,7 @@ class Header:
 
 @frozen
 class Place:
-    """Where a thread stands."""
+    """A thread with its header and position in the store."""
 
     name: ThreadName
     record: RunRecord
@@ -80,7 +80,7 @@ class Place:
 
     @property
     def base(self) -> int:
-        """How many events it has from where it was forked."""
+        """The number of events it shares with its parent."""
         return self.header.forked_from.sequence if self.header.forked_from else 0
 
     @property
@@ -90,12 +90,12 @@ class Place:
 
     @property
     def parent(self) -> ThreadName | None:
-        """The thread that it was forked from."""
+        """The thread from which it was forked."""
         point = self.header.forked_from
         return None if point is None else self.name.sibling(point.thread_id)
 
     def thread(self) -> Thread:
-        """What users see of it."""
+        """The public view."""
         return Thread(
             self.name.session_id,
             self.name.thread_id,
@@ -107,21 +107,21 @@ class Place:
 
 
 def require_format(found: object) -> None:
-    """Refuse what a later version has written."""
+    """Raise if a later version has written it."""
     if found != FORMAT:
         raise ValueError(f"it has format {found!r}, and this version of perdure reads {FORMAT}")
 
 
 @frozen
 class ThreadEvent:
-    """A message of a thread, and its number there. The first of a thread is 1."""
+    """A message of a thread with its number. The first of a thread is 1."""
 
     sequence: int
     message: Message
     message_id: str
-    """The message's own id, or one that it was given when it was appended."""
+    """The message's own id, or one assigned when it was appended."""
     at: str
-    """When it was appended, in UTC as ISO 8601."""
+    """The time of the append: UTC, ISO 8601."""
     key: str | None
     """The key of its append."""
     tags: Mapping[str, str]
@@ -129,7 +129,7 @@ class ThreadEvent:
 
 @frozen
 class Appended:
-    """What one append is to write. It is fixed: what becomes of the messages later changes nothing."""
+    """One append, encoded: later changes of the message objects do not reach it."""
 
     id: str
     at: str
@@ -140,20 +140,20 @@ class Appended:
 
 @frozen
 class Batch:
-    """What one append has written, as it was read."""
+    """The events of one append, read back."""
 
     append: str
     key: str | None
     last: int
-    """The number of its last event, as the store counts them."""
+    """The number of its last event as the store counts them."""
     events: tuple[ThreadEvent, ...]
-    """Numbered as in the thread."""
+    """Events numbered as in the thread."""
 
 
 def appended(
     name: ThreadName, messages: Sequence[Message], clock: Clock, *, key: str | None, tags: Mapping[str, str]
 ) -> Appended:
-    """The events of an append. Raises ThreadMessageError."""
+    """Encode the events of an append. Raises ThreadMessageError."""
     append_id, at = clock.new_id(), clock.now().isoformat()
     codec, needs = Codec(Trust.of()), Needs()
     texts: list[bytes] = []
@@ -180,7 +180,7 @@ def _encoded(codec: Codec, name: ThreadName, message: Message, number: int) -> A
 
 
 def batch_of(name: ThreadName, batch: EventBatch, parts: Mapping[str, bytes], *, base: int) -> Batch:
-    """What an append has written. `base` is how many events the thread has from where it was forked.
+    """Decode one append. `base` is the number of events shared with the parent.
 
     Raises ThreadDamagedError, UntrustedTypeError, IncompatibleTypeError.
     """
@@ -206,24 +206,24 @@ def _message(found: object) -> Message:
 
 _SESSION = "session "
 _ESCAPED = {"%": "%25", ":": "%3A", "/": "%2F", "\\": "%5C"}
-"""What separates the two ids must not be in them, and an id is never a path."""
+"""Separators must not occur in ids, and an id must never be a path."""
 
 TENANT = "perdure:sessions"
-"""What session stores keep is in a tenant of its own, so that runs on the same place are left alone."""
+"""Session stores use a tenant of their own, so that they never touch runs at the same place."""
 
 
 def tenant_name(tenant: str | None) -> str:
-    """The tenant of a store in which the sessions of a user's tenant are."""
+    """Return the store's tenant for the sessions of a user's tenant."""
     return TENANT if tenant is None else f"{TENANT}:{tenant}"
 
 
 def session_of(workflow_name: str) -> str:
-    """The session whose threads are runs of that name."""
+    """Return the session whose threads are runs of that workflow name."""
     return workflow_name.removeprefix(_SESSION)
 
 
 def session_name(session_id: str) -> str:
-    """The name that all threads of a session have as runs."""
+    """Return the workflow name of all threads of a session."""
     if not session_id:
         raise ThreadNameError(session_id, "", reason="a session id can't be empty; give one")
     return f"{_SESSION}{session_id}"
@@ -231,7 +231,7 @@ def session_name(session_id: str) -> str:
 
 @dataclass(frozen=True)
 class ThreadName:
-    """One thread of one session."""
+    """The name of a thread: session and thread id."""
 
     session_id: str
     thread_id: str
@@ -254,21 +254,21 @@ class ThreadName:
 
     @cached_property
     def run_id(self) -> str:
-        """The run that the thread is: another one for each pair of ids."""
+        """The id of the run that stores the thread, unique for each pair of ids."""
         return f"{_escaped(self.session_id)}:{_escaped(self.thread_id)}"
 
     @property
     def workflow_name(self) -> str:
-        """What the threads of its session have in common."""
+        """The workflow name that the threads of a session share."""
         return session_name(self.session_id)
 
     @classmethod
     def of_run(cls, run_id: str, *, workflow_name: str) -> ThreadName:
-        """The thread that a run is."""
+        """Return the name of the thread that a run stores."""
         return cls(session_of(workflow_name), _unescaped(run_id.partition(":")[2]))
 
     def sibling(self, thread_id: str) -> ThreadName:
-        """Another thread of the session."""
+        """Return another thread of the session."""
         return ThreadName(self.session_id, thread_id)
 
     def _refused(self, reason: str) -> ThreadNameError:
@@ -280,7 +280,7 @@ def _escaped(value: str) -> str:
 
 
 def _unescaped(value: str) -> str:
-    # What stands for the percent sign last: it may be part of another one's text.
+    # Restore the percent sign last: it may be part of another escape.
     for character, code in reversed(_ESCAPED.items()):
         value = value.replace(code, character)
     return value
