@@ -98,6 +98,7 @@ def on_every_store(scenarios: list[Scenario]) -> pytest.MarkDecorator:
         for directory in GOLDEN
         for kind in KINDS
         for scenario in scenarios
+        if scenario.name in notes_of(directory)["ends"]
     ]
     return pytest.mark.parametrize(("directory", "kind", "scenario"), cases)
 
@@ -121,6 +122,11 @@ async def end(place: Place, scenario: Scenario, begun: Any, wanted: Any) -> None
     assert sorted([*begun["effects"], *world.effects]) == wanted["effects"]
     for run in scenario.runs:
         assert len(await signatures(place, run)) == 1, "the graph has the signature that it had when the run began"
+
+
+def test_every_golden_scenario_has_its_program() -> None:
+    known = {each.name for each in SCENARIOS}
+    assert all(known >= notes_of(directory)["ends"].keys() for directory in GOLDEN)
 
 
 @on_every_store(SCENARIOS)
