@@ -1,4 +1,4 @@
-"""What perdure aims at, and whether this run shows it."""
+"""The aims of perdure, and whether this run meets them. Lines without an aim are information."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.footprint import Footprint
 from bench.peer import Durability, Store
-from bench.peers.limits import ENCODE_LARGE
+from bench.peers.limits import SQLITE
 from bench.units import duration, number, size
 from bench.works.history import ENTRY_BYTES
 
@@ -19,26 +19,30 @@ if TYPE_CHECKING:
 
 _OURS: Final = {"perdure", "perdure Log"}
 _KB: Final = 1000
+_RESUME_SHARE: Final = 0.9
+_TURN_COMMITS: Final = 12
+"""A turn of an agent takes at most this many times a raw SQLite commit."""
+_TURN_BYTES: Final = 50 * _KB
 _FLAT: Final = 1.5
-"""What counts as flat: the end takes at most so many times what the beginning takes. It is our reading of the word."""
+"""The end takes at most this many times what the beginning takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """One wish, and what has become of it."""
+    """One aim and the measured value."""
 
     line: str
     what: str
     wanted: str
     measured: str
     is_met: bool | None
-    """None if it is told and not judged."""
+    """None for information without an aim."""
     peer: str = ""
-    """What the best of the others has shown."""
+    """The value of the best peer."""
 
 
 def aims(results: Results, footprints: Sequence[Footprint | Refusal]) -> list[Aim]:
-    """All aims of which this run can say something."""
+    """Return every aim that this run has measured."""
     return [
         *_superstep(results),
         *_history(results),
@@ -53,8 +57,8 @@ def aims(results: Results, footprints: Sequence[Footprint | Refusal]) -> list[Ai
 
 def _superstep(results: Results) -> Iterator[Aim]:
     for key, store, limit, floor in (
-        ("A", Store.NONE, 5, "create_task"),
-        ("C", Store.SQLITE, 2, "a raw SQLite commit"),
+        ("A", Store.NONE, None, "create_task"),
+        ("C", Store.SQLITE, 2.5, "a raw SQLite commit"),
     ):
         line = results.find(key, "perdure", store)
         if line is None or line.floor is None:
@@ -62,7 +66,9 @@ def _superstep(results: Results) -> Iterator[Aim]:
         measured = f"{number(line.floor)} x ({duration(line.median)})"
         peer = _best(results, key, store)
         told = "" if peer is None or peer.floor is None else f"{_named(peer)} {number(peer.floor)} x"
-        yield Aim(key, line.entry.work.title, f"at most {limit} x {floor}", measured, line.floor <= limit, told)
+        wanted = "" if limit is None else f"at most {limit} x {floor}"
+        is_met = None if limit is None else line.floor <= limit
+        yield Aim(key, line.entry.work.title, wanted, measured, is_met, told)
 
 
 def _history(results: Results) -> Iterator[Aim]:
@@ -105,7 +111,8 @@ def _resume(results: Results) -> Iterator[Aim]:
         peer = results.find(line.entry.work.key, "langgraph", Store.SQLITE)
         if peer is not None:
             what, told = line.entry.work.title, duration(peer.median)
-            yield Aim("E", what, "at most langgraph's", duration(line.median), line.median <= peer.median, told)
+            is_met = line.median <= _RESUME_SHARE * peer.median
+            yield Aim("E", what, f"at most {_RESUME_SHARE} x langgraph's", duration(line.median), is_met, told)
     if len(lines) == len(keys):
         growth = lines[-1].median / lines[0].median
         yield Aim(
@@ -148,11 +155,11 @@ def _ballast(results: Results) -> Iterator[Aim]:
                 "G", title, "", f"{line.written - base.written:+,.0f} B against nothing in its place", is_met=None
             )
     nested = results.find("G nested", "perdure", Store.SQLITE)
-    encode = results.find("limits", ENCODE_LARGE, Store.NONE)
-    if nested is not None and encode is not None:
-        ratio, told = nested.median / encode.median, _told(results, "nested")
-        wanted = "at most twice one encode"
-        yield Aim("G", nested.entry.work.title, wanted, f"{number(ratio)} x", ratio <= 2, told)  # noqa: PLR2004
+    peer = results.find("G nested", "langgraph", Store.SQLITE)
+    if nested is not None and peer is not None:
+        is_met = nested.median <= peer.median
+        title, told = nested.entry.work.title, duration(peer.median)
+        yield Aim("G", title, "at most langgraph's", duration(nested.median), is_met, told)
 
 
 def _told(results: Results, kind: str) -> str:
@@ -161,11 +168,10 @@ def _told(results: Results, kind: str) -> str:
 
 
 def _crowd(results: Results) -> Iterator[Aim]:
-    line = results.find("H", "perdure", Store.SQLITE)
-    if line is not None:
-        peer, rate = _best(results, "H", None), 1 / line.median
-        told = "" if peer is None else f"{_named(peer)} {number(1 / peer.median)}"
-        yield Aim("H", line.entry.work.title, "at least 5,000 a second", number(rate), rate >= 5000, told)  # noqa: PLR2004
+    line, peer = results.find("H", "perdure", Store.SQLITE), results.find("H", "burr", Store.SQLITE)
+    if line is not None and peer is not None:
+        rate, theirs = 1 / line.median, 1 / peer.median
+        yield Aim("H", line.entry.work.title, "at least burr's rate", number(rate), rate >= theirs, number(theirs))
 
 
 def _install(results: Results, footprints: Sequence[Footprint | Refusal]) -> Iterator[Aim]:
@@ -173,17 +179,18 @@ def _install(results: Results, footprints: Sequence[Footprint | Refusal]) -> Ite
     if line is not None:
         peer = _best(results, "I", Store.NONE)
         told = "" if peer is None else f"{_named(peer)} {duration(peer.median)}"
-        yield Aim("I", "import", "at most 150 ms", duration(line.median), line.median <= 0.150, told)  # noqa: PLR2004
+        yield Aim("I", "import", "", duration(line.median), is_met=None, peer=told)
     known = {each.peer: each for each in footprints if isinstance(each, Footprint)}
     ours, theirs = known.get("perdure"), known.get("agent-framework")
     if ours is not None and theirs is not None:
         told = f"{theirs.packages}"
-        yield Aim("I", "packages", "below agent-framework's", f"{ours.packages}", ours.packages < theirs.packages, told)
+        yield Aim("I", "packages", "", f"{ours.packages}", is_met=None, peer=told)
         told = size(theirs.bytes)
         yield Aim("I", "size", "below agent-framework's", size(ours.bytes), ours.bytes < theirs.bytes, told)
 
 
 def _conversation(results: Results) -> Iterator[Aim]:
+    commit = results.find("limits", SQLITE, Store.SQLITE)
     for key in ("J 250", "J 1000"):
         others = [line for line in results.of(key) if _is_peer(line)]
         for line in (line for line in results.of(key) if _is_ours(line)):
@@ -191,7 +198,12 @@ def _conversation(results: Results) -> Iterator[Aim]:
             growth, told = _growth(line), ", ".join(f"{_named(each)} {number(_growth(each))} x" for each in others)
             measured = f"the last quarter {number(growth)} x the first"
             yield Aim("J", what, f"writes the same in each turn ({_FLAT} x)", measured, growth <= _FLAT, told)
-            # Whatever library it is, it hands the model all that was said before. So this is told and not judged.
+            if commit is not None and line.entry.store is Store.SQLITE:
+                ratio, wanted = line.median / commit.median, f"at most {_TURN_COMMITS} x a raw SQLite commit"
+                yield Aim("J", what, wanted, f"{number(ratio)} x", ratio <= _TURN_COMMITS)
+            if line.written is not None and line.entry.store is Store.SQLITE:
+                yield Aim("J", what, "writes at most 50 KB a turn", size(line.written), line.written <= _TURN_BYTES)
+            # Every library hands the model the whole conversation, so the slowdown has no aim.
             told = ", ".join(f"{_named(each)} {number(_slowdown(each))} x" for each in others)
             measured = f"a turn takes {number(_slowdown(line))} x the time"
             yield Aim("J", what, "", measured, is_met=None, peer=told)
