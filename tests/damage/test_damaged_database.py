@@ -12,7 +12,7 @@ from smallrun import IS_SOAK, LIMIT_SECONDS, read_runs, stride
 
 from perdure import SqliteCheckpointStorage
 from perdure.errors import WorkflowException
-from perdure.storage.sql.statements import migrations
+from perdure.storage.sql.database import migrations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import pytest
 from smallrun import LIMIT_SECONDS, RUN_ID, cuts, flips, noticed, read_runs, stride
 
 from perdure import SqliteCheckpointStorage
-from perdure.storage.sql.statements import migrations
+from perdure.storage.sql.database import migrations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

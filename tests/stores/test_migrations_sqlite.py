@@ -13,7 +13,7 @@ import pytest
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import KeepLast, Retention
 from perdure.storage import SqliteStore
-from perdure.storage.sql.statements import migrations
+from perdure.storage.sql.database import migrations
 from perdure.storage.sqlite.database import split
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, raw_part, text_part
 

@@ -94,7 +94,7 @@ async def test_a_server_that_stays_away_is_an_error_that_says_so(server: Server)
     store = PostgresStore(server.dsn, patience_seconds=0.2)
     run = await RunDriver.start(store, ManualClock(), "r")
     server.stop()
-    with pytest.raises(CheckpointWriteError, match=r"'r'.*can't be reached.*see to the server"):
+    with pytest.raises(CheckpointWriteError, match=r"'r'.*can't be reached.*check the server"):
         await run.commit()
     with pytest.raises(WorkflowCheckpointException, match="can't be reached"):
         await store.ids()
@@ -137,11 +137,11 @@ def test_inside_of_what_is_done_until_it_succeeds_each_try_counts_once() -> None
 
     def outer() -> None:
         tries.append("outer")
-        database.steadily(inner)
+        database.retry(inner)
 
     database = PostgresDatabase(target, pool_size=1, patience_seconds=0.0)
     with pytest.raises(ConflictError):
-        database.steadily(outer)
+        database.retry(outer)
     database.close()
     assert tries.count("inner") == tries.count("outer") > 1
 

@@ -23,8 +23,8 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.storage import PostgresStore
-from perdure.storage.postgres.text import given_text, kept_text
-from perdure.storage.sql.statements import named_statements
+from perdure.storage.postgres.target import escape_text, unescape_text
+from perdure.storage.sql.database import named_statements
 from perdure.testing.stores import ManualClock, RunDriver, command, finished, text_part
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def test_what_the_server_would_take_for_another_name_is_refused(schema: str) -> 
 
 @pytest.mark.parametrize("text", ["", "plain", "\0", "\ud800", "a\udfff\0b", "\ufdd0", "\ufdd00000", "ä€𝄞", "\\u0000"])
 def test_every_text_can_be_kept(text: str) -> None:
-    kept = kept_text(text)
-    assert given_text(kept) == text
+    kept = escape_text(text)
+    assert unescape_text(kept) == text
     assert "\0" not in kept
     assert kept.encode().decode() == kept
 
@@ -174,7 +174,7 @@ def test_two_databases_are_two_places(one: str, other: str, tmp_path: Path, monk
 
 def test_what_names_no_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "nowhere"))
-    with pytest.raises(WorkflowCheckpointException, match="see to the service"):
+    with pytest.raises(WorkflowCheckpointException, match="check the service"):
         PostgresStore("service=one password=hunter2")
 
 

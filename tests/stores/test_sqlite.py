@@ -14,7 +14,7 @@ import pytest
 from perdure.errors import CheckpointDamagedError, CheckpointWriteError, WorkflowCheckpointException
 from perdure.records import KeepFor, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.storage.sql.statements import migrations, named_statements
+from perdure.storage.sql.database import migrations, named_statements
 from perdure.storage.sqlite.database import split
 from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_part, text_part
 

@@ -7,7 +7,7 @@ operations mean the same as those of the port with the same name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,11 +40,7 @@ class PendingCommit:
     """The number of the newest command that waits after it."""
     removed: tuple[str, ...] = ()
     """The finished runs that retention removed with it."""
-
-    @property
-    def is_durable(self) -> bool:
-        """A commit is always synced."""
-        return True
+    is_durable: ClassVar[bool] = True
 
     @property
     def expected_head(self) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -72,7 +73,7 @@ class BackedStore(Generic[B]):
         self._tenant = ""
         self._parent: BackedStore[B] | None = None
         """The whole store, if this is the view of one tenant."""
-        self._group = GroupWriter(self._submit_write, self._write_group)
+        self._group = GroupWriter[B](functools.partial(self._submit, ordered=True), self._write_group)
         self._is_collection_due = False
         self._collection: Future[int] | None = None
         self._failed_releases: deque[tuple[str, Claim, Halt | None]] = deque()
@@ -168,24 +169,23 @@ class BackedStore(Generic[B]):
             backend.release(claim, halt=halt)
             self._retry_releases(backend)
 
-        def note(job: Future[None]) -> None:
-            self._note_release(claim, halt, job.exception())
-
         job = self._submit(release)
-        job.add_done_callback(note)
+        job.add_done_callback(functools.partial(self._note_release, claim, halt))
         await wait_for(job)
 
     def _try_release(self, backend: B, claim: Claim, halt: Halt | None) -> bool:
-        """Release a run of which nobody waits to hear. Return whether that has worked."""
-        error: Exception | None = None
+        """Release a run for a caller who is gone. Return whether that worked."""
+        job: Future[None] = Future()
         try:
-            backend.release(claim, halt=halt)
-        except Exception as raised:  # noqa: BLE001 - it is tried again
-            error = raised
-        self._note_release(claim, halt, error)
-        return error is None
+            job.set_result(backend.release(claim, halt=halt))
+        except Exception as error:  # noqa: BLE001 - it is tried again
+            job.set_exception(error)
+        self._note_release(claim, halt, job)
+        return job.exception() is None
 
-    def _note_release(self, claim: Claim, halt: Halt | None, error: BaseException | None) -> None:
+    def _note_release(self, claim: Claim, halt: Halt | None, job: Future[None]) -> None:
+        """Notify others of a release, and remember it if it failed."""
+        error = job.exception()
         # A run that can't be read can't be claimed by anybody either, so it does not matter who has it.
         if error is not None and not isinstance(error, CheckpointDamagedError):
             self._failed_releases.append((self._tenant, claim, halt))
@@ -229,9 +229,6 @@ class BackedStore(Generic[B]):
                     self._collection = self._submit(_collect, on=self._collector)
         if pending.error is not None:
             raise pending.error
-
-    def _submit_write(self, work: Callable[[B], None]) -> Future[None]:
-        return self._submit(work, ordered=True)
 
     def _write_group(self, backend: B, pending: Sequence[Pending]) -> None:
         """Write a group and notify those who wait for its runs."""

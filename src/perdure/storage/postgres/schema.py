@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.sql.statements import migrations
+from perdure.storage.sql.database import migrations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from perdure.clock import SystemClock
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from perdure.storage.postgres.database import PostgresDatabase
 
 PATIENCE_SECONDS = 60.0
-"""How long a server that can't be reached is waited for, unless it is said otherwise."""
 
 
 class PostgresStore(BackedStore[SqlBackend]):
@@ -30,15 +28,15 @@ class PostgresStore(BackedStore[SqlBackend]):
 
     Args:
         dsn: A connection string or URL, as libpq takes it. It leads to the server, or to a pooler in session mode.
-        schema: Where the tables are. It is made if it is not there.
-        retention: What may be forgotten.
-        clock: The clock of the runs. That of leases is the server's.
-        lease_seconds: How long others wait for this process when they can't see whether it lives.
-        pool_size: How many connections there are at most, beside the one that keeps the lease.
-        patience_seconds: How long a server that is gone is waited for before a call fails.
-        pause: Lets time pass between two looks for what other processes have changed.
-        durability: With "os" what was written outlasts the process; a crash of the server may lose the last moments.
-        database: What makes the database that statements are run on, if it is another than usual.
+        schema: The schema of the tables. It is created if it does not exist.
+        retention: Which data is removed.
+        clock: The clock of the runs. Leases follow the clock of the server.
+        lease_seconds: How long others wait for this process when they can't see whether it is alive.
+        pool_size: The maximal number of connections, beside the one of the heartbeat.
+        patience_seconds: How long a call waits for a server that is gone before it fails.
+        pause: Waits between two looks for changes by other processes.
+        durability: With "os", writes survive the process, but a crash of the server may lose the last moments.
+        database: The class that runs statements.
     """
 
     def __init__(
@@ -56,26 +54,31 @@ class PostgresStore(BackedStore[SqlBackend]):
         database: type[PostgresDatabase] | None = None,
     ) -> None:
         try:
-            from perdure.storage.postgres import opening  # noqa: PLC0415 - the driver comes with an extra
+            # The driver comes with an extra.
+            from perdure.storage.postgres.backend import PostgresBackend  # noqa: PLC0415
+            from perdure.storage.postgres.database import PostgresDatabase  # noqa: PLC0415
+            from perdure.storage.postgres.owners import PostgresOwners  # noqa: PLC0415
+            from perdure.storage.postgres.target import Target  # noqa: PLC0415
         except ImportError as error:
-            raise WorkflowCheckpointException(f"a PostgreSQL storage needs {_what_is_missing(error)}") from error
-        target = opening.Target.of(dsn, schema, lease_seconds=lease_seconds)
-        open_backend = functools.partial(
-            opening.open_backend,
-            target,
-            retention=retention or Retention(),
-            clock=clock or SystemClock(),
-            options=opening.Options(pool_size, patience_seconds, require_durability(durability)),
-            database=database or opening.PostgresDatabase,
-        )
-        # One thread writes and at least one other reads. A child can't close the parent's connections.
+            raise WorkflowCheckpointException(f"a PostgreSQL storage needs {_missing(error)}") from error
+        if pool_size < 1:
+            raise ValueError(f"pool_size={pool_size!r} is no number of connections; give 1 or more")
+        target = Target.of(dsn, schema, lease_seconds=lease_seconds)
+        connect, synced = database or PostgresDatabase, require_durability(durability)
+
+        def open_backend() -> SqlBackend:
+            opened = connect(target, pool_size=pool_size, patience_seconds=patience_seconds, durability=synced)
+            owners = PostgresOwners(opened)
+            return PostgresBackend(opened, owners, retention=retention or Retention(), clock=clock or SystemClock())
+
+        # One thread writes and at least one other reads. A forked child must not close the parent's connections.
         worker = Worker(f"perdure {schema}", open_backend, threads=max(2, pool_size), at_fork="abandon")
         super().__init__(target.place, worker, pause=pause)
 
 
-def _what_is_missing(error: ImportError) -> str:
+def _missing(error: ImportError) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the Python package {error.name}: pip install 'perdure[postgres]'"
-    # The driver is there, and says why it can't be used: it has not found the library of PostgreSQL.
-    said = " ".join(str(error).split())
-    return f"the library libpq ({said}): install that of your system, or pip install 'psycopg[binary]'"
+    # The driver is installed, but has not found the library of PostgreSQL.
+    reason = " ".join(str(error).split())
+    return f"the library libpq ({reason}): install that of your system, or pip install 'psycopg[binary]'"

@@ -1,11 +1,15 @@
-"""Where the runs of a PostgreSQL store are, how to connect to it, and what went wrong if that fails."""
+"""The place of a PostgreSQL store: how to connect to it, and how to keep any Python text in it."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import math
+import os
+import re
+import threading
 import urllib.parse
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -13,8 +17,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.postgres.forks import left_alone_by_children
-from perdure.storage.postgres.text import given_text
+from perdure.storage.worker import abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,19 +33,19 @@ _OPTIONS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""What holds unless it is said otherwise: a connection that leads nowhere is found to be lost within a minute."""
+"""Defaults. With them a connection that leads nowhere is noticed within a minute."""
 
 _LOCK_SECONDS_MAX = 15.0
 _SILENT_SECONDS_MIN = 5.0
 _SCHEMA_SIZE_MAX = 63
 
 _REFUSED = {"sslmode": "none of those that there are"}
-"""What libpq refuses, after it has read service files and the environment, and before it connects."""
+"""An option that libpq refuses after it has read service files and the environment, and before it connects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A schema of a database. What is printed of it names neither a user nor a password."""
+    """A schema of a database. Its `repr` names neither a user nor a password."""
 
     schema: str
     place: str
@@ -51,32 +54,32 @@ class Target:
 
     @classmethod
     def of(cls, dsn: str, schema: str, *, lease_seconds: float) -> Target:
-        """What a connection string and a schema name."""
+        """Read a connection string. Raises WorkflowCheckpointException, ValueError."""
         try:
             given = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value is not None}
         except psycopg.ProgrammingError:
-            # What libpq says of it may have the password in it.
+            # The message of libpq may contain the password.
             raise WorkflowCheckpointException(
                 "the connection string can't be read; give one like 'postgresql://user:password@host:5432/database', "
-                "with what is special in user or password percent-encoded"
+                "with special characters in user or password percent-encoded"
             ) from None
         if not 0 < lease_seconds < math.inf:
             raise ValueError(f"lease_seconds={lease_seconds!r} is no lease; give a number of seconds larger than zero")
         _require_schema(schema)
-        return cls(schema, _place(_resolved(given), schema), lease_seconds, {**_OPTIONS, **given})
+        return cls(schema, _place(_resolve(given), schema), lease_seconds, {**_OPTIONS, **given})
 
     @property
     def silent_seconds(self) -> float:
-        """How long somebody in a transaction may say nothing before the transaction is ended."""
+        """How long a client may be silent in a transaction before it is ended."""
         return max(_SILENT_SECONDS_MIN, self.lease_seconds)
 
     def key(self, *names: str) -> int:
-        """The number of an advisory lock that these names mean in this schema."""
+        """Return the number of an advisory lock of this schema."""
         text = "\0".join((self.schema, *names)).encode("utf-8", "surrogatepass")
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
 
     def connect(self) -> Connection:
-        """A connection that finds the tables of the schema without naming it."""
+        """Open a connection that finds the tables of the schema without naming it."""
         connection = cast("Connection", psycopg.connect(**self.arguments()))
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
@@ -85,12 +88,13 @@ class Target:
         return connection
 
     def arguments(self) -> dict[str, Any]:
-        """What `psycopg.connect` is given."""
-        return {**self.options, "client_encoding": "utf8", "autocommit": True, "row_factory": _as_columns}
+        """Return the arguments of `psycopg.connect`."""
+        return {**self.options, "client_encoding": "utf8", "autocommit": True, "row_factory": _read_columns}
 
     def configure(self, connection: Connection) -> None:
-        """Let a new connection find the tables, and let nobody wait forever for one that is lost or frozen."""
-        left_alone_by_children(connection)
+        """Set up a new connection, so that nobody waits forever for one that is lost or frozen."""
+        with _lock:
+            _connections.add(connection)
         connection.execute(
             "SELECT set_config('search_path', quote_ident(%(schema)s), FALSE), "
             "set_config('lock_timeout', %(lock)s, FALSE), "
@@ -106,13 +110,13 @@ class Target:
             },
         )
 
-    def described(self, error: BaseException) -> str:
-        """What an error says, in a line and without the password."""
+    def describe(self, error: BaseException) -> str:
+        """Return the message of an error in one line, without the password."""
         return _without_password(str(error) or type(error).__name__, self.options)
 
 
 def _require_schema(schema: str) -> None:
-    """Refuse what the server would read as something else than a name, or cut short."""
+    """Refuse a name that the server would read differently or cut short."""
     try:
         size = len(schema.encode())
     except UnicodeEncodeError:
@@ -128,37 +132,91 @@ def _without_password(text: str, options: dict[str, str]) -> str:
     return line.replace(password, "***") if password else line
 
 
-def _resolved(given: dict[str, str]) -> dict[str, str]:
-    """The options with those that libpq takes from elsewhere: a service file, the environment, its defaults."""
+def _resolve(given: dict[str, str]) -> dict[str, str]:
+    """Add the options that libpq takes from elsewhere: a service file, the environment, its defaults."""
     attempt = pq.PGconn.connect_start(conninfo.make_conninfo("", **{**given, **_REFUSED}).encode())
     try:
         known = {option.keyword.decode(): option.val.decode() for option in attempt.info if option.val is not None}
-        said = _without_password(attempt.error_message.decode("utf-8", "replace"), given)
+        reason = _without_password(attempt.error_message.decode("utf-8", "replace"), given)
     finally:
         attempt.finish()
-    # There is a default for the port, unless it has not come that far.
+    # The port has a default, so it is missing only if libpq gave up before.
     if "port" not in known:
         raise WorkflowCheckpointException(
-            f"the connection string does not lead to a database: {said}; see to the service that it names"
+            f"the connection string does not lead to a database: {reason}; check the service that it names"
         )
     return known
 
 
 def _place(known: dict[str, str], schema: str) -> str:
-    """A text that no other database has. Without a host it is the socket that libpq looks for by itself."""
+    """Return a text that identifies the schema. Without a host, libpq uses a local socket."""
     host, address = (urllib.parse.quote(known.get(name, ""), safe="/,") for name in ("host", "hostaddr"))
     server = f"{host}[{address}]" if host and address else host or address
     database, inside = (urllib.parse.quote(name, safe="") for name in (known.get("dbname", ""), schema))
     return f"postgresql://{server}:{known['port']}/{database}/{inside}"
 
 
-def _as_columns(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Columns]:
+# Text. PostgreSQL can keep neither NUL nor surrogates.
+
+_ESCAPE = "\ufdd0"
+"""A code point that stands for no character, so texts don't contain it by accident. If they do, it is escaped too."""
+
+_UNSAFE = re.compile("[\x00\ud800-\udfff\ufdd0]")
+_ESCAPED = re.compile(f"{_ESCAPE}([0-9a-f]{{4}})")
+
+
+def escape_text(text: str) -> str:
+    """Escape what PostgreSQL can't keep. ASCII text, such as our JSON, stays as it is."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return _UNSAFE.sub(lambda found: f"{_ESCAPE}{ord(found[0]):04x}", text)
+
+
+def unescape_text(text: str) -> str:
+    """Return the text that `escape_text` was given."""
+    if _ESCAPE not in text:
+        return text
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _read_columns(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Columns]:
     names = [column.name for column in cursor.description or ()]
 
     def columns(values: Sequence[Any]) -> Columns:
         return {
-            name: given_text(value) if isinstance(value, str) else value
+            name: unescape_text(value) if isinstance(value, str) else value
             for name, value in zip(names, values, strict=True)
         }
 
     return columns
+
+
+# Forks. A child inherits the sockets of its parent. If it closed such a connection, the server would end the parent's
+# session; if it kept the socket, the server would not notice the parent's death. So in the child every inherited socket
+# is redirected to nowhere, and the connection objects are kept for good, unused.
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - the parent's lock is taken
+    _lock = threading.Lock()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for connection in list(_connections):
+        if not connection.closed:
+            os.dup2(nowhere, connection.fileno(), inheritable=False)
+        abandoned.append(connection)
+    os.close(nowhere)
+    _connections.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,10 +1,13 @@
-"""What the SQL stores need of a database, and of whoever knows which processes live.
+"""Interface between the SQL stores and their databases, and the SQL text of each dialect.
 
-The statements have names; what differs between databases is their text.
+Statements have names. Databases differ in the text of their statements, not in the code that runs them.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -13,9 +16,29 @@ if TYPE_CHECKING:
 
     from perdure.records import Owner
 
-
 Sync: TypeAlias = Literal["always", "as chosen", "later"]
-"""Whether a transaction is synced: so that it outlasts the machine, or only the process, or as the user chose."""
+"""How a transaction is synced: to survive a power cut, as the user chose, or only to survive the process."""
+
+Dialect: TypeAlias = Literal["sqlite", "postgres"]
+
+_HEADING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_STORAGE = resources.files("perdure.storage")
+
+
+@functools.cache
+def named_statements(dialect: Dialect) -> Mapping[str, str]:
+    """Return the statements of a dialect: by name, the text that follows `-- name: ...`."""
+    _, *pieces = _HEADING.split((_STORAGE / dialect / "statements.sql").read_text("utf-8"))
+    return {name: text.strip() for name, text in zip(pieces[::2], pieces[1::2], strict=True)}
+
+
+@functools.cache
+def migrations(dialect: Dialect) -> Sequence[str]:
+    """Return the scripts that lead from an empty database to the present schema. The first one is number 1."""
+    files = sorted((_STORAGE / dialect / "migrations").iterdir(), key=lambda file: file.name)
+    for number, file in enumerate(files, start=1):
+        assert file.name.startswith(f"{number:04}_"), f"{file.name} is not migration {number}"
+    return [file.read_text("utf-8") for file in files]
 
 
 class Row(Protocol):
@@ -25,11 +48,11 @@ class Row(Protocol):
 
 
 class Rows(Protocol):
-    """What a statement gives."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows it has changed."""
+        """The number of rows that were changed."""
         ...
 
     def fetchone(self) -> Row | None: ...
@@ -37,101 +60,73 @@ class Rows(Protocol):
     def fetchall(self) -> Sequence[Row]: ...
 
 
-class SqlDatabase(Protocol):
-    """A database for one thread, migrated. Errors of the driver come through as they are, but for `errors`."""
+class Statements(Protocol):
+    """Run statements by name. Values that a statement does not use are ignored."""
+
+    def execute(self, name: str, /, **values: object) -> Rows:
+        """Run a statement."""
+        ...
+
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        """Run a statement once for each row of values."""
+        ...
+
+    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
+        """Run a statement for each row of values. Return the single row of each result, or None."""
+        ...
+
+    def number(self, name: str, /, **values: object) -> int:
+        """Run a statement that returns a single number."""
+        ...
+
+
+class SqlDatabase(Statements, Protocol):
+    """A migrated database for one thread. Driver errors are raised as they are, except inside `errors`."""
 
     @property
     def failure(self) -> type[Exception]:
-        """What the driver raises: whatever the transaction has done by then counts for nothing."""
+        """The driver's base error. It undoes the transaction."""
         ...
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
-        """Those of them that are about one value: the transaction goes on, but for what its savepoint has begun."""
-        ...
-
-    def execute(self, name: str, /, **values: object) -> Rows:
-        """Run the statement of that name. Values that it has no use for are left aside."""
-        ...
-
-    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
-        """Run the statement of that name once for each."""
-        ...
-
-    def execute_each(self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /) -> Sequence[Row | None]:
-        """Run for each row its statement; of each the only row that it gives, if it gives one."""
-        ...
-
-    def number(self, name: str, /, **values: object) -> int:
-        """The single number that a statement gives."""
+        """Driver errors about one value. They undo a savepoint, and the transaction goes on."""
         ...
 
     def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> AbstractContextManager[None]:
-        """All or nothing. No other one that writes overlaps with one that is `alone`."""
+        """Do all or nothing. No other writing transaction overlaps with one that is `alone`."""
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """All or nothing, inside of a transaction."""
+        """Do all or nothing inside a transaction."""
         ...
 
     def errors(self) -> AbstractContextManager[None]:
-        """Errors of the driver as ours, with the database named."""
+        """Turn driver errors into perdure's, which name the database."""
         ...
 
     def version_of_data(self) -> object:
-        """Another one once another connection has changed anything; cheap."""
+        """Return a value that differs once another connection has changed anything. It is cheap."""
         ...
 
     def close(self) -> None: ...
 
 
 class OwnerWatch(Protocol):
-    """Knows which of the processes that claim runs still live."""
+    """Know which of the processes that own runs are alive."""
 
     def enter(self) -> Owner:
-        """This process, known to the others as alive from now to its end."""
+        """Return this process as an owner, and show it to the others as alive until it ends."""
         ...
 
     def is_replaceable(self, owner: Owner) -> bool:
-        """Whether a claim of that owner can be replaced: it is this very process, or dead, or has let its lease end."""
+        """Return whether others may take the leases of an owner: it is this process, or dead, or out of time."""
         ...
 
     def is_dead(self, owner: Owner) -> bool:
-        """Whether that owner has certainly ended."""
+        """Return whether an owner has certainly ended."""
         ...
 
     def living(self, owner: Owner | None) -> str | None:
-        """The id of an owner, unless it has certainly ended."""
+        """Return the id of an owner, unless it has certainly ended."""
         ...
-
-
-class OfTenant:
-    """The statements of a database, each with the tenant whose rows it is about.
-
-    Many rows at once are given over: the tenant is put into them.
-    """
-
-    def __init__(self, database: SqlDatabase, tenant: str) -> None:
-        self._database = database
-        self._tenant = tenant
-
-    def execute(self, name: str, /, **values: object) -> Rows:
-        """Run the statement of that name."""
-        return self._database.execute(name, tenant=self._tenant, **values)
-
-    def execute_many(self, name: str, rows: Sequence[dict[str, object]], /) -> None:
-        """Run it once for each of them."""
-        self._database.execute_many(name, self._mine(rows))
-
-    def execute_each(self, names: Sequence[str], rows: Sequence[dict[str, object]], /) -> Sequence[Row | None]:
-        """Run for each row its statement."""
-        return self._database.execute_each(names, self._mine(rows))
-
-    def _mine(self, rows: Sequence[dict[str, object]]) -> Sequence[Mapping[str, object]]:
-        for row in rows:
-            row["tenant"] = self._tenant
-        return rows
-
-    def number(self, name: str, /, **values: object) -> int:
-        """The single number that a statement gives."""
-        return self._database.number(name, tenant=self._tenant, **values)

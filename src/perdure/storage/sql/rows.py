@@ -1,10 +1,10 @@
-"""Rows of the database as the records that they hold, if they are what was written."""
+"""Rows of the database as records, and records as columns. Reading compares checksums."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command, EventBatch, Halt, JournalRecord, Manifest, Owner, RunRecord, digest
@@ -12,21 +12,22 @@ from perdure.storage import retention as keep
 from perdure.storage.rules import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.records import HeadStatus
     from perdure.storage.sql.database import Row
 
+T = TypeVar("T")
 
 _POSITION_DIGITS_MAX = 18
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
-# A damaged cell may hold anything, bytes too.
-_covered = json.JSONEncoder(separators=(",", ":"), default=repr).encode
+# A damaged cell may hold anything, even bytes.
+_compact_any = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 
 
-def those_of_run(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> list[Row]:
-    """The rows that a run has, if they are as many as it counts; those without a key are none. `kind` is of what.
+def require_count(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> list[Row]:
+    """Return the rows of a run, if there are as many as the run counts. A row without a key stands for none.
 
     Raises CheckpointDamagedError.
     """
@@ -37,8 +38,8 @@ def those_of_run(found: Sequence[Row], run_id: str, *, key: str, kind: str) -> l
     return present
 
 
-def run_state(row: Row) -> RunState:
-    """A row of runs."""
+def read_run(row: Row) -> RunState:
+    """Read a row of `runs`. Raises CheckpointDamagedError."""
     record = RunRecord(
         run_id=row["run_id"],
         workflow_name=row["workflow_name"],
@@ -49,41 +50,37 @@ def run_state(row: Row) -> RunState:
         head=row["head"],
         position=row["position"],
         settled=bool(row["settled"]),
-        owner=owner(row),
+        owner=None if row["owner_id"] is None else read_owner(row),
         status=row["status"],
         wake_at=row["wake_at"],
         events=row["events"],
-        halt=_halt(row),
+        halt=None if row["halt"] is None else _read_halt(row),
         attempts=row["attempts"],
     )
-    if row["checksum"] not in {None, _checksum(record)}:
+    if row["checksum"] not in {None, _run_checksum(record)}:
         raise CheckpointDamagedError(str(record.run_id), "the record of the run is not what was written")
     return RunState(record, token=row["token"], moment=row["moment"])
 
 
-def sound_runs(found: Iterable[Row]) -> Iterator[tuple[RunRecord, Row]]:
-    """The runs of those rows that can be read."""
+def readable_runs(found: Iterable[Row]) -> Iterator[tuple[RunRecord, Row]]:
+    """Read rows of `runs` and leave out those that are damaged."""
     for row in found:
         with contextlib.suppress(CheckpointDamagedError):
-            yield run_state(row).record, row
+            yield read_run(row).record, row
 
 
-def owner(row: Row) -> Owner | None:
-    """Who advances the run of a row."""
-    if row["owner_id"] is None:
-        return None
+def read_owner(row: Row) -> Owner:
+    """Read the owner of a run that has one."""
     return Owner(id=row["owner_id"], host=row["owner_host"], boot=row["owner_boot"], pid=row["owner_pid"])
 
 
-def _halt(row: Row) -> Halt | None:
+def _read_halt(row: Row) -> Halt:
     text, run_id = row["halt"], str(row["run_id"])
-    if text is None:
-        return None
     try:
         fields = json.loads(text)
         data = bytes.fromhex(fields["data"])
         halt = Halt(kind=fields["kind"], at=fields["at"], reason=fields["reason"], data=data)
-        is_whole = _of_halt(run_id, halt) == text
+        is_whole = _halt_text(run_id, halt) == text
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointDamagedError(run_id, f"why the run has halted can't be read ({error})") from error
     if not is_whole:
@@ -91,15 +88,15 @@ def _halt(row: Row) -> Halt | None:
     return halt
 
 
-def _of_halt(run_id: str, halt: Halt) -> str:
-    """A halt with a digest of it. What that covers never changes, nor does the form of the text."""
+def _halt_text(run_id: str, halt: Halt) -> str:
+    """Encode a halt with a digest. The format is stored: never change it."""
     fields = {"kind": halt.kind, "at": halt.at, "reason": halt.reason, "data": halt.data.hex()}
     covered = _compact([run_id, *fields.values()])
     return _compact({**fields, "digest": digest(covered.encode("ascii"))})
 
 
-def _checksum(run: RunRecord) -> str:
-    """A hash over all but the owner. What it covers never changes: it is compared with what was written long ago."""
+def _run_checksum(run: RunRecord) -> str:
+    """Hash everything except the lease. The fields and their order are stored: never change them."""
     covered = [
         run.run_id,
         run.workflow_name,
@@ -114,11 +111,11 @@ def _checksum(run: RunRecord) -> str:
         run.wake_at,
         run.events,
     ]
-    return digest(_covered(covered).encode("ascii"))
+    return digest(_compact_any(covered).encode("ascii"))
 
 
-def of_run_state(state: RunState) -> dict[str, object]:
-    """The columns of a run."""
+def run_columns(state: RunState) -> dict[str, object]:
+    """Return all columns of a run."""
     record = state.record
     return {
         "run_id": record.run_id,
@@ -133,14 +130,14 @@ def of_run_state(state: RunState) -> dict[str, object]:
         "status": record.status,
         "wake_at": record.wake_at,
         "events": record.events,
-        "checksum": _checksum(record),
+        "checksum": _run_checksum(record),
         "moment": state.moment,
-        **of_holder(state),
+        **lease_columns(state),
     }
 
 
-def of_holder(state: RunState) -> dict[str, object]:
-    """The columns that change when a run is claimed or given free."""
+def lease_columns(state: RunState) -> dict[str, object]:
+    """Return the columns that change when a run is claimed or released."""
     record = state.record
     owner = record.owner
     return {
@@ -150,12 +147,12 @@ def of_holder(state: RunState) -> dict[str, object]:
         "owner_boot": owner.boot if owner else None,
         "owner_pid": owner.pid if owner else None,
         "attempts": record.attempts,
-        "halt": _of_halt(record.run_id, record.halt) if record.halt else None,
+        "halt": _halt_text(record.run_id, record.halt) if record.halt else None,
     }
 
 
-def of_commit(state: RunState, *, before: str | None) -> dict[str, object]:
-    """The columns of a run that a commit changes, and those by which it is known to be as it was before."""
+def commit_columns(state: RunState, *, before: str | None) -> dict[str, object]:
+    """Return the columns that a commit changes, and those that show that the run is as it was before."""
     record = state.record
     return {
         "run_id": record.run_id,
@@ -163,27 +160,29 @@ def of_commit(state: RunState, *, before: str | None) -> dict[str, object]:
         "owner_id": record.owner.id if record.owner else None,
         "before": before,
         "head": record.head,
-        **named_after(str(record.head)),
+        **name_columns(str(record.head)),
         "position": record.position,
         "settled": record.settled,
         "status": record.status,
         "wake_at": record.wake_at,
         "events": record.events,
-        "checksum": _checksum(record),
+        "checksum": _run_checksum(record),
         "moment": state.moment,
     }
 
 
-def named_after(checkpoint_id: str) -> dict[str, object]:
-    """The run and the position that a checkpoint of this id is named after, if it is."""
+def name_columns(checkpoint_id: str) -> dict[str, object]:
+    """Return the run and the position in a checkpoint id of the form `run@position`, or None for both."""
     run_id, _, digits = checkpoint_id.rpartition("@")
     if digits.isascii() and digits.isdigit() and len(digits) <= _POSITION_DIGITS_MAX:
         return {"of_run": run_id, "at": int(digits)}
     return {"of_run": None, "at": None}
 
 
-def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None) -> dict[str, object]:
-    """The columns of a checkpoint, with what its commit says of the run."""
+def checkpoint_columns(
+    manifest: Manifest, *, settled: bool, status: HeadStatus, wake_at: str | None
+) -> dict[str, object]:
+    """Return the columns of a checkpoint, with the state of the run after its commit."""
     table = manifest.table_text()
     return {
         "checkpoint_id": manifest.checkpoint_id,
@@ -204,11 +203,40 @@ def of_checkpoint(manifest: Manifest, *, settled: bool, status: HeadStatus, wake
     }
 
 
-def manifest(row: Row) -> Manifest:
-    """A row of checkpoints. Raises CheckpointDamagedError."""
-    checkpoint_id = str(row["checkpoint_id"])
+def event_columns(batch: EventBatch, moment: float | None) -> dict[str, object]:
+    """Return the columns of a batch of events, committed at that moment."""
+    return {
+        "run_id": batch.run_id,
+        "first": batch.first,
+        "count": batch.count,
+        "checkpoint_id": batch.checkpoint_id,
+        "moment": moment,
+        "checksum": batch.checksum(),
+        "refs": json.dumps(batch.refs) if batch.refs else "[]",
+        "data": batch.data,
+    }
+
+
+def _verify(row: Row, where: str, what: str, read: Callable[[], tuple[T, str]]) -> T:
+    """Return the record that `read` makes of a row, if its checksum is the stored one."""
     try:
-        found = Manifest(
+        found, checksum = read()
+    except (ValueError, TypeError) as error:
+        raise CheckpointDamagedError(where, f"{what} can't be read ({error})") from error
+    if checksum != row["checksum"]:
+        raise CheckpointDamagedError(where, f"the checksum of {what} does not match")
+    return found
+
+
+def read_manifest(row: Row) -> Manifest:
+    """Read a row of `checkpoints`. Raises CheckpointDamagedError."""
+    checkpoint_id = str(row["checkpoint_id"])
+
+    def read() -> tuple[Manifest, str]:
+        pieces = row["pieces"]
+        if pieces is not None and not pieces:
+            raise ValueError("its pieces are empty")
+        manifest = Manifest(
             checkpoint_id=checkpoint_id,
             run_id=row["run_id"],
             workflow_name=row["workflow_name"],
@@ -218,90 +246,52 @@ def manifest(row: Row) -> Manifest:
             iteration_count=row["iteration_count"],
             header=row["header"],
             toc={},
-            pieces=_pieces(row["pieces"]),
+            pieces=pieces or b"",
         ).with_table(json.loads(row["toc"]))
-        checksum = found.checksum()
-    except (ValueError, TypeError) as error:
-        raise CheckpointDamagedError(checkpoint_id, f"its record can't be read ({error})") from error
-    if checksum != row["checksum"]:
-        raise CheckpointDamagedError(checkpoint_id, "its checksum does not match")
-    return found
+        return manifest, manifest.checksum()
+
+    return _verify(row, checkpoint_id, "its record", read)
 
 
-def _pieces(found: bytes | None) -> bytes:
-    if found is None:
-        return b""
-    if not found:
-        raise ValueError("what stands in it is empty")
-    return found
-
-
-def journal_record(row: Row) -> JournalRecord:
-    """A row of the journal, with the head of its run. Raises CheckpointDamagedError."""
+def read_journal_record(row: Row) -> JournalRecord:
+    """Read a row of `journal`, joined with the head of its run. Raises CheckpointDamagedError."""
     run_id = str(row["run_id"])
-    where = str(row["run_head"] or run_id)
-    try:
+
+    def read() -> tuple[JournalRecord, str]:
         record = JournalRecord(key=json.loads(row["key"]), data=row["data"], refs=tuple(json.loads(row["refs"])))
-        checksum = record.checksum(run_id=run_id, head=row["head"])
-    except (ValueError, TypeError) as error:
-        raise CheckpointDamagedError(where, f"a record of its journal can't be read ({error})") from error
-    if checksum != row["checksum"]:
-        raise CheckpointDamagedError(where, "the checksum of a record of its journal does not match")
-    return record
+        return record, record.checksum(run_id=run_id, head=row["head"])
+
+    return _verify(row, str(row["run_head"] or run_id), "a record of its journal", read)
 
 
-def command(row: Row) -> Command:
-    """A row of the inbox, with the head of its run. Raises CheckpointDamagedError."""
+def read_command(row: Row) -> Command:
+    """Read a row of `inbox`, joined with the head of its run. Raises CheckpointDamagedError."""
     run_id = str(row["run_id"])
-    where = str(row["run_head"] or run_id)
-    try:
-        found = Command(
+
+    def read() -> tuple[Command, str]:
+        expects = row["expects"]
+        if expects is not None:
+            path, blob_hash = json.loads(expects)
+            expects = (path, blob_hash)
+        command = Command(
             id=json.loads(row["id"]),
             kind=json.loads(row["kind"]),
             data=row["data"],
             refs=tuple(json.loads(row["refs"])),
-            expects=_pair(row["expects"]),
+            expects=expects,
             number=row["number"],
         )
-        checksum = found.checksum(run_id=run_id)
-    except (ValueError, TypeError) as error:
-        raise CheckpointDamagedError(where, f"a command of its inbox can't be read ({error})") from error
-    if checksum != row["checksum"]:
-        raise CheckpointDamagedError(where, "the checksum of a command of its inbox does not match")
-    return found
+        return command, command.checksum(run_id=run_id)
+
+    return _verify(row, str(row["run_head"] or run_id), "a command of its inbox", read)
 
 
-def _pair(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
-    path, part_hash = json.loads(text)
-    return path, part_hash
-
-
-def of_refs(refs: tuple[str, ...]) -> str:
-    """The hashes that something refers to, of which there mostly are none."""
-    return json.dumps(refs) if refs else "[]"
-
-
-def of_batch(batch: EventBatch, moment: float | None) -> dict[str, object]:
-    """The columns of a batch of events, of a commit at that moment."""
-    return {
-        "run_id": batch.run_id,
-        "first": batch.first,
-        "count": batch.count,
-        "checkpoint_id": batch.checkpoint_id,
-        "moment": moment,
-        "checksum": batch.checksum(),
-        "refs": of_refs(batch.refs),
-        "data": batch.data,
-    }
-
-
-def batch(row: Row) -> EventBatch:
-    """A row of events. Raises CheckpointDamagedError."""
+def read_batch(row: Row) -> EventBatch:
+    """Read a row of `events`. Raises CheckpointDamagedError."""
     checkpoint_id = str(row["checkpoint_id"])
-    try:
-        found = EventBatch(
+
+    def read() -> tuple[EventBatch, str]:
+        batch = EventBatch(
             run_id=row["run_id"],
             checkpoint_id=checkpoint_id,
             first=row["first"],
@@ -309,9 +299,6 @@ def batch(row: Row) -> EventBatch:
             data=row["data"],
             refs=tuple(json.loads(row["refs"])),
         )
-        checksum = found.checksum()
-    except (ValueError, TypeError) as error:
-        raise CheckpointDamagedError(checkpoint_id, f"its events can't be read ({error})") from error
-    if checksum != row["checksum"]:
-        raise CheckpointDamagedError(checkpoint_id, "the checksum of its events does not match")
-    return found
+        return batch, batch.checksum()
+
+    return _verify(row, checkpoint_id, "its events", read)

@@ -1,7 +1,7 @@
-"""What waits to be written to a SQL store, in one transaction: a statement for each run, the others for all at once.
+"""A group of writes in one transaction: one statement for each run, the other statements once for all.
 
-A run that this process advances is known from what it wrote last. The statement that changes the run says whether it
-still is so, and only if it is not, the run is read.
+A run that this process advances is known from its last write. The statement that changes the run checks that it is
+still so; only if it is not, the run is read.
 """
 
 from __future__ import annotations
@@ -17,208 +17,189 @@ from perdure.storage.backend import PendingCommit
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Commit, Part, Retention
+    from perdure.records import Part, Retention
     from perdure.storage.backend import Pending, PendingRecords
-    from perdure.storage.sql.database import OwnerWatch, Row, Sync
+    from perdure.storage.sql.database import OwnerWatch, Row
     from perdure.storage.sql.tables import Tables
 
-_KNOWN_MAX = 10_000
 _EXAMINED_RUNS_PER_COMMIT_MAX = 50
 
 
-class KnownRuns:
-    """The runs of one tenant as this process left them last. They may have changed since."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, rules.RunState] = {}
-
-    def find(self, run_id: str) -> rules.RunState | None:
-        """A run, if it is known."""
-        return self._states.get(run_id)
-
-    def note(self, states: dict[str, rules.RunState]) -> None:
-        """Remember how runs are now."""
-        if len(self._states) > _KNOWN_MAX:
-            self._states.clear()
-        self._states.update(states)
-
-    def forget(self, run_id: str) -> None:
-        """Let the run be read when it is needed next."""
-        self._states.pop(run_id, None)
-
-
-class Group:
-    """Writes that share a transaction, which whoever makes this is inside of."""
+class GroupWrite:
+    """Writes that share a transaction, in which the caller is."""
 
     def __init__(
-        self, tables: Tables, known: KnownRuns, owners: OwnerWatch, *, retention: Retention, clock: Clock
+        self,
+        tables: Tables,
+        known: dict[str, rules.RunState],
+        owners: OwnerWatch,
+        *,
+        retention: Retention,
+        clock: Clock,
     ) -> None:
         self._tables = tables
         self._known = known
+        """Runs as this process left them. They may have changed since."""
         self._owners = owners
         self._retention = retention
         self._clock = clock
         self.states: dict[str, rules.RunState] = {}
-        """The runs as this leaves them."""
-        self._parts: dict[str, Part] = {}
+        """Runs as this group leaves them."""
+        self._blobs: dict[str, Part] = {}
         self._checkpoints: list[dict[str, object]] = []
-        self._ids: set[str] = set()
-        """Those of the checkpoints, which the database knows of only when all are put."""
+        self._checkpoint_ids: set[str] = set()
         self._batches: list[dict[str, object]] = []
         self._pruned = 0
 
     def write(self, pending: Sequence[Pending]) -> None:
-        """Write them in order, and note the error of those that are refused: nothing of these is written.
+        """Write entries in order. An entry that is refused gets an error, and nothing of it is written.
 
-        Whatever else is raised, nothing of any counts.
+        If anything else is raised, the whole group is void.
         """
-        for each in self._but_for_lone_commits(pending):
-            self._begin(each)
-        self._tables.parts.put(self._parts.values())
-        self._tables.checkpoints.put(self._checkpoints)
-        self._tables.events.put(self._batches)
+        for each in self._commit_known_runs(pending):
+            self._write_one(each)
+        self._tables.put_blobs(self._blobs.values())
+        self._tables.put("put_checkpoint", self._checkpoints)
+        self._tables.put("put_batch", self._batches)
         if keep.forgets(self._retention):
             for each in pending:
                 if isinstance(each, PendingCommit) and each.error is None:
-                    self._tidy(each)
+                    self._apply_retention(each)
         self._tables.count_pruned(self._pruned)
 
-    def _but_for_lone_commits(self, pending: Sequence[Pending]) -> Sequence[Pending]:
-        """Begin with the commits of known runs that write nothing else, all at once; those that are left."""
+    def _commit_known_runs(self, pending: Sequence[Pending]) -> Iterable[Pending]:
+        """Commit to known runs, all in one go. Return the entries that are left for one by one."""
         times = Counter(each.claim.run_id for each in pending)
-        known: list[tuple[PendingCommit, rules.RunState]] = []
+        commits: list[tuple[PendingCommit, rules.RunState]] = []
         left: list[Pending] = []
         ids: set[str] = set()
         for each in pending:
-            state = self._known_before(each) if times[each.claim.run_id] == 1 else None
+            state = self._known_state(each)
             if (
                 state is None
-                or state.rests_on is not None
+                or times[each.claim.run_id] > 1
                 or not isinstance(each, PendingCommit)
+                or state.rests_on is not None
                 or each.commit.taken
                 or each.commit.manifest.checkpoint_id in ids
             ):
                 left.append(each)
             else:
                 ids.add(each.commit.manifest.checkpoint_id)
-                known.append((each, state))
-        for (each, state), row in zip(known, self._commit(known), strict=True):
-            if row is None:
-                left.append(each)
-            else:
-                self._follow(each, state, row)
+                commits.append((each, state))
+        if commits:
+            is_done = self._commit(commits)
+            left.extend(each for (each, _), done in zip(commits, is_done, strict=True) if not done)
         return left
 
-    def _known_before(self, pending: Pending) -> rules.RunState | None:
-        """The run as it is known, if it is what the write goes on from."""
-        claim, head = pending.claim, pending.expected_head
-        state = self.states.get(claim.run_id) or self._known.find(claim.run_id)
-        if state is None or not rules.is_held(state, claim) or state.record.head != head:
+    def _known_state(self, pending: Pending) -> rules.RunState | None:
+        """Return the run as it is known, if the write follows from that."""
+        claim = pending.claim
+        state = self.states.get(claim.run_id) or self._known.get(claim.run_id)
+        if state is None or not rules.is_held(state, claim) or state.record.head != pending.expected_head:
             return None
         if isinstance(pending, PendingCommit) and pending.commit.manifest.position <= state.record.position:
             return None
         return state
 
-    def _commit(self, commits: Sequence[tuple[PendingCommit, rules.RunState]]) -> Sequence[Row | None]:
+    def _commit(self, commits: Sequence[tuple[PendingCommit, rules.RunState]]) -> Sequence[bool]:
+        """Commit to runs that are in these states. Return which were; the others are not changed."""
         changes = [(state, rules.committed(state, each.commit)) for each, state in commits]
-        found = self._tables.runs.commit(changes)
-        for (_, after), row in zip(changes, found, strict=True):
+        found = self._tables.commit_runs(changes)
+        for (each, state), (_, after), row in zip(commits, changes, found, strict=True):
             if row is not None:
-                self.states[after.record.run_id] = after
-        return found
+                self.states[each.claim.run_id] = after
+                self._add(each, state, row)
+        return [row is not None for row in found]
 
-    def _begin(self, pending: Pending) -> None:
-        """Change the run, which is what can be refused, and note the rest."""
+    def _add(self, pending: PendingCommit, state: rules.RunState, row: Row) -> None:
+        """Do the rest of a commit whose run is changed. `row` counts the run's journal records and commands."""
+        pending.error = None
+        run_id, commit = pending.claim.run_id, pending.commit
+        manifest, events = commit.manifest, commit.events
+        self._checkpoint_ids.add(manifest.checkpoint_id)
+        self._checkpoints.append(
+            rows.checkpoint_columns(manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
+        )
+        self._blobs.update((blob.hash, blob) for blob in commit.parts)
+        batch = rules.told(state, commit)
+        if batch is not None and events is not None:
+            self._blobs.update((blob.hash, blob) for blob in events.parts)
+            self._batches.append(rows.event_columns(batch, keep.moment(manifest.timestamp)))
+        if row["records"]:
+            self._pruned += self._tables.drop_journal(run_id)
+        pending.waiting = 0
+        if row["commands"]:
+            self._pruned += self._tables.consume(run_id, commit.consumed)
+            pending.waiting = self._tables.number("newest_command", run_id=run_id)
+
+    def _write_one(self, pending: Pending) -> None:
+        """Change the run, which is the step that can be refused, and note the rest."""
         pending.error = None
         try:
             if isinstance(pending, PendingCommit):
-                self._begin_commit(pending)
+                self._write_commit(pending)
             else:
-                self._begin_records(pending)
+                self._write_records(pending)
         except WorkflowException as error:
             pending.error = error
 
-    def _begin_commit(self, pending: PendingCommit) -> None:
+    def _write_commit(self, pending: PendingCommit) -> None:
         commit = pending.commit
-        state = self._found(pending)
+        state = self._lock(pending)
         rules.require_next(state, commit)
-        if state.rests_on is not None and not self._tables.checkpoints.is_held(state.rests_on):
+        if state.rests_on is not None and not self._tables.lock_checkpoint(state.rests_on):
             rules.require_whole(state, commit)
-        if commit.manifest.checkpoint_id in self._ids:
+        # The database does not know the checkpoints of this group yet.
+        if commit.manifest.checkpoint_id in self._checkpoint_ids:
             raise rules.exists_already(commit.manifest.checkpoint_id)
-        rules.require_done(self._tables.inbox.among(pending.claim.run_id, commit.taken), commit)
-        (row,) = self._commit([(pending, state)])
-        if row is None:
+        rules.require_done(self._tables.waiting_ids(pending.claim.run_id, commit.taken), commit)
+        if not all(self._commit([(pending, state)])):
             raise rules.exists_already(commit.manifest.checkpoint_id)
-        self._follow(pending, state, row)
 
-    def _found(self, pending: Pending) -> rules.RunState:
-        """The run as it is. Nobody else changes it before the transaction ends."""
+    def _lock(self, pending: Pending) -> rules.RunState:
+        """Read and lock the run of a write that may go on. Raises ClaimLostError, StaleHeadError."""
         claim = pending.claim
-        self._known.forget(claim.run_id)
-        found = self.states.get(claim.run_id) or self._tables.runs.find_for_change(claim.run_id)
+        self._known.pop(claim.run_id, None)
+        found = self.states.get(claim.run_id) or self._tables.lock_run(claim.run_id)
         state = rules.require_claim(found, claim, expected_head=pending.expected_head)
         rules.require_head(state, pending.expected_head)
         return state
 
-    def _follow(self, pending: PendingCommit, state: rules.RunState, row: Row) -> None:
-        """Do what a commit does beside changing its run, of which this is told."""
-        pending.error = None
-        run_id, commit = pending.claim.run_id, pending.commit
-        self._add(state, commit)
-        if row["records"]:
-            self._pruned += self._tables.journal.drop(run_id)
-        pending.waiting = 0
-        if row["commands"]:
-            self._pruned += self._tables.inbox.consume(run_id, commit.consumed)
-            pending.waiting = self._tables.inbox.newest(run_id)
-
-    def _begin_records(self, pending: PendingRecords) -> None:
+    def _write_records(self, pending: PendingRecords) -> None:
         run_id = pending.claim.run_id
         is_progress = any(record.is_progress for record in pending.records)
-        state = self._known_before(pending)
-        row = state and self._tables.runs.hold_at(state, is_progress=is_progress)
+        state = self._known_state(pending)
+        row = state and self._tables.lock_run_at(state, is_progress=is_progress)
         if state is None or row is None:
-            state = self._found(pending)
-            row = self._tables.runs.hold_at(state, is_progress=is_progress)
-        assert row is not None, f"run {run_id!r} has changed while it was held"
+            state = self._lock(pending)
+            row = self._tables.lock_run_at(state, is_progress=is_progress)
+        assert row is not None, f"run {run_id!r} has changed while it was locked"
         self.states[run_id] = rules.progressed(state) if is_progress and state.record.attempts else state
         for record in pending.records:
-            self._parts.update((part.hash, part) for part in record.parts)
-        self._pruned += self._tables.journal.put(
+            self._blobs.update((blob.hash, blob) for blob in record.parts)
+        self._pruned += self._tables.put_records(
             run_id, pending.records, head=pending.head, is_empty=row["records"] == 0
         )
 
-    def _add(self, state: rules.RunState, commit: Commit) -> None:
-        """Note what the commit adds to the other tables."""
-        self._ids.add(commit.manifest.checkpoint_id)
-        self._checkpoints.append(
-            rows.of_checkpoint(commit.manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
-        )
-        self._parts.update((part.hash, part) for part in commit.parts)
-        batch = rules.told(state, commit)
-        if batch is not None and commit.events is not None:
-            self._parts.update((part.hash, part) for part in commit.events.parts)
-            self._batches.append(rows.of_batch(batch, keep.moment(commit.manifest.timestamp)))
-
-    def _tidy(self, pending: PendingCommit) -> None:
-        """Forget what the retention lets go."""
-        run_id, head = pending.claim.run_id, pending.commit.manifest.checkpoint_id
-        now = self._clock.now()
-        self._pruned += self._tables.events.prune(run_id, self._retention, now)
-        self._pruned += self._tables.checkpoints.prune(run_id, self._retention, now, head=head)
+    def _apply_retention(self, pending: PendingCommit) -> None:
+        run_id, head, now = pending.claim.run_id, pending.commit.manifest.checkpoint_id, self._clock.now()
+        self._pruned += self._tables.prune_events(run_id, self._retention, now)
+        self._pruned += self._tables.prune_checkpoints(run_id, self._retention, now, head=head)
         cutoff = keep.finished_cutoff(self._retention, now)
         if cutoff is not None:
-            pending.removed = self._remove_finished(cutoff, besides=run_id)
+            pending.removed = self._remove_finished(cutoff, but=run_id)
 
-    def _remove_finished(self, cutoff: float, *, besides: str) -> tuple[str, ...]:
-        finished = self._tables.runs.finished(cutoff, besides=besides, limit=_EXAMINED_RUNS_PER_COMMIT_MAX)
+    def _remove_finished(self, cutoff: float, *, but: str) -> tuple[str, ...]:
+        limit = _EXAMINED_RUNS_PER_COMMIT_MAX
+        found = self._tables.execute("finished_runs", besides=but, cutoff=cutoff, limit=limit).fetchall()
+        finished = [run for run, _ in rows.readable_runs(found)]
         free = (run.run_id for run in finished if run.owner is None or self._owners.is_dead(run.owner))
-        # They are held by now, but a fork may have begun to rest on one of them while they were being looked for.
-        alone = (run_id for run_id in free if not self._tables.runs.forks_that_rest(run_id))
+        # They are locked by now, but somebody may have forked one of them since the search began.
+        alone = (run_id for run_id in free if not self._tables.dependent_forks(run_id))
         removed = tuple(itertools.islice(alone, keep.REMOVED_RUNS_PER_COMMIT_MAX))
         for run_id in removed:
             self._tables.drop_run(run_id)
@@ -226,19 +207,14 @@ class Group:
         return removed
 
 
-def sync_of(pending: Sequence[Pending]) -> Sync:
-    """What one of them needs, all of them have."""
-    return "as chosen" if any(each.is_durable for each in pending) else "later"
-
-
 def fail_all(pending: Sequence[Pending], error: Exception) -> None:
-    """Note that those which have no other error were not written for this reason."""
+    """Give an error to all entries that have none."""
     for each in pending:
         each.error = each.error or write_error(each, error)
 
 
 def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
-    """What is told of a write that the database has refused."""
+    """Return the error of a write that the database refused."""
     failure = CheckpointWriteError(run_id=pending.claim.run_id, reason=str(error))
     failure.__cause__ = error
     return failure

@@ -1,4 +1,4 @@
-"""One connection to a SQLite file: opened, migrated, with its transactions and its errors."""
+"""A connection to a SQLite file: opening, migration, transactions and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.sql.statements import migrations, named_statements
+from perdure.storage.sql.database import migrations, named_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from perdure.storage.sql.database import Sync
 
 APPLICATION_ID = 0x70657264
-"""Says that the file is ours: "perd"."""
+"""Marks the file as ours: "perd"."""
 
 BUSY_TIMEOUT_SECONDS = 30.0
-"""How long a connection waits while another one writes."""
+"""How long a connection waits for another one that writes."""
 
 _BUSY_RETRY_SECONDS = 0.02
 
@@ -34,27 +34,27 @@ _COMMENT = re.compile(r"--.*")
 _NAME = re.compile(r":(\w+)")
 
 _PAGE_SIZE = 1024
-"""Of new files. A commit touches eight pages or so, whole ones: with larger pages it writes three times as much."""
+"""Page size of new files. A commit writes about eight whole pages; larger pages would write three times as much."""
 
 _LOG_PAGES_MAX = 4000
-"""So many pages of the write-ahead log are moved into the file at once."""
+"""How many pages the write-ahead log may have before they are moved into the file."""
 
 _CHECKED_SIZE_MAX = 256 * 1024
-"""Of larger files not all is looked through when they are opened, which would take longer than a millisecond."""
+"""Larger files are not checked as a whole when they are opened, which would take longer than a millisecond."""
 
 _CHECKED_RUNS_MAX = 1000
-"""Of those the runs are, if they are no more than this: what the run counts shows whether anything else is missing."""
+"""In larger files the table of runs is checked, up to this size. Each run counts its rows in the other tables."""
 
 
 class SqliteDatabase:
-    """A connection for one thread. Errors of sqlite3 come through as they are."""
+    """A connection for one thread. Errors of sqlite3 are raised as they are."""
 
     def __init__(self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
         self.path = path
         self.durability: Durability = "commit"
         self._synchronous = ""
         self._statements = _statements()
-        # Versions of the data mean something to the connection that gave them, and to no other.
+        # A data version means something only to the connection that returned it.
         self._connected = object()
         with self.errors():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class SqliteDatabase:
     def _set_up(self) -> None:
         connection = self._connection
         connection.row_factory = sqlite3.Row
-        # Text that is no UTF-8 any more must come to where checksums are compared.
+        # Damaged text that is not UTF-8 must reach the code that compares checksums.
         connection.text_factory = _lenient_text
         _require_ours(connection, self.path)
         connection.execute(f"PRAGMA page_size = {_PAGE_SIZE:d}")
@@ -81,49 +81,57 @@ class SqliteDatabase:
 
     @property
     def failure(self) -> type[Exception]:
-        """What sqlite3 raises."""
+        """The base error of sqlite3."""
         return sqlite3.Error
 
     @property
     def refusals(self) -> tuple[type[Exception], ...]:
-        """What sqlite3 raises for a value that is too large."""
+        """The error for a value that is too large."""
         return (sqlite3.DataError,)
 
     def errors(self) -> AbstractContextManager[None]:
-        """Errors of sqlite3 and of the file system as ours, with the file named."""
+        """Turn errors of sqlite3 and of the file system into perdure's, which name the file."""
         return _database_errors(self.path)
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
-        """Run the statement of that name."""
+        """Run a statement."""
         statement = self._statements[name]
         return self._connection.execute(statement.text, statement.places(parameters))
 
     def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
-        """Run it once for each of them."""
+        """Run a statement once for each row of values."""
         statement = self._statements[name]
         self._connection.executemany(statement.text, [statement.places(row) for row in rows])
 
     def execute_each(
         self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
     ) -> Sequence[sqlite3.Row | None]:
-        """Run for each row its statement; of each the only row that it gives, if it gives one."""
-        run, statements = self._connection.execute, [self._statements[name] for name in names]
-        return [_only(run(each.text, each.places(row))) for each, row in zip(statements, rows, strict=True)]
+        """Run a statement for each row of values. Return the single row of each result, or None."""
+        found: list[sqlite3.Row | None] = []
+        for name, row in zip(names, rows, strict=True):
+            statement = self._statements[name]
+            # Fetch all, or the transaction could not be committed.
+            result = self._connection.execute(statement.text, statement.places(row)).fetchall()
+            found.append(result[0] if result else None)
+        return found
 
     def number(self, name: str, /, **parameters: object) -> int:
-        """The single number that a statement gives."""
+        """Run a statement that returns a single number."""
         return int(self.execute(name, **parameters).fetchone()[0])
 
     def version_of_data(self) -> object:
-        """Another one once another connection has changed the file."""
+        """Return a value that differs once another connection has changed the file."""
         return self._connected, _pragma(self._connection, "PRAGMA data_version")
 
     @contextlib.contextmanager
     def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
-        """All or nothing. What is not synced may be lost with the machine, not with the process."""
-        del alone  # Each of them is: the file has one writer at a time.
+        """Do all or nothing. Without a sync it survives the process, but perhaps not the machine."""
+        del alone  # The file has one writer at a time.
         is_synced = sync == "always" or (sync == "as chosen" and self.durability == "commit")
-        self._synchronize("FULL" if is_synced else "NORMAL")
+        mode = "FULL" if is_synced else "NORMAL"
+        if mode != self._synchronous:
+            self._connection.execute(f"PRAGMA synchronous = {mode}")
+            self._synchronous = mode
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -136,7 +144,7 @@ class SqliteDatabase:
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:
-        """All or nothing, inside of a transaction."""
+        """Do all or nothing inside a transaction."""
         self._connection.execute("SAVEPOINT one")
         try:
             yield
@@ -151,18 +159,13 @@ class SqliteDatabase:
         """Close the connection."""
         self._connection.close()
 
-    def _synchronize(self, mode: str) -> None:
-        if mode != self._synchronous:
-            self._connection.execute("PRAGMA synchronous = FULL" if mode == "FULL" else "PRAGMA synchronous = NORMAL")
-            self._synchronous = mode
-
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement whose values have no names, and what puts named ones into their order.
+    """A statement with positional parameters, and the function that puts named values into their order.
 
-    sqlite3 asks for the name of each value each time, which takes as long as the statements of a commit do. Some
-    versions of Python 3.12 take a number, as in ?1, for a name.
+    With named parameters sqlite3 looks up every name on every call, which doubles the time of a commit's statements.
+    Numbered parameters like ?1 are taken for names by some versions of Python 3.12.
     """
 
     text: str
@@ -175,41 +178,34 @@ def _statements() -> Mapping[str, _Statement]:
 
 
 def _in_order(text: str) -> _Statement:
-    # Stripped, two that differ in their comments alone are one statement, which a connection prepares once.
+    # Without comments, equal statements are prepared once.
     bare = _COMMENT.sub("", text).strip()
     names: list[str] = _NAME.findall(bare)
     return _Statement(_NAME.sub("?", bare), _places(names))
 
 
 def _places(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-    # An itemgetter of one name gives no tuple, and there is none of no names.
+    # An itemgetter of one name returns no tuple, and of no names there is none.
     return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
 
 
 @contextlib.contextmanager
 def _database_errors(path: Path) -> Generator[None]:
-    """Errors of sqlite3 and of the file system as ours, with the file named."""
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError, IndexError) as error:
-        # The last two come of a damaged schema: a message that is no text, a column that is not there.
+        # The last two come from a damaged schema: a message that is not text, a column that is missing.
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
             raise WorkflowCheckpointException(
                 f"{str(path)!r} is not a SQLite database; choose another file for the storage"
             ) from error
         raise WorkflowCheckpointException(
-            f"the database {str(path)!r} can't be used: {error}; see to the file and try again"
+            f"the database {str(path)!r} can't be used: {error}; check the file and try again"
         ) from error
     except OSError as error:
         raise WorkflowCheckpointException(
-            f"the database {str(path)!r} can't be opened: {error.strerror}; see to its directory and try again"
+            f"the database {str(path)!r} can't be opened: {error.strerror}; check its directory and try again"
         ) from error
-
-
-def _only(cursor: sqlite3.Cursor) -> sqlite3.Row | None:
-    """The row that a statement gives. To its end, or the transaction could not be committed."""
-    found: list[sqlite3.Row] = cursor.fetchall()
-    return found[0] if found else None
 
 
 def _lenient_text(text: bytes) -> str:
@@ -229,7 +225,7 @@ def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """The first to open a new file changes its mode; the timeout of the connection does not cover that."""
+    """Switch a new file to WAL. The timeout of the connection does not cover this, so retry."""
     attempts_left = int(BUSY_TIMEOUT_SECONDS / _BUSY_RETRY_SECONDS)
     while True:
         try:
@@ -244,7 +240,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _require_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file in which an index does not lead to all that is there: the rest would be missing without a word."""
+    """Refuse a file whose indexes do not lead to all rows: the others would be missing silently."""
     size = _pragma(connection, "PRAGMA page_count") * _pragma(connection, "PRAGMA page_size")
     if size <= _CHECKED_SIZE_MAX:
         check = "PRAGMA integrity_check(1)"
@@ -265,7 +261,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have been faster.
+        # Read the version again: another process may have been faster.
         for script in _migrations()[_version(connection, path) :]:
             for statement in split(script):
                 connection.execute(statement)
@@ -283,7 +279,7 @@ def _migrations() -> Sequence[str]:
 
 
 def split(script: str) -> Iterator[str]:
-    """The statements of a script one by one; sqlite3's own way to run a script would end the transaction."""
+    """Split a script into statements. sqlite3's own `executescript` would end the transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
 
 class SqliteStore(BackedStore[SqlBackend]):
-    """Runs in a SQLite file. The file is opened when it is first needed.
+    """Runs in a SQLite file, which is opened when it is first needed.
 
-    With a `durability` of "os" what is written outlasts the process, but perhaps not a power cut.
+    Args:
+        path: The file.
+        retention: Which data is removed.
+        clock: The clock of the runs.
+        pause: Waits between two looks for changes by other processes.
+        database: Opens a connection.
+        lease_seconds: How long others wait for this process when they can't see whether it is alive.
+        durability: With "os", writes survive the process, but perhaps not a power cut.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class SqliteStore(BackedStore[SqlBackend]):
             durability=require_durability(durability),
         )
         worker = Worker(f"perdure {self.path.name}", open_backend)
-        # With a connection of its own it reads while others are written to.
+        # Its own connection lets the collector read while others write.
         collector = Worker(f"perdure {self.path.name} collector", open_backend)
         super().__init__(f"sqlite:{os.path.realpath(self.path)}", worker, collector=collector, pause=pause)
 
@@ -70,7 +77,7 @@ def sqlite_backend(
     lease_seconds: float = LEASE_SECONDS,
     durability: Durability = "commit",
 ) -> SqlBackend:
-    """What the store's thread does with the file."""
+    """Open a file."""
     owners = Owners(path.with_name(f"{path.name}-owners"), lease_seconds=lease_seconds)
     opened = database(path)
     opened.durability = durability
