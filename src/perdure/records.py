@@ -1,16 +1,17 @@
-"""The records that pass between the engine and a store: parts, manifests, commits, claims, journal, inbox, events.
+"""Records that pass between the engine and a store: blobs, checkpoints, commits, leases, journal, inbox and events.
 
 A store sees ids, names and hashes. `Manifest.header` and every `data` are bytes that it keeps and never reads.
+
+Nobody changes a record. Those that every commit makes are not frozen at run time: that would add a tenth to the time of
+a commit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
-
-from perdure.data import frozen, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,33 +20,33 @@ if TYPE_CHECKING:
 PartKind: TypeAlias = Literal["json", "raw"]
 
 HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
-"""What a run's head leaves to do: work, an answer, the passing of time, nothing; or it was told to stop."""
+"""The state in which its head leaves a run: with work, waiting for an answer, sleeping, idle, or cancelled."""
 
 HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
-"""Why nobody goes on with a run unasked: it failed, it ended too many processes, it has moved to another store."""
+"""Why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store."""
 
 RunStatus: TypeAlias = Literal[
     "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked"
 ]
-"""Where a run stands: as its head leaves it, or halted."""
+"""The status of a run: as its head leaves it, or halted."""
 
 _DIGEST_SIZE = 20
 
 _REF, _BASE, _GONE = "/ref/", "/base", "/gone/"
-"""In a stored table of contents, where no path of a part begins with a slash."""
+"""Special paths in a stored table of contents. No path of a blob begins with a slash."""
 
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def digest(data: bytes) -> str:
-    """The content hash by which a part is addressed."""
+    """Return the content hash that addresses a blob."""
     return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Part:
-    """An encoded value, or a piece of one, addressed by the hash of its bytes."""
+    """A blob: an encoded value, or a piece of one, addressed by the hash of its bytes."""
 
     hash: str
     data: bytes = field(repr=False)
@@ -54,16 +55,16 @@ class Part:
 
     @classmethod
     def of(cls, data: bytes, refs: tuple[str, ...] = (), kind: PartKind = "json") -> Part:
-        """The part that holds these bytes and refers to the parts `refs`."""
+        """Make a blob that refers to the blobs `refs`."""
         return cls(digest(data), data, refs, kind)
 
 
-@value
+@dataclass(slots=True)
 class Manifest:
-    """A checkpoint as a store keeps it: who it is, and by `toc` which part stands at which path.
+    """A checkpoint as a store keeps it. The table of contents, `toc`, says which blob is at which path.
 
-    Small things that change with every checkpoint need not be parts: `pieces` holds them. And of a long table of
-    contents a part can hold most: the `base`.
+    Small values that change with every checkpoint are not blobs: `pieces` holds them. Most of a long table of contents
+    can be in a blob: the `base`.
     """
 
     checkpoint_id: str
@@ -76,21 +77,21 @@ class Manifest:
     header: bytes = field(repr=False)
     toc: Mapping[str, str] = field(repr=False)
     pieces: bytes = field(default=b"", repr=False)
-    """What stands in the checkpoint itself, by path, as a JSON object; a store never reads it."""
+    """Values that are in the checkpoint itself, by path, as a JSON object. A store never reads it."""
     refs: tuple[str, ...] = ()
-    """The parts that `pieces` refers to directly."""
+    """The blobs that `pieces` refers to directly."""
     base: str | None = None
-    """A part that holds further entries of the table of contents. Those of `toc` and `pieces` go before its own."""
+    """A blob with further entries of the table of contents. Entries of `toc` and `pieces` override its own."""
     gone: tuple[str, ...] = field(default=(), repr=False)
-    """The paths of the base that are not there any more."""
+    """Paths of the base that no longer exist."""
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """Every part that the checkpoint refers to directly."""
+        """Every blob that the checkpoint refers to directly."""
         return (*self.toc.values(), *self.refs) if self.base is None else (*self.toc.values(), *self.refs, self.base)
 
     def table(self) -> Mapping[str, str]:
-        """The table of contents as stores write it: what is no entry of it stands at paths that begin with a slash."""
+        """Return the table of contents as stores write it, with other fields at paths that begin with a slash."""
         if not self.refs and self.base is None:
             return self.toc
         refs = {f"{_REF}{number}": ref for number, ref in enumerate(self.refs)}
@@ -98,11 +99,11 @@ class Manifest:
         return {**self.toc, **refs, **base, **{f"{_GONE}{path}": "" for path in self.gone}}
 
     def table_text(self) -> str:
-        """The same as text."""
+        """Return the table of contents as stores write it, as JSON."""
         return _compact(dict(self.table()))
 
     def with_table(self, table: Mapping[str, str]) -> Manifest:
-        """The same with the table of contents that a store has written."""
+        """Return the manifest with a table of contents that a store has written."""
         if not any(path.startswith("/") for path in table):
             return replace(self, toc=table)
         toc = {path: address for path, address in table.items() if not path.startswith("/")}
@@ -111,7 +112,7 @@ class Manifest:
         return replace(self, toc=toc, refs=refs, base=table.get(_BASE), gone=gone)
 
     def checksum(self, *, table: str | None = None) -> str:
-        """A hash over all of it, kept beside it and compared on reading. `table` is its text, if that is known."""
+        """Return a hash of everything, stored beside it and compared on reading. `table` is `table_text()` if known."""
         identity = [
             self.checkpoint_id,
             self.run_id,
@@ -121,15 +122,15 @@ class Manifest:
             self.timestamp,
             self.iteration_count,
         ]
-        # The text of a list whose last element the table is: it is the longest, and is made once.
+        # The text of a list with the table as its last element, whose text is the longest and made once.
         text = f"{_compact(identity)[:-1]},{self.table_text() if table is None else table}]"
         pieces = b"\n" + self.pieces if self.pieces else b""
         return digest(text.encode("utf-8", "surrogatepass") + b"\n" + self.header + pieces)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NewRun:
-    """What is recorded of a run when it begins: at its start, or as a fork of a checkpoint."""
+    """The data of a run that begins, at its start or as a fork of a checkpoint."""
 
     run_id: str
     workflow_name: str
@@ -139,7 +140,7 @@ class NewRun:
     parent_checkpoint_id: str | None = None
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run as a store knows it. A fork's head is its parent's checkpoint until its first commit."""
 
@@ -153,48 +154,48 @@ class RunRecord:
     position: int
     """The number of the newest commit of this run, -1 before the first."""
     settled: bool
-    """Nothing is left to do and no request is pending, as of the head."""
+    """As of the head, nothing is left to do and no request is pending."""
     owner: Owner | None
     status: HeadStatus = "running"
-    """As of the head; of a fork before its first commit always "running"."""
+    """As of the head. A fork before its first commit is always "running"."""
     wake_at: str | None = None
-    """When the first of its timers is due, in UTC as ISO 8601."""
+    """When its first timer is due, in UTC as ISO 8601."""
     events: int = 0
-    """How many events of this run were ever committed: the number of the newest."""
+    """The number of the newest event, which is how many were ever committed."""
     halt: Halt | None = None
     attempts: int = 0
-    """How often it was claimed since it was last given free, or has last made progress: each but the last has died."""
+    """How often it was claimed since it was last released or made progress. All but the last owner have died."""
 
     @property
     def standing(self) -> RunStatus:
-        """Where the run stands: halted, or as its head leaves it."""
+        """The status: halted, or as the head leaves it."""
         return self.status if self.halt is None else self.halt.kind
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Halt:
-    """Why nobody goes on with a run unasked. The next claim ends it, but for a run that was exported."""
+    """Why a run does not go on by itself. The next lease ends the halt, except for a run that was exported."""
 
     kind: HaltKind
     at: str
-    """When, in UTC as ISO 8601."""
+    """The time, in UTC as ISO 8601."""
     reason: str
-    """In a line, for people."""
+    """One line for people."""
     data: bytes = field(default=b"", repr=False)
-    """What the engine knows of it; a store never reads it."""
+    """Details of the engine. A store never reads them."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Due:
-    """A run that can go on and that nobody advances, with the number of the newest command that waits."""
+    """A run that can go on and has no living owner, with the number of the newest command that waits."""
 
     record: RunRecord
     commands: int = 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that advances runs, described so that others can tell whether it lives."""
+    """A process that advances runs, described so that others can tell whether it is alive."""
 
     id: str
     host: str
@@ -205,59 +206,59 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to advance one run. Every write carries the token; a replaced token writes nothing."""
+    """A lease: the right to advance one run. Every write carries the fencing token; a replaced token writes nothing."""
 
     run_id: str
     token: int
     owner: Owner
     attempts: int = 1
-    """Which attempt this is to get on from where the run stands; a life that makes progress begins anew at 1."""
+    """The number of this attempt to advance the run from its head. Progress starts the count again."""
     halt: Halt | None = None
-    """The halt that it has ended."""
+    """The halt that this lease has ended."""
     record: RunRecord | None = field(default=None, repr=False, compare=False)
-    """The run as it was claimed, so that nobody has to ask for it again; None if the store does not tell."""
+    """The run as it was claimed, which saves another read. None if the store does not return it."""
 
 
-@value
+@dataclass(slots=True)
 class Commit:
-    """All that one commit changes, in one transaction."""
+    """All changes of one commit, made in one transaction."""
 
     manifest: Manifest
     parts: tuple[Part, ...]
-    """Every part that the checkpoint needs and its predecessor might not have."""
+    """Every blob that the checkpoint needs and its predecessor may not have."""
     expected_head: str | None
     settled: bool
     status: HeadStatus = "running"
     wake_at: str | None = None
     consumed: tuple[str, ...] = ()
-    """The ids of the commands that this checkpoint has taken in; they leave the inbox."""
+    """The ids of commands that this checkpoint has applied. They leave the inbox."""
     taken: tuple[str, ...] = ()
-    """Ids under which no command may wait unless it is consumed here: this checkpoint has done their work."""
+    """Ids of which no command may wait unless it is consumed here: this checkpoint has done their work."""
     events: NewEvents | None = None
-    """What the commit tells; the store gives the numbers."""
+    """The events of the commit. The store numbers them."""
 
 
-@value
+@dataclass(slots=True)
 class NewEvents:
-    """The events of one commit, as one piece."""
+    """The events of one commit, as one value."""
 
     count: int
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The parts that `data` refers to directly."""
+    """The blobs that `data` refers to directly."""
     parts: tuple[Part, ...] = field(default=(), repr=False)
-    """Parts to be written with them."""
+    """Blobs to be written with them."""
 
 
-@value
+@dataclass(slots=True)
 class EventBatch:
-    """The events of one commit as a store has them. They are numbered from `first` on; the first of a run is 1."""
+    """The stored events of one commit, numbered from `first` on. The first event of a run is 1."""
 
     run_id: str
     checkpoint_id: str
-    """The commit that told them. The checkpoint itself may be forgotten by now."""
+    """The commit that they belong to. Retention may have removed its checkpoint."""
     first: int
     count: int
     data: bytes = field(repr=False)
@@ -265,43 +266,43 @@ class EventBatch:
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
+        """The number of the last event."""
         return self.first + self.count - 1
 
     def checksum(self) -> str:
-        """A hash over all of it, kept beside it and compared on reading."""
+        """Return a hash of everything, stored beside it and compared on reading."""
         identity = [self.run_id, self.checkpoint_id, self.first, self.count, list(self.refs)]
-        return digest(_json(identity) + b"\n" + self.data)
+        return digest(_compact(identity).encode("utf-8", "surrogatepass") + b"\n" + self.data)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Command:
-    """Something from outside that waits in a run's inbox: an answer, a message, the wish to cancel."""
+    """Something from outside that waits in a run's inbox: an answer, a message, a cancellation."""
 
     id: str
-    """Of two commands of one id in an inbox the first stands."""
+    """Of two commands with one id, the first stays in the inbox."""
     kind: str
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The parts that `data` refers to directly."""
+    """The blobs that `data` refers to directly."""
     parts: tuple[Part, ...] = field(default=(), repr=False)
-    """Parts to be written with it; empty on reading."""
+    """Blobs to be written with it; empty on reading."""
     expects: tuple[str, str] | None = None
-    """A path and a hash: what the run's head must have there when this is posted. A rewind drops such commands."""
+    """A path and a hash: the blob that the run's head must have there on posting. A rewind drops such commands."""
     number: int = 0
-    """Given by the store, growing in each inbox."""
+    """Assigned by the store, growing in each inbox."""
 
     def checksum(self, *, run_id: str) -> str:
-        """A hash over all of it, kept beside it and compared on reading."""
+        """Return a hash of everything, stored beside it and compared on reading."""
         identity = [run_id, self.id, self.kind, self.number, list(self.refs), self.expects]
-        return digest(_json(identity) + b"\n" + self.data)
+        return digest(_compact(identity).encode("utf-8", "surrogatepass") + b"\n" + self.data)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a run is known: its newest commit, its newest event, the newest command that waits, owner and halt.
+    """How far a run is: its newest commit, event and waiting command, its owner, and whether it is halted.
 
-    The owner is None also if it is certainly dead.
+    The owner is None if it is certainly dead.
     """
 
     head: str | None = None
@@ -311,50 +312,46 @@ class Mark:
     is_halted: bool = False
 
 
-def _json(value: object) -> bytes:
-    return _compact(value).encode("utf-8", "surrogatepass")
-
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """Something that the superstep in progress has finished."""
+    """A finished piece of the superstep in progress."""
 
     key: str
-    """A later record of the same key replaces the earlier one."""
+    """A later record with the same key replaces the earlier one."""
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    """The parts that `data` refers to directly."""
+    """The blobs that `data` refers to directly."""
     parts: tuple[Part, ...] = field(default=(), repr=False)
-    """Parts to be written with it; empty on reading."""
+    """Blobs to be written with it; empty on reading."""
     is_progress: bool = field(default=True, compare=False, repr=False)
-    """Whether it shows that the run gets on; what a life notes of itself does not. It is not kept."""
+    """It shows that the run makes progress. Notes that an attempt makes about itself do not. Not stored."""
 
     def checksum(self, *, run_id: str, head: str | None) -> str:
-        """A hash over the record and what it belongs to, kept beside it and compared on reading."""
+        """Return a hash of the record and its place, stored beside it and compared on reading."""
         identity = [run_id, head, self.key, list(self.refs)]
-        return digest(json.dumps(identity, separators=(",", ":")).encode("ascii") + b"\n" + self.data)
+        return digest(_compact(identity).encode("ascii") + b"\n" + self.data)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WholeCheckpoint:
-    """A checkpoint with all that it is made of, and what was known of its run when it was read."""
+    """A checkpoint with its blobs, and its run when it was read."""
 
     manifest: Manifest
     parts: Mapping[str, bytes] = field(repr=False)
     run: RunRecord | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SinceHead:
-    """What has come to a run since its head: what it has finished, and the commands that wait."""
+    """What a run has since its head: the journal, and the commands that wait."""
 
     journal: Sequence[JournalRecord]
     inbox: Sequence[Command]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ArchivedCheckpoint:
-    """A checkpoint with what its commit said of the run."""
+    """A checkpoint with the state of the run after its commit."""
 
     manifest: Manifest
     settled: bool
@@ -362,35 +359,35 @@ class ArchivedCheckpoint:
     wake_at: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Archive:
-    """A whole run, to be kept elsewhere: all that a store has of it."""
+    """Everything that a store has of a run, to be stored elsewhere."""
 
     record: RunRecord
-    """Without an owner and attempts: those are of the place that it leaves. Its halt is what it is restored with; a
-    store archives it without one."""
+    """Without an owner and attempts, which belong to the store that it leaves. A store archives it without a halt; if
+    there is one, it is restored with it."""
     checkpoints: tuple[ArchivedCheckpoint, ...]
     """In commit order."""
     parts: tuple[Part, ...] = field(repr=False)
-    """Every part that anything of the run needs, each with what it refers to."""
+    """Every blob that the run needs, each with its references."""
     journal: tuple[JournalRecord, ...] = ()
     inbox: tuple[Command, ...] = ()
-    """In order, with the numbers that they had."""
+    """In order, with their former numbers."""
     events: tuple[EventBatch, ...] = ()
-    """In order; what was before the first of them is forgotten."""
+    """In order. Earlier events were removed."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LatestOnly:
     """Keep the newest checkpoint of each run."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FullHistory:
     """Keep every checkpoint."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KeepLast:
     """Keep the newest `n` checkpoints of each run."""
 
@@ -401,23 +398,25 @@ class KeepLast:
             raise ValueError(f"KeepLast({self.n}) would keep nothing; give 1 or more")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KeepFor:
-    """Keep what is younger than `age`."""
+    """Keep data that is younger than `age`."""
 
     age: timedelta
 
     def __post_init__(self) -> None:
         if self.age.total_seconds() < 0:
-            raise ValueError(f"KeepFor({self.age!r}) lies in the future; give an age of zero or more")
+            raise ValueError(f"KeepFor({self.age!r}) has a negative age; give zero or more")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Retention:
-    """What a store may forget. A run's newest checkpoint and what a fork rests on always stay.
+    """Which data a store keeps. A run's newest checkpoint, and checkpoints that a fork needs, always stay.
 
-    `checkpoints` is about the older checkpoints of a run, `events` about what its older commits told (`KeepLast` counts
-    commits here), `finished_runs` about whole runs that have settled.
+    Args:
+        checkpoints: Older checkpoints of each run.
+        finished_runs: Whole runs that have settled.
+        events: Events of older commits. `KeepLast` counts commits here.
     """
 
     checkpoints: LatestOnly | FullHistory | KeepLast | KeepFor = field(default_factory=FullHistory)

@@ -10,8 +10,7 @@ import pytest
 
 from perdure.records import Owner
 from perdure.storage import this_process
-from perdure.storage.heartbeat import Heartbeat
-from perdure.storage.owners import Owners
+from perdure.storage.owners import Heartbeat, Owners
 
 if TYPE_CHECKING:
     from pathlib import Path

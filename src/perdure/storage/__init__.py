@@ -3,13 +3,12 @@
 from perdure.storage.base import StoreStorage
 from perdure.storage.binding import Binding, bind
 from perdure.storage.disk import Disk, Stamp
-from perdure.storage.durability import Durability
 from perdure.storage.event_log import committed_events
 from perdure.storage.file.store import FileStore
 from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
-from perdure.storage.port import HostStore, Openings, Stir, Store, is_host_store, reads_at_once
+from perdure.storage.port import Durability, HostStore, Openings, Stir, Store, is_host_store, reads_at_once
 from perdure.storage.postgres.store import PostgresStore
 from perdure.storage.protocol import CheckpointID, CheckpointStorage
 from perdure.storage.requests import Desk, PendingRequest, is_plain

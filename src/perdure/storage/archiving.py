@@ -1,4 +1,4 @@
-"""A run as a whole, on values: what its archive needs, and what can be said of it again where it is restored."""
+"""Rules for whole runs that move between stores, as pure functions on values."""
 
 from __future__ import annotations
 
@@ -18,29 +18,27 @@ if TYPE_CHECKING:
 
 
 def roots(archive: Archive) -> Iterator[str]:
-    """What everything in it refers to directly."""
+    """Return every blob that the checkpoints, journal, inbox and events refer to directly."""
     of_checkpoints = (checkpoint.manifest.roots for checkpoint in archive.checkpoints)
     of_others = (each.refs for each in (*archive.journal, *archive.inbox, *archive.events))
     return itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_others))
 
 
 def whole(archive: Archive, parts: Iterable[Part]) -> Archive:
-    """The archive with all the parts that it needs. Raises CheckpointDamagedError for one that is not as it was."""
+    """Return the archive with its blobs. Raises CheckpointDamagedError if one is missing or damaged."""
     there = {part.hash: part for part in parts}
     for part in there.values():
         if digest(part.data) != part.hash:
-            raise CheckpointDamagedError(
-                _which_needs(archive, part.hash, there), f"its part {part.hash!r} is not whole"
-            )
+            raise CheckpointDamagedError(_which_needs(archive, part.hash, there), f"its blob {part.hash!r} is damaged")
     wanted = itertools.chain(roots(archive), *(part.refs for part in there.values()))
     missing = next((each for each in wanted if each not in there), None)
     if missing is not None:
-        raise CheckpointDamagedError(_which_needs(archive, missing, there), f"its part {missing!r} is missing")
+        raise CheckpointDamagedError(_which_needs(archive, missing, there), f"its blob {missing!r} is missing")
     return replace(archive, parts=tuple(there.values()))
 
 
 def _which_needs(archive: Archive, part_hash: str, there: Mapping[str, Part]) -> str:
-    """The checkpoint that a part belongs to; the head if it is something else that does."""
+    """Return the checkpoint that needs a blob, or the head if something else needs it."""
     for checkpoint in archive.checkpoints:
         waiting = list(checkpoint.manifest.roots)
         seen: set[str] = set()
@@ -55,17 +53,17 @@ def _which_needs(archive: Archive, part_hash: str, there: Mapping[str, Part]) ->
 
 
 def state_of(archive: Archive, *, token: int) -> rules.RunState:
-    """The run as its new store has it, given free, under a token that nobody holds."""
+    """Return the run for its new store: without an owner, under a token that nobody has."""
     return rules.RunState(archive.record, token, moment(archive.checkpoints[-1].manifest.timestamp))
 
 
 def forgotten(archive: Archive) -> int:
-    """The number of the last event that is not kept any more, 0 if all are."""
+    """Return the number of the last event that was removed, or 0."""
     return archive.events[0].first - 1 if archive.events else archive.record.events
 
 
 def moments_told(archive: Archive) -> Sequence[float | None]:
-    """When each batch of events was told. Of a commit that is forgotten the next one's moment is taken instead."""
+    """Return when each batch of events was committed. If that commit was removed, take the next one's time."""
     known = {each.manifest.checkpoint_id: moment(each.manifest.timestamp) for each in archive.checkpoints}
     moments: list[float | None] = []
     for batch in reversed(archive.events):

@@ -22,7 +22,7 @@ from perdure.errors import WorkflowCheckpointException
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
 
 LOCK_TIMEOUT_SECONDS = 30.0
 LOCK_RETRY_SECONDS_MAX = 0.004

@@ -1,8 +1,8 @@
-"""The storage port. A store keeps bytes; it never looks inside them."""
+"""The storage port: the operations of a store, in groups. A store keeps bytes and never looks inside them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,100 +26,114 @@ if TYPE_CHECKING:
         WholeCheckpoint,
     )
 
+Durability: TypeAlias = Literal["commit", "os"]
+"""How safe a commit is when a store reports it as done. With "commit" it survives a power cut. With "os" the operating
+system has it: it survives the process."""
 
-class Claims(Protocol):
+
+def require_durability(word: str) -> Durability:
+    """Refuse a word that is not a durability. Raises ValueError."""
+    if word not in ("commit", "os"):
+        raise ValueError(
+            f"durability={word!r} is none; give 'commit' (synced: it survives a power cut) or 'os' (it survives a "
+            "killed process, and may be lost in a power cut)"
+        )
+    return word
+
+
+class Leases(Protocol):
     """Who may advance a run. The store knows its own process as the owner."""
 
     async def claim(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Claim:
-        """Take the run for this process, creating it first if it is unknown and `create` is given.
+        """Take the lease of a run for this process. If the run is unknown and `create` is given, create it.
 
-        A claim of this very process, of one that is certainly dead, or of one whose lease has run out by the clock of
-        the store, is replaced; the token grows. A `token` that was made elsewhere is taken if it is larger than that of
-        the run, whoever owns it: who makes the tokens decides who may write. A halt ends with the claim.
+        Replaces a lease of this process, of a process that is certainly dead, and one that has expired by the store's
+        clock. The token grows. A `token` from elsewhere is taken if it is larger than the run's, whoever owns the run:
+        its issuer decides who may write. A halt ends with the lease.
 
         Raises:
-            RunBusyError: an owner that lives, or that may live elsewhere, unless `takeover` or `token`.
+            RunBusyError: the owner is alive, or may be alive elsewhere, and neither `takeover` nor `token` is given.
             RunNotFoundError: the run is unknown and there is no `create`.
             RunExportedError: the run has moved to another store.
-            ClaimLostError: `token` is not larger than that of the run.
+            ClaimLostError: `token` is not larger than the run's.
         """
         ...
 
     async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
-        """Give the run free, if the claim still stands; with a halt nobody goes on with it unasked."""
+        """Release a run, if the lease still holds. With a halt it does not go on by itself."""
         ...
 
 
 class Runs(Protocol):
-    """The history of runs. Nothing here changes a checkpoint once it is written."""
+    """The history of runs. A checkpoint never changes once it is written."""
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
-        """Write the parts, the checkpoint, its events and the head in one transaction.
+        """Write the blobs, the checkpoint, its events and the head in one transaction.
 
-        In the same transaction the run's journal becomes void and the consumed commands leave the inbox. Then the
-        retention is applied, which spares finished runs for which a command waits. Returns the number of the newest
-        command that waits, 0 if none does.
+        The same transaction voids the run's journal and removes the consumed commands from the inbox. Then retention is
+        applied, which spares finished runs that have a waiting command. Returns the number of the newest command that
+        waits, or 0.
 
         Raises:
-            ClaimLostError: the claim's token is not the run's any more; nothing was written.
+            ClaimLostError: the lease was replaced; nothing was written.
             StaleHeadError: the head is not `commit.expected_head`; nothing was written.
-            CommandWaitsError: a command waits under an id of `commit.taken`; nothing was written.
+            CommandWaitsError: a command with an id of `commit.taken` waits; nothing was written.
         """
         ...
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
-        """Move the head back to an older checkpoint of the run; the later ones stay readable, the journal is dropped.
+        """Move the head back to an older checkpoint of the run.
 
-        The nonce is another one than the run has had before. Commands that expect something of the head are dropped.
-        The numbers of events go on: those that were given stay given.
+        Later checkpoints stay readable. The journal, and commands that expect something of the head, are dropped. The
+        nonce is one that the run has not had before. Events keep their numbers.
 
         Raises ClaimLostError, StaleHeadError, and CheckpointNotFoundError if `to` is not of this run.
         """
         ...
 
     async def run(self, run_id: str) -> RunRecord | None:
-        """What is known of a run; None if it was never begun."""
+        """Return the record of a run, or None if it never began."""
         ...
 
     async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
-        """The runs that are known, all or some, in the order in which they began. `status` is where they stand."""
+        """Return runs in the order in which they began: all, or those of a workflow or status."""
         ...
 
 
 class Journals(Protocol):
-    """What a run has finished since its head. A journal is void once the head moves."""
+    """Work that a run has finished since its head. A journal is void once the head moves."""
 
     async def record(
         self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
-        """Keep records of the superstep that follows `head`, with their parts, all of them or none.
+        """Store records of the superstep that follows `head`, with their blobs: all of them or none.
 
-        They are synced when this returns. Without `durable` they outlast the process, but perhaps not a power cut; the
-        run's next durable write takes them along.
+        They are synced when this returns. Without `durable` they survive the process, but perhaps not a power cut,
+        until the run's next durable write.
 
         Raises:
-            ClaimLostError: the claim's token is not the run's any more; nothing was written.
+            ClaimLostError: the lease was replaced; nothing was written.
             StaleHeadError: the run is not at `head`, which is None before the first commit; nothing was written.
         """
         ...
 
     async def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        """The records since the run's present head, in the order of their first recording.
+        """Return the records since the run's head, in the order of their first recording.
 
-        None for a run that is unknown; those of a run that never began are gone when it is claimed again.
+        An unknown run has none. Those of a run that never began are gone when it is claimed again.
         """
         ...
 
 
 class Inboxes(Protocol):
-    """What comes to a run from outside, whoever advances it. A command waits until a commit consumes it."""
+    """Commands from outside, whoever advances the run. A command waits until a commit consumes it."""
 
     async def post(self, run_id: str, command: Command) -> Command:
-        """Put a command into a run's inbox; it is synced when this returns.
+        """Add a command to a run's inbox. It is synced when this returns.
 
-        If a command of this id waits already, nothing is written and that one is returned.
+        If a command with this id waits already, write nothing and return that one.
 
         Raises:
             RunNotFoundError: there is no such run.
@@ -128,86 +142,86 @@ class Inboxes(Protocol):
         ...
 
     async def inbox(self, run_id: str) -> Sequence[Command]:
-        """The commands that wait, in the order in which they came."""
+        """Return the commands that wait, oldest first."""
         ...
 
     async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
-        """Wait until a run's mark, or only its newest command, is another than the one that was seen; the mark then.
+        """Wait until a run's mark, or only its newest command, differs from the one that was seen. Return the mark.
 
-        What this process does is noticed at once, what others do soon. `Mark()` stands for a run that is unknown.
+        Changes by this process are noticed at once, those by others soon. `Mark()` stands for an unknown run.
         """
         ...
 
 
 class EventLog(Protocol):
-    """What commits have told, in numbers without a gap."""
+    """Committed events, numbered without a gap."""
 
     async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
-        """The batches that hold events with a number higher than `after`, in order, at most `limit` batches.
+        """Return at most `limit` batches with events beyond number `after`, in order.
 
-        What the retention has removed is left out. Raises CheckpointDamagedError.
+        Batches that retention has removed are left out. Raises CheckpointDamagedError.
         """
         ...
 
 
 class Checkpoints(Protocol):
-    """Reading. Everything is returned as it was written, or CheckpointDamagedError says which is not."""
+    """Reading. Everything is returned as it was written, or CheckpointDamagedError names it."""
 
     async def manifest(self, checkpoint_id: str) -> Manifest:
-        """One checkpoint. Raises CheckpointNotFoundError."""
+        """Return one checkpoint. Raises CheckpointNotFoundError."""
         ...
 
     async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
-        """All checkpoints, or those of a workflow or of a run, in commit order."""
+        """Return checkpoints in commit order: all, or those of a workflow or a run."""
         ...
 
     async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
-        """The ids of the same, in commit order."""
+        """Return the ids of checkpoints in commit order: all, or those of a workflow."""
         ...
 
     async def latest(self, *, workflow_name: str) -> Manifest | None:
-        """The newest commit of any run of the workflow, found without reading the others."""
+        """Return the newest commit of any run of the workflow, found without reading the others."""
         ...
 
     async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        """The bytes of these parts and of all that they refer to, directly or not.
+        """Return the bytes of blobs, and of all blobs that they refer to, directly or not.
 
-        A part that is missing is left out: the reader knows which checkpoint needs it and says so.
+        A missing blob is left out: the reader knows which checkpoint needs it, and reports it.
         """
         ...
 
     def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        """The same, blocking: a checkpoint that was listed reads its values when they are looked at."""
+        """Do the same, blocking. Listed checkpoints read their values when somebody looks at them."""
         ...
 
 
 class Openings(Protocol):
-    """What a run is opened with, read at once. A store need not have this: it is then asked for one after the other."""
+    """Optional: read in one go what is needed to open a run. Without it, each thing is read by itself."""
 
     async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
-        """`manifest`, `parts` of its roots, and `run` of its run. Raises what these raise."""
+        """Do `manifest`, `parts` of its roots, and `run` of its run. Raises the errors of these."""
         ...
 
     async def since_head(self, run_id: str) -> SinceHead:
-        """`journal` and `inbox`. Raises what these raise."""
+        """Do `journal` and `inbox`. Raises the errors of these."""
         ...
 
 
 class Upkeep(Protocol):
-    """What nobody waits for."""
+    """Removal, and the end."""
 
     async def delete(self, checkpoint_id: str) -> bool:
-        """Forget one checkpoint; False if there is none. The head moves to its newest remaining one.
+        """Delete one checkpoint. Return False if there is none. If it is the head, the head moves to the newest one.
 
-        Journals that follow the checkpoint go with it. If it is the head, so do the commands that expect something
-        of it. A fork that has nothing but this checkpoint may then leave nothing out of its first commit.
+        Journals that follow the checkpoint go with it. If it is the head, so do commands that expect something of it.
+        The first commit of a fork that has only this checkpoint must then contain all blobs.
         """
         ...
 
     async def collect(self) -> int:
-        """Remove parts that no checkpoint, journal, inbox or event refers to; their number.
+        """Remove blobs that no checkpoint, journal, inbox or event refers to. Return their number.
 
-        Safe beside runs, and if killed.
+        It is safe while runs go on, and if it is killed.
         """
         ...
 
@@ -217,42 +231,42 @@ class Upkeep(Protocol):
 
 
 class Stir(Protocol):
-    """Tells that something has come to a store which may be work for somebody."""
+    """A subscription to changes that may be work."""
 
     def rest(self) -> None:
-        """Forget what has come so far: who looks for work after that misses nothing."""
+        """Forget earlier notifications. Look for work after this call: later changes notify again."""
         ...
 
     async def woken(self) -> None:
-        """Wait until something has come."""
+        """Wait for a notification."""
         ...
 
 
 class Agenda(Protocol):
-    """What there is to do for those who advance many runs."""
+    """Work for hosts, which advance many runs."""
 
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
-        """Runs of these workflows that can go on at that time, in UTC as ISO 8601, and that nobody living advances.
+        """Return runs of these workflows that can go on at a time (UTC, ISO 8601) and have no living owner.
 
-        Their head leaves work, or their timer is due, or a command waits; and they are neither halted nor cancelled.
-        Those come first that have waited longest.
+        Their head leaves work, or a timer is due, or a command waits; and they are neither halted nor cancelled. Those
+        that have waited longest come first.
         """
         ...
 
     async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """When, after that time, the first timer is due of runs of these workflows that are not halted or cancelled."""
+        """Return the time of the first timer after `after`, of runs of these workflows that are not halted."""
         ...
 
     def stirring(self) -> AbstractAsyncContextManager[Stir]:
-        """Hear of commands that are posted, runs that are given free, and whatever other processes do."""
+        """Subscribe to posted commands, released runs, and all changes by other processes."""
         ...
 
 
 class Transfers(Protocol):
-    """Runs as a whole."""
+    """Whole runs that come and go."""
 
     async def archive(self, run_id: str) -> Archive:
-        """All that there is of a run, as of one moment.
+        """Return everything that is stored of a run, as of one moment.
 
         Raises RunNotFoundError, CheckpointDamagedError, and WorkflowCheckpointException for a fork that has no
         checkpoint of its own yet.
@@ -262,33 +276,34 @@ class Transfers(Protocol):
     async def close_run(
         self, run_id: str, *, halt: Halt, instead_of: Halt | None = None, takeover: bool = False
     ) -> bool:
-        """Halt a run that nobody advances, without claiming it: there is no moment in which it is not halted.
+        """Halt a run that nobody advances, without taking its lease: it is halted all the time.
 
-        False, and nothing has changed, if its halt is not `instead_of`. The new halt is one that no run has had before.
-        What this process advances itself counts as advanced.
+        Return False, and change nothing, if its halt is not `instead_of`. The new halt is one that no run has had
+        before. A run of this process counts as advanced.
 
         Raises:
             RunNotFoundError: there is no such run.
             RunExportedError: the run has moved to another store.
-            RunBusyError: an owner that lives, or that may live elsewhere, or is this process, unless `takeover`.
+            RunBusyError: the owner is alive, may be alive elsewhere, or is this process, and there is no `takeover`.
             WorkflowCheckpointException: a fork that has no checkpoint of its own yet.
         """
         ...
 
     async def restore(self, archive: Archive) -> None:
-        """Keep a run that comes from elsewhere, all of it or nothing. It replaces one that was exported from here.
+        """Store a run that comes from elsewhere, all of it or nothing. It replaces one that was exported from here.
 
         It is halted as its record says. Its commands get new numbers.
 
-        Raises RunExistsError, and WorkflowCheckpointException if it is older than the one
-        here, or if it lacks a checkpoint on which a fork rests here.
+        Raises RunExistsError, and WorkflowCheckpointException if it is older than the run here, or if it lacks a
+        checkpoint that a fork here needs.
         """
         ...
 
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
-        """Forget a run: its checkpoints, journal, inbox and events; False if there is none. Parts are for `collect`.
+        """Remove a run with its checkpoints, journal, inbox and events. Return False if there is none.
 
-        Raises RunBusyError like `claim`, and WorkflowCheckpointException if a fork rests on it.
+        Its blobs are left to `collect`. Raises RunBusyError like `claim`, and WorkflowCheckpointException if a fork
+        needs one of its checkpoints.
         """
         ...
 
@@ -298,34 +313,34 @@ class Tenants(Protocol):
     """A store that many share without seeing each other."""
 
     def tenant(self, name: str) -> HostStore:
-        """What belongs to one of them. The store itself is that of nobody in particular, whose name is empty."""
+        """Return a store for the data of one tenant. The store itself belongs to the tenant with an empty name."""
         ...
 
 
 @runtime_checkable
-class Store(Claims, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Protocol):
+class Store(Leases, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Protocol):
     """The whole port."""
 
     @property
     def place(self) -> str:
-        """Where the store is, so that two objects on one place are known to be the same."""
+        """Identify the store's data, so that two objects on one place are known to be the same."""
         ...
 
 
 @runtime_checkable
 class HostStore(Store, Agenda, Transfers, Tenants, Protocol):
-    """What a host needs: the whole port, and beyond it work lists, whole runs and tenants."""
+    """The store of a host: the whole port, and work lists, whole runs and tenants."""
 
 
 def reads_at_once(store: object) -> TypeGuard[Openings]:
-    """Whether a store reads at once what a run is opened with.
+    """Return whether a store implements `Openings`.
 
-    By its class: one that wraps another and hands on what it lacks may mean to see each thing that is read.
+    Its class decides: a wrapper that passes on what it lacks may want to see each read.
     """
     return hasattr(type(store), "whole_checkpoint") and hasattr(type(store), "since_head")
 
 
 def is_host_store(store: object) -> TypeGuard[HostStore]:
-    """Whether a store has what a host needs. By name: one that wraps another has what it hands on."""
+    """Return whether a store implements `HostStore`. Its attributes decide, so that wrappers can pass them on."""
     needed = {name for protocol in (Store, Agenda, Transfers, Tenants) for name in dir(protocol)}
     return all(hasattr(store, name) for name in needed if not name.startswith("_"))

@@ -1,4 +1,4 @@
-"""Which checkpoints and events of a run, and which runs, may be forgotten. Stores do the forgetting."""
+"""Decide which checkpoints, events and runs retention removes. Stores remove them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from perdure.records import HeadStatus
 
 PRUNED_PER_COMMIT_MAX = 100
-"""Checkpoints, and batches of events, that one commit forgets at most; the next one goes on."""
+"""How many checkpoints, and batches of events, one commit removes at most. The next commit goes on."""
 
 REMOVED_RUNS_PER_COMMIT_MAX = 10
-"""Finished runs that one commit removes at most."""
+"""How many finished runs one commit removes at most."""
 
 PRUNED_BEFORE_COLLECTION_MIN = 200
-"""So many forgotten checkpoints, journal records, commands and batches of events, and no fewer than there are
-checkpoints left, make a collection of parts worth its while."""
+"""A collection of blobs is due after this many removed checkpoints, journal records, commands and batches of events,
+and not before as many were removed as checkpoints are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint, as far as retention and order are concerned."""
+    """A checkpoint, as far as retention and order need it."""
 
     checkpoint_id: str
     position: int
     sequence: int
-    """Its place in the order of all commits of the store."""
+    """Its number in the order of all commits of the store."""
     moment: float | None
     settled: bool
     status: HeadStatus = "running"
@@ -41,12 +41,12 @@ class Entry:
 
 
 def of_tenant(retention: Retention, tenant: str) -> Retention:
-    """What may be forgotten of a tenant's. Where no runs are kept, a retention of runs has no say."""
+    """Return the retention of a tenant. Perdure's own tenants hold no runs, and keep the latest version only."""
     return Retention(checkpoints=LatestOnly()) if tenant.startswith(APART) else retention
 
 
 def forgets(retention: Retention) -> bool:
-    """Whether it lets anything go."""
+    """Return whether a retention removes anything."""
     return not all(
         isinstance(each, FullHistory) for each in (retention.checkpoints, retention.finished_runs, retention.events)
     )
@@ -54,7 +54,7 @@ def forgets(retention: Retention) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def moment(timestamp: str) -> float | None:
-    """A timestamp as seconds since the epoch; None if it can't be read, and so never grows old."""
+    """Return a timestamp as seconds since the epoch, or None if it can't be read. Then it never grows old."""
     try:
         time = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -63,7 +63,7 @@ def moment(timestamp: str) -> float | None:
 
 
 def kept_newest(retention: Retention) -> int | None:
-    """How many of a run's newest checkpoints stay, if it is their number that decides."""
+    """Return how many of a run's newest checkpoints stay, if their number decides."""
     match retention.checkpoints:
         case LatestOnly():
             return 1
@@ -74,7 +74,7 @@ def kept_newest(retention: Retention) -> int | None:
 
 
 def checkpoint_cutoff(retention: Retention, now: datetime) -> float | None:
-    """The moment before which checkpoints are old, if their age decides."""
+    """Return the time before which checkpoints are old, if their age decides."""
     match retention.checkpoints:
         case KeepFor(age):
             return now.timestamp() - age.total_seconds()
@@ -83,7 +83,7 @@ def checkpoint_cutoff(retention: Retention, now: datetime) -> float | None:
 
 
 def kept_newest_batches(retention: Retention) -> int | None:
-    """How many of a run's newest batches of events stay, if it is their number that decides."""
+    """Return how many of a run's newest batches of events stay, if their number decides."""
     match retention.events:
         case KeepLast(n):
             return n
@@ -92,7 +92,7 @@ def kept_newest_batches(retention: Retention) -> int | None:
 
 
 def events_cutoff(retention: Retention, now: datetime) -> float | None:
-    """The moment before which events are old, if their age decides."""
+    """Return the time before which events are old, if their age decides."""
     match retention.events:
         case KeepFor(age):
             return now.timestamp() - age.total_seconds()
@@ -101,9 +101,9 @@ def events_cutoff(retention: Retention, now: datetime) -> float | None:
 
 
 def prunable_batches(retention: Retention, moments: Sequence[float | None], now: datetime) -> int:
-    """How many of a run's batches of events go; `moments` are those of their commits, oldest batch first.
+    """Return how many of a run's batches of events go. `moments` are the times of their commits, oldest first.
 
-    Always the first so many: what stays has no gap.
+    The oldest batches go, so that the rest has no gap.
     """
     newest = kept_newest_batches(retention)
     if newest is not None:
@@ -115,7 +115,7 @@ def prunable_batches(retention: Retention, moments: Sequence[float | None], now:
 
 
 def finished_cutoff(retention: Retention, now: datetime) -> float | None:
-    """The moment before which the last commit of a finished run is old, if finished runs are forgotten at all."""
+    """Return the time before which a finished run is old, if finished runs are removed at all."""
     match retention.finished_runs:
         case KeepFor(age):
             return now.timestamp() - age.total_seconds()
@@ -124,7 +124,7 @@ def finished_cutoff(retention: Retention, now: datetime) -> float | None:
 
 
 def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> Iterable[Entry]:
-    """Of a run's checkpoints, oldest first, those that the retention lets go. The head is for the store to spare."""
+    """Return the checkpoints of a run, oldest first, that retention removes. The store spares the head."""
     newest = kept_newest(retention)
     if newest is not None:
         return history[: max(0, len(history) - newest)]
@@ -135,27 +135,26 @@ def prunable(retention: Retention, history: Sequence[Entry], now: datetime) -> I
 
 
 def is_older(moment: float | None, cutoff: float) -> bool:
-    """Whether something of that moment is past its time."""
+    """Return whether a time is before the cutoff."""
     return moment is not None and moment < cutoff
 
 
 def is_collection_due(*, pruned: int, remaining: int) -> bool:
-    """Whether enough was forgotten since the last collection; the work then stays in proportion."""
+    """Return whether enough was removed since the last collection to be worth its cost."""
     return pruned >= max(PRUNED_BEFORE_COLLECTION_MIN, remaining)
 
 
 class Proportion:
-    """The same where it costs something to count what is left: that is done when it can make a difference.
+    """Decide when a collection is due, and count the remaining checkpoints only when that can make a difference.
 
-    A store that had so many checkpoints must forget as many before a collection is due, or have lost some otherwise,
-    which nobody notices before.
+    A store with n checkpoints has to remove n before a collection is due.
     """
 
     def __init__(self) -> None:
         self._remaining = PRUNED_BEFORE_COLLECTION_MIN
 
     def is_reached(self, *, pruned: int, count: Callable[[], int]) -> bool:
-        """Whether a collection is due."""
+        """Return whether a collection is due."""
         if pruned < self._remaining:
             return False
         remaining = count()

@@ -1,11 +1,13 @@
-"""The rules of claims and commits, on values: what each store checks, and the run as it is after each change."""
+"""The rules of leases and commits, as pure functions on values.
+
+Every store checks these before a change, and stores the run that they return.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from perdure.data import value
 from perdure.errors import (
     ClaimLostError,
     CommandWaitsError,
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 BEFORE_THE_FIRST = -1
 
 
-@value
+@dataclass(slots=True)
 class RunState:
-    """A run with what only its store needs to know: the newest token, and when it was committed last."""
+    """A run with what only its store needs to know: the newest fencing token and the time of the last commit."""
 
     record: RunRecord
     token: int
@@ -38,22 +40,22 @@ class RunState:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to go on from. A run that died before its first commit never began."""
+        """The run has a checkpoint to go on from. One that died before its first commit never began."""
         return self.record.head is not None
 
     @property
     def is_new(self) -> bool:
-        """Whether it was never claimed: it begins now, and nothing under its id is its own."""
+        """The run was never claimed: it begins now, and data under its id belongs to another."""
         return self.token == 0
 
     @property
     def rests_on(self) -> str | None:
-        """The checkpoint of another run that this one needs: its parent, until it has one of its own."""
+        """The parent's checkpoint, which a fork needs until it has one of its own."""
         return self.record.parent_checkpoint_id if self.record.position == BEFORE_THE_FIRST else None
 
 
 def begun(create: NewRun) -> RunState:
-    """A run before its first commit and its first claim."""
+    """Return a run before its first lease and its first commit."""
     record = RunRecord(
         run_id=create.run_id,
         workflow_name=create.workflow_name,
@@ -78,10 +80,13 @@ def claimable(
     is_replaceable: Callable[[Owner], bool],
     token: int | None = None,
 ) -> RunState:
-    """The run to be claimed: the one there is, or a new one. `is_replaceable` judges its owner."""
+    """Return the run to be claimed: the existing one, or a new one. `is_replaceable` judges its owner.
+
+    Raises ClaimLostError, RunBusyError, RunExportedError, RunNotFoundError.
+    """
     owner = state.record.owner if state else None
     if state and token is not None and token <= state.token:
-        raise ClaimLostError(run_id, owner=str(owner) if owner else "somebody who has released it since")
+        raise ClaimLostError(run_id, owner=str(owner) if owner else "a process that has released it since")
     if owner and not takeover and token is None and not is_replaceable(owner):
         raise RunBusyError(run_id, owner=str(owner))
     if state and state.is_known:
@@ -94,26 +99,26 @@ def claimable(
 
 
 def require_here(state: RunState) -> None:
-    """Refuse a run that has moved to another store."""
+    """Refuse a run that has moved to another store. Raises RunExportedError."""
     halt = state.record.halt
     if halt is not None and halt.kind == "exported":
         raise RunExportedError(state.record.run_id, at=halt.at)
 
 
 def claimed(state: RunState, *, owner: Owner, token: int) -> RunState:
-    """The run in the hands of a new owner."""
+    """Return the run with a new owner."""
     assert token > state.token, f"token {token} does not follow {state.token}"
     attempts = state.record.attempts + 1
     return replace(state, record=replace(state.record, owner=owner, halt=None, attempts=attempts), token=token)
 
 
 def released(state: RunState, *, halt: Halt | None = None) -> RunState:
-    """The run with nobody advancing it."""
+    """Return the run without an owner."""
     return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0))
 
 
 def progressed(state: RunState) -> RunState:
-    """The run after its owner has recorded something that is not lost: it has not tried in vain."""
+    """Return the run after a journal record: the attempts so far were not in vain."""
     return replace(state, record=replace(state.record, attempts=0))
 
 
@@ -125,7 +130,7 @@ def closable(
     takeover: bool,
     is_given_up: Callable[[Owner], bool],
 ) -> RunState | None:
-    """The run to be closed, if it is halted as was seen. `is_given_up` tells whether its owner advances it no more.
+    """Return the run to be closed, or None if its halt is not `instead_of`. `is_given_up` judges its owner.
 
     Raises RunNotFoundError, RunExportedError, RunBusyError, WorkflowCheckpointException.
     """
@@ -140,7 +145,7 @@ def closable(
 def removable(
     state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], rests: str | None
 ) -> bool:
-    """Whether there is a run to be removed. `rests` is a fork that has nothing but a checkpoint of it.
+    """Return whether there is a run to be removed. `rests` is a fork that still needs a checkpoint of it.
 
     Raises RunBusyError, WorkflowCheckpointException.
     """
@@ -158,16 +163,22 @@ def removable(
 
 
 def require_restorable(state: RunState | None, archive: Archive, *, resting: Mapping[str, str]) -> None:
-    """Refuse a run from elsewhere if there is one of its id here that was not exported, or that it would set back.
+    """Refuse a run from elsewhere if one with its id is here and was not exported, or is newer.
 
-    `resting` are the forks that have nothing but a checkpoint of the run here, each with that checkpoint.
+    `resting` are the forks that still need a checkpoint of the run here, each with that checkpoint.
     """
     if state is None or not state.is_known:
         return
     run_id, here = archive.record.run_id, state.record
     if here.halt is None or here.halt.kind != "exported":
         raise RunExistsError(run_id, is_imported=True)
-    _require_not_older(archive.record, here)
+    comes = archive.record
+    if comes.position < here.position or comes.events < here.events:
+        raise WorkflowCheckpointException(
+            f"run {run_id!r} can't be replaced: this file is from before the run went on: it is at checkpoint "
+            f"{comes.position} and event {comes.events}, the run that was exported from here at {here.position} and "
+            f"{here.events}; take the newest file, or remove the run here first"
+        )
     kept = {checkpoint.manifest.checkpoint_id for checkpoint in archive.checkpoints}
     for fork, checkpoint_id in resting.items():
         if checkpoint_id not in kept:
@@ -177,18 +188,11 @@ def require_restorable(state: RunState | None, archive: Archive, *, resting: Map
             )
 
 
-def _require_not_older(comes: RunRecord, here: RunRecord) -> None:
-    """Refuse what was archived before the run went on."""
-    if comes.position < here.position or comes.events < here.events:
-        raise WorkflowCheckpointException(
-            f"run {comes.run_id!r} can't be replaced: this file is from before the run went on: it stands at "
-            f"checkpoint {comes.position} and event {comes.events}, the one that was exported from here at "
-            f"{here.position} and {here.events}; take the newest file, or remove the run here first"
-        )
-
-
 def require_own_history(state: RunState | None, run_id: str) -> RunState:
-    """The run, if it can be kept elsewhere without another."""
+    """Return the run, if it can be stored elsewhere without its parent.
+
+    Raises RunNotFoundError, WorkflowCheckpointException.
+    """
     if state is None or not state.is_known:
         raise RunNotFoundError(run_id)
     if state.record.position == BEFORE_THE_FIRST:
@@ -200,45 +204,45 @@ def require_own_history(state: RunState | None, run_id: str) -> RunState:
 
 
 def archived(state: RunState) -> RunRecord:
-    """The run as it leaves its store."""
+    """Return the record of a run that leaves its store."""
     return replace(state.record, owner=None, halt=None, attempts=0)
 
 
 def is_due(record: RunRecord, *, commands: int, at: str) -> bool:
-    """Whether a run that nobody advances can go on: its head leaves work, its timer is due, or a command waits."""
+    """Return whether a run without an owner can go on: its head leaves work, a timer is due, or a command waits."""
     if not may_wake(record):
         return False
     return record.status == "running" or commands > 0 or (record.wake_at is not None and record.wake_at <= at)
 
 
 def may_wake(record: RunRecord) -> bool:
-    """Whether a run goes on by itself when something comes. Who wants to go on with one of the others says so."""
+    """Return whether a run goes on by itself. One that is halted or cancelled goes on only when asked."""
     return record.halt is None and record.status != "cancelled"
 
 
 def is_held(state: RunState | None, claim: Claim) -> bool:
-    """Whether the claim still stands."""
+    """Return whether the lease still holds."""
     return state is not None and state.token == claim.token and state.record.owner is not None
 
 
 def require_claim(state: RunState | None, claim: Claim, *, expected_head: str | None) -> RunState:
-    """The run, if the claim still stands."""
+    """Return the run, if the lease still holds. Raises StaleHeadError, ClaimLostError."""
     if state is None:
         raise StaleHeadError(claim.run_id, expected=expected_head, head=None)
     if not is_held(state, claim):
         owner = state.record.owner
-        raise ClaimLostError(claim.run_id, owner=str(owner) if owner else "somebody who has released it since")
+        raise ClaimLostError(claim.run_id, owner=str(owner) if owner else "a process that has released it since")
     return state
 
 
 def require_head(state: RunState, expected: str | None) -> None:
-    """Refuse a change that was made on top of another head than the run has."""
+    """Refuse a change that follows another head. Raises StaleHeadError."""
     if state.record.head != expected:
         raise StaleHeadError(state.record.run_id, expected=expected, head=state.record.head)
 
 
 def require_next(state: RunState, commit: Commit) -> None:
-    """Refuse a checkpoint whose number was passed already. One may be left out: a copy of a run can be partial."""
+    """Refuse a checkpoint whose position has passed. Positions may be skipped, since a copy of a run can be partial."""
     due = state.record.position + 1
     if commit.manifest.position < due:
         raise WorkflowCheckpointException(
@@ -248,7 +252,7 @@ def require_next(state: RunState, commit: Commit) -> None:
 
 
 def require_whole(state: RunState, commit: Commit) -> None:
-    """Refuse the first commit of a fork that leaves out what only its parent had, which is gone."""
+    """Refuse the first commit of a fork that relies on blobs of its parent, which is gone."""
     told = commit.events
     parts = {part.hash: part.refs for part in (*commit.parts, *(told.parts if told else ()))}
     wanted = list(dict.fromkeys((*commit.manifest.roots, *(told.refs if told else ()))))
@@ -259,21 +263,24 @@ def require_whole(state: RunState, commit: Commit) -> None:
                 f"run {state.record.run_id!r} can't go on: {state.rests_on!r}, from which it was forked, was deleted "
                 "before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
             )
-        # The list grows while it is walked.
+        # The list grows during the iteration.
         further = [each for each in parts[part_hash] if each not in seen]
         wanted.extend(further)
         seen.update(further)
 
 
 def require_done(waiting: Container[str], commit: Commit) -> None:
-    """Refuse a commit that does the work of a command which waits and which it does not consume."""
+    """Refuse a commit that does the work of a waiting command without consuming it. Raises CommandWaitsError."""
     for command_id in commit.taken:
         if command_id in waiting and command_id not in commit.consumed:
             raise CommandWaitsError(commit.manifest.run_id, command_id=command_id)
 
 
 def require_postable(state: RunState | None, run_id: str, command: Command, toc: Mapping[str, str]) -> RunState:
-    """The run, if a command may be put into its inbox. `toc` is the table of contents of its head."""
+    """Return the run, if a command may be added to its inbox. `toc` is the table of contents of its head.
+
+    Raises RunNotFoundError, RunExportedError, StaleCommandError.
+    """
     if state is None or not state.is_known:
         raise RunNotFoundError(run_id)
     require_here(state)
@@ -285,12 +292,12 @@ def require_postable(state: RunState | None, run_id: str, command: Command, toc:
 
 
 def posted(command: Command, *, number: int) -> Command:
-    """A command as it waits in an inbox."""
+    """Return a command as it waits in an inbox."""
     return replace(command, parts=(), number=number)
 
 
 def told(state: RunState, commit: Commit) -> EventBatch | None:
-    """What a commit tells, with its numbers, if it tells anything; `state` is the run before it."""
+    """Return the numbered events of a commit, if it has any. `state` is the run before it."""
     events = commit.events
     if events is None or events.count == 0:
         return None
@@ -306,9 +313,9 @@ def told(state: RunState, commit: Commit) -> EventBatch | None:
 
 
 def committed(state: RunState, commit: Commit) -> RunState:
-    """The run after a commit."""
+    """Return the run after a commit."""
     manifest, before = commit.manifest, state.record
-    # Field by field: `replace` takes four times as long, and this is done with every superstep.
+    # Field by field: `replace` takes four times as long, and every superstep does this.
     record = RunRecord(
         before.run_id,
         before.workflow_name,
@@ -338,7 +345,7 @@ def moved(
     status: HeadStatus = "running",
     wake_at: str | None = None,
 ) -> RunState:
-    """The run with its head at another of its checkpoints."""
+    """Return the run with another of its checkpoints as the head."""
     record = replace(
         state.record, head=head, settled=settled, nonce=nonce or state.record.nonce, status=status, wake_at=wake_at
     )
@@ -346,7 +353,7 @@ def moved(
 
 
 def exists_already(checkpoint_id: str) -> WorkflowCheckpointException:
-    """The error for a checkpoint that would replace another."""
+    """Return the error for a checkpoint whose id is taken."""
     return WorkflowCheckpointException(
-        f"there is a checkpoint {checkpoint_id!r} already, and checkpoints are never changed; save it under another id"
+        f"checkpoint {checkpoint_id!r} exists already, and checkpoints never change; save it under another id"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.codec import SizeLimits
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
 
 
 class InMemoryCheckpointStorage(StoreStorage):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.storage.durability import require_durability
+from perdure.storage.port import require_durability
 from perdure.storage.shipped import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perdure.records import Retention
     from perdure.storage.base import StoreStorage
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
     from perdure.storage.protocol import CheckpointStorage
 
 _POSSIBLE = (

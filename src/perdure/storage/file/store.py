@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.records import Retention
 from perdure.storage.disk import Disk
-from perdure.storage.durability import require_durability
 from perdure.storage.file.directory import FileBackend
 from perdure.storage.owners import LEASE_SECONDS, require_lease
+from perdure.storage.port import require_durability
 from perdure.storage.store import BackedStore
 from perdure.storage.worker import Worker
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import os
 
     from perdure.clock import Clock
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
 
 
 class FileStore(BackedStore[FileBackend]):

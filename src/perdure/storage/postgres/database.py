@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
     from perdure.storage.postgres.target import Columns, Connection, Target
     from perdure.storage.sql.database import Sync
 

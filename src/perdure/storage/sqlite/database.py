@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from perdure.storage.durability import Durability
+    from perdure.storage.port import Durability
     from perdure.storage.sql.database import Sync
 
 APPLICATION_ID = 0x70657264

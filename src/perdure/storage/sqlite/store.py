@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Retention
-from perdure.storage.durability import require_durability
 from perdure.storage.notifications import real_pause
 from perdure.storage.owners import LEASE_SECONDS, Owners
+from perdure.storage.port import require_durability
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sqlite.database import SqliteDatabase
 from perdure.storage.store import BackedStore
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.clock import Clock
-    from perdure.storage.durability import Durability
     from perdure.storage.notifications import Pause
+    from perdure.storage.port import Durability
 
 
 class SqliteStore(BackedStore[SqlBackend]):
