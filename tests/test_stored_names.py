@@ -19,8 +19,8 @@ import perdure
 from perdure import Executor, Log, WorkflowBuilder, WorkflowContext, WorkflowEvent, handler
 from perdure.codec import Codec, Trust, reachable
 from perdure.codec.trust import is_data_type, registration
-from perdure.graph.executor import discover
-from perdure.graph.signature import graph_signature
+from perdure.graph.definition import graph_signature
+from perdure.graph.executors import discover
 from perdure.stored_names import STORED_NAMES, find_pinned, pinned_name
 from perdure.typenames import describe_stored, dotted_name, type_name, type_named
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -38,3 +39,36 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait so long by the event loop's clock."""
         await asyncio.sleep(seconds)
+
+
+def now(clock: Clock) -> str:
+    """The present moment."""
+    return clock.now().astimezone(UTC).isoformat()
+
+
+def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> str:
+    """The moment that a user meant by a time from now on, or by a time of day. Raises TypeError, ValueError."""
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
+        return given.astimezone(UTC).isoformat()
+    try:
+        return (clock.now() + timedelta(seconds=seconds_of(what, given))).astimezone(UTC).isoformat()
+    except OverflowError:
+        raise ValueError(f"{what} is too far away: {given!r}") from None
+
+
+def seconds_until(clock: Clock, moment: str) -> float:
+    """How long it is until a moment; 0 if it has passed."""
+    return max((datetime.fromisoformat(moment) - clock.now()).total_seconds(), 0.0)
+
+
+def seconds_of(name: str, given: object) -> float:
+    """A time that a user gave, in seconds. Raises TypeError or ValueError that call it by `name`."""
+    if isinstance(given, timedelta):
+        given = given.total_seconds()
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError(f"{name} is a number or a timedelta, not {given!r}")
+    if not math.isfinite(given) or given < 0:
+        raise ValueError(f"{name} is finite and not negative, not {given!r}")
+    return float(given)

@@ -182,7 +182,7 @@ async def test_answers_that_do_not_fit_say_what_to_do() -> None:
     await instance.run()
     with pytest.raises(AnswerTypeError, match=r"asks for a str, the answer is None, which does not fit"):
         await instance.run(responses={"auto::0": None})
-    with pytest.raises(AnswerTypeError, match=r"the answer is an int; "):
+    with pytest.raises(AnswerTypeError, match=r"the answer is 3, which does not fit"):
         await instance.run(responses={"auto::0": 3})
     with pytest.raises(UnknownRequestError, match=r"pending are 'auto::0'; "):
         await instance.run(responses={"auto::1": "yes"})

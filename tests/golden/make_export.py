@@ -10,7 +10,7 @@ from pathlib import Path
 from export_program import build
 
 from perdure import InMemoryCheckpointStorage
-from perdure.moments import now
+from perdure.clock import now
 from perdure.records import Halt
 from perdure.testing.clock import ManualClock
 

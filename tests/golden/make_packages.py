@@ -29,7 +29,7 @@ from golden_programs.world import world
 from tests.postgres_server import binaries, shared_server
 
 from perdure import SystemClock
-from perdure.moments import now
+from perdure.clock import now
 from perdure.records import Halt
 
 if TYPE_CHECKING:

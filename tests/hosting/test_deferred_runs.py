@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from perdure.clock import now
 from perdure.hosting.embedded import DeferredRuns, pause_seconds, situation_of
-from perdure.moments import now
 from perdure.records import Due, RunRecord
 from perdure.testing.clock import ManualClock
 

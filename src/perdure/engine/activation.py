@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from perdure.checkpoint import counts_in, counts_record, value_digest
+from perdure.clock import moment_of
 from perdure.codec import Kept
 from perdure.engine.branches import branch_path, trunk_of
 from perdure.engine.logbook import FRAMEWORK, Logbook
@@ -19,7 +20,6 @@ from perdure.engine.surroundings import Surroundings
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph import Place, Terms, TimersDue, enter, private_scope
 from perdure.kernel import ActivationResult, Effects, Output, Suspension, UnroutedMessage
-from perdure.moments import moment_of
 from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import coerce, value_digest
+from perdure.clock import moment_of, now
 from perdure.data import frozen
 from perdure.errors import ApprovalMismatchError
 from perdure.events import WorkflowEvent
 from perdure.graph import ABSENT, Terms
 from perdure.kernel import Request
-from perdure.moments import moment_of, now
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from perdure.clock import now
 from perdure.codec import dumps
 from perdure.errors import (
     CheckpointWriteError,
@@ -18,7 +19,6 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.events import WorkflowErrorDetails
-from perdure.moments import now
 from perdure.records import Halt
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.checkpoint import AnswerCommand, CancelCommand, MessageCommand, answer_id, read_command
+from perdure.clock import now
 from perdure.data import frozen
 from perdure.engine.answers import checked_answer
 from perdure.engine.narration import kept_data
@@ -15,7 +16,6 @@ from perdure.engine.routing import accepts
 from perdure.errors import AnswerTypeError, IncompatibleTypeError, UndeliveredError, UntrustedTypeError
 from perdure.events import UndeliveredMessage
 from perdure.kernel import Cancelled, FanIn, PendingEvent, moves
-from perdure.moments import now
 from perdure.records import Mark
 from perdure.typenames import describe, type_of
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import request_event, trace_of
+from perdure.clock import now
 from perdure.codec import LiveValues
 from perdure.engine import intake, opening
 from perdure.engine.activation import FRAMEWORK
@@ -37,7 +38,6 @@ from perdure.errors import (
 from perdure.events import WorkflowEvent, WorkflowRunState
 from perdure.graph import no_exit
 from perdure.kernel import Snapshot
-from perdure.moments import now
 from perdure.records import digest
 from perdure.tracing import NO_SPAN, begin
 

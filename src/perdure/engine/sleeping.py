@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.checkpoint import moment_in, moment_record
+from perdure.clock import moment_of, now, seconds_until
 from perdure.engine.branches import branch_place
-from perdure.moments import moment_of, now, seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

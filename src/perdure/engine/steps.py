@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, Protocol
 from urllib.parse import quote
 
 from perdure.checkpoint import InterruptedStep, StepDecision, StepRecord, arguments_digest
+from perdure.clock import now
 from perdure.codec import Held, Kept
 from perdure.data import frozen
 from perdure.engine.branches import task_path
@@ -22,7 +23,6 @@ from perdure.engine.reading import compared
 from perdure.engine.tries import Tries, is_final
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
 from perdure.graph import Numbering
-from perdure.moments import now
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import TriesRecord
+from perdure.clock import moment_of, seconds_until
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
-from perdure.moments import moment_of, seconds_until
 
 if TYPE_CHECKING:
     from perdure.engine.activation import Surroundings

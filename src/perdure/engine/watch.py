@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from perdure.clock import seconds_until
 from perdure.errors import WorkflowException
-from perdure.moments import seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

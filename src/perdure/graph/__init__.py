@@ -1,7 +1,17 @@
 """The definition of a workflow: executors, handlers, edges, validation, signature."""
 
 from perdure.graph.context import SHARED_SCOPE, State, WorkflowContext, private_owner, private_scope
-from perdure.graph.current import activation_at_work, begin_step, current_activation, enter, hearing, of_function
+from perdure.graph.current import (
+    activation_at_work,
+    begin_step,
+    current_activation,
+    enter,
+    hearing,
+    no_exit,
+    of_function,
+    require_no_exit,
+    sharing,
+)
 from perdure.graph.definition import (
     DEFAULT_MAX_ITERATIONS,
     Graph,
@@ -12,6 +22,10 @@ from perdure.graph.definition import (
     Rules,
     Upgrade,
     Ways,
+    graph_document,
+    graph_signature,
+    interfaces,
+    signature_hash,
 )
 from perdure.graph.edges import (
     Case,
@@ -30,26 +44,24 @@ from perdure.graph.edges import (
     SwitchEntry,
     ask,
 )
-from perdure.graph.executor import (
+from perdure.graph.executors import (
     Dispatch,
     Executor,
+    FunctionExecutor,
     Route,
     Shared,
     Wiring,
+    executor,
     handler_of,
     on_error_ways,
     response_handler_of,
     rewire,
     wiring,
 )
-from perdure.graph.exits import no_exit, require_no_exit, sharing
-from perdure.graph.function import FunctionExecutor, executor
 from perdure.graph.handlers import HandlerTypes, handler, response_handler, split_types
 from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, TimersDue, WorkflowMessage
-from perdure.graph.numbering import Numbering
 from perdure.graph.policy import NO_POLICY, FailedMessage, Policy, Retry, policy_of
-from perdure.graph.port import ABSENT, ActivationPort, IfInterrupted, Place, Scope, StepCall, Terms
-from perdure.graph.signature import graph_document, graph_signature, interfaces, signature_hash
+from perdure.graph.port import ABSENT, ActivationPort, IfInterrupted, Numbering, Place, Scope, StepCall, Terms
 from perdure.graph.validation import validate_workflow_graph
 
 __all__ = [

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypeIs
 
+from perdure.clock import seconds_of
 from perdure.data import frozen
 from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields of FailedMessage
-from perdure.moments import seconds_of
 
 Backoff: TypeAlias = float | timedelta | Callable[[int], float]
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]

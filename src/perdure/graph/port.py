@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from perdure.data import frozen
+from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
-    from perdure.graph.numbering import Numbering
     from perdure.graph.policy import Retry
 
 
@@ -227,3 +227,36 @@ class ActivationPort(Protocol):
     def common_scope(self) -> str | None:
         """The scope of what this executor has in common with others; None if it has nothing."""
         ...
+
+
+@mutable
+class Numbering:
+    """The numbers of one kind of thing."""
+
+    _next: int = 0
+    _free: set[int] = field(default_factory=set[int])
+
+    @property
+    def used(self) -> int:
+        """How many are taken."""
+        return self._next - len(self._free)
+
+    def take(self) -> int:
+        """The lowest number that is free."""
+        if self._free:
+            number = min(self._free)
+            self._free.remove(number)
+            return number
+        self._next += 1
+        return self._next - 1
+
+    def give_back(self, number: int) -> None:
+        """Let another one have a number."""
+        self._free.add(number)
+
+    def take_again(self, number: int) -> int:
+        """A number that was given back, if nobody has taken it meanwhile; else another one."""
+        if number not in self._free:
+            return self.take()
+        self._free.remove(number)
+        return number

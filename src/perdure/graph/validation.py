@@ -13,7 +13,7 @@ from perdure.errors import (
     WorkflowValidationError,
 )
 from perdure.graph.edges import FanInEdgeGroup, InternalEdgeGroup, group_edges
-from perdure.graph.executor import on_error_ways
+from perdure.graph.executors import on_error_ways
 from perdure.graph.policy import FailedMessage
 from perdure.types import is_type_compatible
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from perdure.graph.edges import Edge, EdgeGroup
-    from perdure.graph.executor import Executor
+    from perdure.graph.executors import Executor
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perdure.clock import now
 from perdure.engine import PRESENCE, Call, failure_of, is_of_another_program, status_of
 from perdure.errors import (
     CheckpointWriteError,
@@ -30,7 +31,6 @@ from perdure.errors import (
 from perdure.graph import FunctionExecutor, no_exit, sharing
 from perdure.hosting.embedded import first_of
 from perdure.hosting.scheduler import Rest
-from perdure.moments import now
 from perdure.records import Halt
 from perdure.storage import this_process
 from perdure.workflows import Workflow, WorkflowExecutor

@@ -7,9 +7,9 @@ import logging
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from perdure.clock import now, seconds_until
 from perdure.data import frozen
 from perdure.hosting.scheduler import Dispatch
-from perdure.moments import now, seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator

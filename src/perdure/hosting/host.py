@@ -8,6 +8,7 @@ import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
+from perdure.clock import moment_of, now
 from perdure.engine import PRESENCE, Call, input_digest, rewinding
 from perdure.engine import kwargs as run_kwargs
 from perdure.errors import (
@@ -22,7 +23,6 @@ from perdure.graph import WorkflowMessage
 from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
 from perdure.hosting.run import HostedRun, RunInfo, RunReader
-from perdure.moments import moment_of, now
 from perdure.records import RunStatus
 from perdure.storage import StoreStorage, is_host_store, open_storage
 from perdure.workflows import Edit, checked_budget, edited

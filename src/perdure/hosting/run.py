@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
+from perdure.clock import now
 from perdure.codec import CodedValues, DamagedPartError, as_kept, loads
 from perdure.data import frozen
 from perdure.engine import FRAMEWORK
@@ -20,7 +21,6 @@ from perdure.errors import (
     UntrustedTypeError,
 )
 from perdure.events import Undecoded, WorkflowEvent, WorkflowRunState
-from perdure.moments import now
 from perdure.records import Halt, Mark
 from perdure.storage import committed_events
 from perdure.workflows import WorkflowRunResult

@@ -18,6 +18,7 @@ from perdure.checkpoint import (
     read_command,
     shown,
 )
+from perdure.clock import now
 from perdure.codec import DamagedPartError, dumps, loads, plain_data, verified
 from perdure.data import frozen
 from perdure.errors import (
@@ -33,7 +34,6 @@ from perdure.errors import (
     UnknownRequestError,
     UntrustedTypeError,
 )
-from perdure.moments import now
 from perdure.storage.owners import this_process
 from perdure.typenames import with_article
 

@@ -10,7 +10,7 @@ from asyncio import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from perdure.clock import SystemClock
+from perdure.clock import SystemClock, moment_of
 from perdure.engine import (
     ABSENT,
     FRAMEWORK,
@@ -26,7 +26,6 @@ from perdure.engine import (
 from perdure.errors import RunError, RunUnfinishedError, WorkflowException
 from perdure.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunState
 from perdure.graph import WorkflowMessage
-from perdure.moments import moment_of
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from perdure.agent_errors import AgentException
 from perdure.checkpoint import request_event
+from perdure.clock import now, seconds_until
 from perdure.engine import (
     PRESENCE,
     ActivationRecorder,
@@ -28,7 +29,6 @@ from perdure.engine import (
 from perdure.engine import kwargs as run_kwargs
 from perdure.graph import activation_at_work
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, scope_of, wake
-from perdure.moments import now, seconds_until
 from perdure.workflows.as_agent.translation import answers_in
 
 if TYPE_CHECKING:
