@@ -1,31 +1,14 @@
-"""perdure: durable multi-agent workflows. This module is only a list of names.
+"""perdure: durable multi-agent workflows. This module is the list of public names.
 
-Each is loaded when it is first asked for: a program pays for what it uses. Type checkers read the same list in
-`__init__.pyi`.
+A name is imported when it is first used. Type checkers read the same list in `__init__.pyi`.
 """
 
 import importlib as _importlib
 import sys as _sys
 
+__version__ = "0.1.0"
+
 _NAMES = {
-    "agent_errors": (
-        "AdditionItemMismatch",
-        "AgentException",
-        "AgentInvalidRequestException",
-        "AgentInvalidResponseException",
-        "ChatClientException",
-        "ChatClientInvalidAuthException",
-        "ChatClientInvalidRequestException",
-        "ChatClientInvalidResponseException",
-        "ContentError",
-        "MiddlewareException",
-        "MiddlewareTermination",
-        "OptionsError",
-        "ResponseValueError",
-        "ToolException",
-        "ToolExecutionException",
-        "UserInputRequiredException",
-    ),
     "agents": (
         "Agent",
         "AgentContext",
@@ -89,16 +72,26 @@ _NAMES = {
     "codec": ("SizeLimits", "register_type"),
     "engine": ("NOT_DONE", "step_key"),
     "errors": (
+        "AdditionItemMismatch",
+        "AgentException",
         "AgentFrameworkException",
+        "AgentInvalidRequestException",
+        "AgentInvalidResponseException",
         "AlreadyAnsweredError",
         "AnswerTypeError",
         "ApprovalMismatchError",
+        "BlobDamagedError",
         "BudgetExceededError",
+        "ChatClientException",
+        "ChatClientInvalidAuthException",
+        "ChatClientInvalidRequestException",
+        "ChatClientInvalidResponseException",
         "CheckpointDamagedError",
         "CheckpointNotFoundError",
         "CheckpointWriteError",
         "ClaimLostError",
         "CommandWaitsError",
+        "ContentError",
         "EdgeDuplicationError",
         "EncodeError",
         "EventsForgottenError",
@@ -106,9 +99,14 @@ _NAMES = {
         "GraphConnectivityError",
         "IncompatibleGraphError",
         "IncompatibleTypeError",
+        "LeaseLostError",
+        "MiddlewareException",
+        "MiddlewareTermination",
         "MissingRunKwargsError",
+        "OptionsError",
         "PartDamagedError",
         "RequestError",
+        "ResponseValueError",
         "RunBusyError",
         "RunError",
         "RunExistsError",
@@ -116,6 +114,7 @@ _NAMES = {
         "RunFailedError",
         "RunNotFoundError",
         "RunParkedError",
+        "RunQuarantinedError",
         "RunUnfinishedError",
         "StaleCommandError",
         "StaleHeadError",
@@ -124,11 +123,14 @@ _NAMES = {
         "StepMismatchError",
         "StepTimeoutError",
         "StepUnsettledError",
+        "ToolException",
+        "ToolExecutionException",
         "TypeCompatibilityError",
         "UndeliveredError",
         "UnknownRequestError",
         "UnknownWorkflowError",
         "UntrustedTypeError",
+        "UserInputRequiredException",
         "ValidationTypeEnum",
         "ValueTooLargeError",
         "WorkflowCheckpointException",
@@ -219,15 +221,15 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 _MODULES = frozenset({"kernel", "types", *_NAMES})
-"""What is there as an attribute, whether or not it was imported."""
+"""Submodules that are attributes even if nobody imported them."""
 
-__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] - the stub spells it out
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] - the stub spells it out
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         value = getattr(_load(_HOMES[name]), name)
-        globals()[name] = value  # From now on it is found without this function.
+        globals()[name] = value  # The next access does not come here.
         return value
     if name in _MODULES:
         return _load(name)
@@ -239,5 +241,5 @@ def __dir__() -> list[str]:
 
 
 def _load(module: str) -> object:
-    # Only what is listed here; nothing that comes from outside is ever imported by its name.
+    # Only names listed above come here, never one from outside.
     return _importlib.import_module(f"{__name__}.{module}")  # noqa: TID251

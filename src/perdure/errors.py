@@ -1,58 +1,76 @@
-"""Every error that perdure raises on purpose; those of agents, models and tools are in `agent_errors`.
+"""Every error that perdure raises on purpose, in one tree.
 
 AgentFrameworkException
-├── AgentException, ChatClientException, ToolException, MiddlewareException, ContentError
+├── AgentException                                an agent could not run
+│   ├── AgentInvalidRequestException              the request to the agent is invalid
+│   └── AgentInvalidResponseException             the response is invalid
+│       └── ResponseValueError                    the response does not hold the requested value (a ValueError)
+├── ChatClientException                           a model could not be called
+│   ├── ChatClientInvalidAuthException            the provider refused the credentials
+│   ├── ChatClientInvalidRequestException         the provider refused the request; a retry fails too
+│   └── ChatClientInvalidResponseException        the provider's response can't be read
+├── ToolException                                 a tool could not be called
+│   ├── ToolExecutionException                    the tool failed
+│   └── UserInputRequiredException                the tool needs an answer from the user
+├── MiddlewareException                           a middleware failed
+│   └── MiddlewareTermination                     a middleware ended the call with its own result
+├── ContentError                                  a message or its options are invalid
+│   ├── AdditionItemMismatch                      two contents of different kinds can't be added (a TypeError)
+│   └── OptionsError                              a chat option is invalid (a ValueError)
 └── WorkflowException
     ├── WorkflowRunnerException
-    │   ├── WorkflowConvergenceException      max_iterations reached with messages left
-    │   ├── UndeliveredError                  a message found no taker, and the workflow is strict about it
-    │   ├── StateConflictError                two executors wrote one key, and the workflow is strict about it
-    │   ├── ExecutorTimeoutError              a handler took longer than its executor allows (a TimeoutError)
-    │   ├── BudgetExceededError               the run has spent more than it may
+    │   ├── WorkflowConvergenceException          max_iterations reached with messages left
+    │   ├── UndeliveredError                      a message has no receiver, and the workflow is strict about it
+    │   ├── StateConflictError                    two executors wrote one key, and the workflow is strict about it
+    │   ├── ExecutorTimeoutError                  a handler exceeded its executor's timeout (a TimeoutError)
+    │   ├── BudgetExceededError                   the run exceeded its budget
     │   ├── StepError
-    │   │   ├── StepMismatchError             a step was recorded with other arguments
-    │   │   ├── StepTimeoutError              a step took longer than it may (a TimeoutError)
-    │   │   └── StepUnsettledError            a crash interrupted a step, and nobody can say whether it was done
+    │   │   ├── StepMismatchError                 a step was recorded with other arguments
+    │   │   ├── StepTimeoutError                  a step exceeded its timeout (a TimeoutError)
+    │   │   └── StepUnsettledError                a crash interrupted a step, and its outcome is unknown
     │   ├── WorkflowCheckpointException
-    │   │   ├── CheckpointNotFoundError       no such checkpoint
-    │   │   ├── CheckpointDamagedError        stored bytes are not what was written
-    │   │   ├── PartDamagedError              the same, where it is not known which checkpoint needs them
-    │   │   ├── CheckpointWriteError          a checkpoint could not be written
-    │   │   ├── EncodeError                   a value this program could not read back
-    │   │   │   └── ValueTooLargeError        a value that is larger than the storage allows
-    │   │   ├── UntrustedTypeError            stored data names a type that this program does not trust
-    │   │   ├── IncompatibleTypeError         a stored object does not fit its class
-    │   │   ├── IncompatibleGraphError        the graph changed in a way that the checkpoint can't follow
-    │   │   ├── StaleHeadError                another process advanced the run
-    │   │   ├── StaleCommandError             a command expects something of the run that is not so any more
-    │   │   └── CommandWaitsError             a commit would do the work of a command that waits
+    │   │   ├── CheckpointNotFoundError           the checkpoint does not exist
+    │   │   ├── CheckpointDamagedError            stored bytes of a checkpoint are damaged
+    │   │   ├── BlobDamagedError                  stored bytes are damaged, and the checkpoint is not known yet
+    │   │   ├── CheckpointWriteError              a checkpoint could not be written
+    │   │   ├── EncodeError                       a value could not be read back, so it is not stored
+    │   │   │   └── ValueTooLargeError            a value exceeds the storage's size limit
+    │   │   ├── UntrustedTypeError                stored data names a type that this program does not trust
+    │   │   ├── IncompatibleTypeError             a stored object does not fit its class
+    │   │   ├── IncompatibleGraphError            the graph changed in a way that the checkpoint can't follow
+    │   │   ├── StaleHeadError                    another process advanced the run
+    │   │   ├── StaleCommandError                 the run no longer has what a command refers to
+    │   │   └── CommandWaitsError                 a commit would ignore a command that waits in the inbox
     │   └── RunError
-    │       ├── RunBusyError                  somebody else is advancing the run
-    │       ├── RunExistsError                the run id is taken by a run with another first input
-    │       ├── RunNotFoundError              no such run
-    │       ├── RunExportedError              the run has moved to another store
-    │       ├── RunFailedError                a run that a host advances has failed
-    │       ├── RunParkedError                a run was given up after it had ended too many processes
-    │       ├── UnknownWorkflowError          a host has no such workflow
-    │       ├── RunUnfinishedError            a fresh message for a run that has work left (a RuntimeError)
-    │       ├── ClaimLostError                the claim was replaced while we held it
-    │       ├── MissingRunKwargsError         run kwargs that were not stored have to be given again
-    │       ├── EventsForgottenError          the retention has removed the events that were asked for
-    │       └── RequestError                  (a ValueError and a RuntimeError)
-    │           ├── UnknownRequestError       no such request
-    │           ├── AlreadyAnsweredError      the request has been answered
-    │           ├── AnswerTypeError           the answer is not of the type that was asked for
-    │           └── ApprovalMismatchError     what was approved is not what is about to be done
+    │       ├── RunBusyError                      another process is advancing the run
+    │       ├── RunExistsError                    the run id belongs to a run with another first input
+    │       ├── RunNotFoundError                  the run does not exist
+    │       ├── RunExportedError                  the run moved to another store
+    │       ├── RunFailedError                    a run that a host advances failed
+    │       ├── RunQuarantinedError               a run was taken out of rotation because it ended too many processes
+    │       ├── UnknownWorkflowError              the host has no such workflow
+    │       ├── RunUnfinishedError                a new message for a run with work left (a RuntimeError)
+    │       ├── LeaseLostError                    another process took over the lease
+    │       ├── MissingRunKwargsError             run kwargs that are not stored must be given again
+    │       ├── EventsForgottenError              retention removed the requested events
+    │       └── RequestError                      (a ValueError and a RuntimeError)
+    │           ├── UnknownRequestError           the request does not exist
+    │           ├── AlreadyAnsweredError          the request was answered before
+    │           ├── AnswerTypeError               the answer does not have the requested type
+    │           └── ApprovalMismatchError         the approval covers something else
     └── WorkflowValidationError
         ├── EdgeDuplicationError
         ├── TypeCompatibilityError
         └── GraphConnectivityError
+
+Former names still work: ClaimLostError (LeaseLostError), PartDamagedError (BlobDamagedError) and RunParkedError
+(RunQuarantinedError).
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,20 +98,92 @@ class AgentFrameworkException(Exception):
         return self.message
 
 
+class AgentException(AgentFrameworkException):
+    """An agent could not run."""
+
+
+class AgentInvalidRequestException(AgentException):
+    """The request to the agent is invalid."""
+
+
+class AgentInvalidResponseException(AgentException):
+    """The response is invalid: an answer to no request, or a text that is not the expected JSON."""
+
+
+class ResponseValueError(AgentInvalidResponseException, ValueError):
+    """The response does not hold a value of the requested type, or the type is not known."""
+
+
+class ChatClientException(AgentFrameworkException):
+    """A model could not be called. Recorded results of the turn are kept, and a retry continues after them."""
+
+
+class ChatClientInvalidAuthException(ChatClientException):
+    """The provider refused the credentials."""
+
+
+class ChatClientInvalidRequestException(ChatClientException):
+    """The provider refused the request. A retry with the same request fails too."""
+
+
+class ChatClientInvalidResponseException(ChatClientException):
+    """The provider's response can't be read."""
+
+
+class ToolException(AgentFrameworkException):
+    """A tool could not be called."""
+
+
+class ToolExecutionException(ToolException):
+    """A tool failed. The model receives the error."""
+
+
+class UserInputRequiredException(ToolException):
+    """Raised by a tool that needs an answer from the user; `contents` are the questions."""
+
+    def __init__(self, contents: Sequence[Any], message: str = "the tool needs an answer from the user") -> None:
+        self.contents = list(contents)
+        super().__init__(message)
+
+
+class MiddlewareException(AgentFrameworkException):
+    """A middleware failed."""
+
+
+class MiddlewareTermination(MiddlewareException):
+    """Raised by a middleware to end the call; `result`, if given, is returned to the caller."""
+
+    def __init__(self, message: str = "a middleware ended the call", *, result: Any = None) -> None:
+        self.result = result
+        super().__init__(message)
+
+
+class ContentError(AgentFrameworkException):
+    """A message or its options are invalid."""
+
+
+class AdditionItemMismatch(ContentError, TypeError):
+    """Two contents of different kinds can't be added."""
+
+
+class OptionsError(ContentError, ValueError):
+    """A chat option is invalid."""
+
+
 class WorkflowException(AgentFrameworkException):
-    """Anything that goes wrong in defining or running a workflow."""
+    """An error in the definition or execution of a workflow."""
 
 
 class WorkflowRunnerException(WorkflowException):
-    """Anything that goes wrong in running one."""
+    """An error in the execution of a workflow."""
 
 
 class WorkflowConvergenceException(WorkflowRunnerException):
-    """`max_iterations` supersteps since the last outside input, and messages are left."""
+    """The run made `max_iterations` supersteps since its last input and still has messages."""
 
 
 class UndeliveredError(WorkflowRunnerException):
-    """A message found no taker, in a workflow built with `undelivered="error"`."""
+    """A message has no receiver, in a workflow built with `undelivered="error"`."""
 
     def __init__(self, *, source_id: str, target_id: str | None, reason: str, is_from_outside: bool = False) -> None:
         self.source_id = source_id
@@ -117,7 +207,7 @@ class StateConflictError(WorkflowRunnerException):
 
 
 class ExecutorTimeoutError(WorkflowRunnerException, TimeoutError):
-    """A handler took longer than its executor allows."""
+    """A handler exceeded the timeout of its executor."""
 
     def __init__(self, executor_id: str, *, seconds: float) -> None:
         self.executor_id = executor_id
@@ -126,7 +216,7 @@ class ExecutorTimeoutError(WorkflowRunnerException, TimeoutError):
 
 
 class BudgetExceededError(WorkflowRunnerException):
-    """The run has spent more of something than it may. It stands at its last checkpoint."""
+    """The run exceeded its budget for a resource. It stays at its last checkpoint."""
 
     def __init__(self, run_id: str, *, name: str, spent: float, limit: float) -> None:
         self.run_id = run_id
@@ -134,13 +224,13 @@ class BudgetExceededError(WorkflowRunnerException):
         self.spent = spent
         self.limit = limit
         super().__init__(
-            f"run {run_id!r} may not go on: it has spent {spent:g} of {limit:g} {name}; give it more with "
+            f"run {run_id!r} has spent {spent:g} of {limit:g} {name}; raise its budget with "
             f"run(run_id={run_id!r}, budget={{{name!r}: ...}})"
         )
 
 
 class StepError(WorkflowRunnerException):
-    """Anything that goes wrong with a step, beside what the step itself raises."""
+    """An error about a step, other than the errors that the step itself raises."""
 
     def __init__(self, name: str, message: str) -> None:
         self.name = name
@@ -154,14 +244,14 @@ class StepMismatchError(StepError):
         self.executor_id = executor_id
         super().__init__(
             name,
-            f"step {name!r} of executor {executor_id!r} was recorded with other arguments: its calls have changed "
-            "their order or their inputs since; let this run find them as they were, or begin it again from an "
-            "earlier checkpoint, and give each call its own key=... where the order may differ",
+            f"step {name!r} of executor {executor_id!r} was recorded with other arguments: the order or the inputs of "
+            "its calls have changed; restore the former code for this run or start again from an earlier checkpoint, "
+            "and give each call its own key=... where the order may differ",
         )
 
 
 class StepTimeoutError(StepError, TimeoutError):
-    """A step took longer than it may."""
+    """A step exceeded its timeout."""
 
     def __init__(self, name: str, *, seconds: float) -> None:
         self.seconds = seconds
@@ -169,7 +259,7 @@ class StepTimeoutError(StepError, TimeoutError):
 
 
 class StepUnsettledError(StepError):
-    """A crash interrupted a step, and nobody can say whether it was done."""
+    """A crash interrupted a step, and its outcome is unknown."""
 
     def __init__(self, name: str, *, reason: str) -> None:
         self.reason = reason
@@ -177,53 +267,53 @@ class StepUnsettledError(StepError):
 
 
 class WorkflowCheckpointException(WorkflowRunnerException):
-    """Anything that goes wrong in writing, reading or restoring a checkpoint."""
+    """An error in writing, reading or restoring a checkpoint."""
 
 
 class CheckpointNotFoundError(WorkflowCheckpointException):
-    """The store has no such checkpoint."""
+    """The checkpoint does not exist in this storage."""
 
     def __init__(self, checkpoint_id: str) -> None:
         self.checkpoint_id = checkpoint_id
         super().__init__(
-            f"there is no checkpoint {checkpoint_id!r} in this storage; list_checkpoint_ids tells what there is"
+            f"there is no checkpoint {checkpoint_id!r} in this storage; list_checkpoint_ids lists the existing ones"
         )
 
 
 class CheckpointDamagedError(WorkflowCheckpointException):
-    """What the store returned is not what was written."""
+    """The store returned other bytes than were written."""
 
     def __init__(self, checkpoint_id: str, reason: str) -> None:
         self.checkpoint_id = checkpoint_id
         self.reason = reason
         super().__init__(
             f"checkpoint {checkpoint_id!r} is damaged: {reason}; "
-            "restore the storage from a copy, or resume from another checkpoint by its id"
+            "restore the storage from a backup, or resume from another checkpoint by its id"
         )
 
 
-class PartDamagedError(WorkflowCheckpointException):
-    """A part is not what was written. Whoever reads a checkpoint says which one that is."""
+class BlobDamagedError(WorkflowCheckpointException):
+    """A blob has other bytes than were written. The reader of a checkpoint adds the checkpoint's id."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"{reason}; restore the storage from a copy")
+        super().__init__(f"{reason}; restore the storage from a backup")
 
 
 class CheckpointWriteError(WorkflowCheckpointException):
-    """A checkpoint could not be written. The run stops at the one before."""
+    """A checkpoint could not be written. The run stays at the one before."""
 
     def __init__(self, *, run_id: str, reason: str) -> None:
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"the checkpoint of run {run_id!r} could not be written: {reason}; nothing of this superstep was kept, "
-            f"go on with run(run_id={run_id!r}) when the cause is mended"
+            f"the checkpoint of run {run_id!r} could not be written: {reason}; this superstep was not saved, "
+            f"continue with run(run_id={run_id!r}) once the cause is fixed"
         )
 
 
 class EncodeError(WorkflowCheckpointException, TypeError):
-    """A value that this program could not read back is refused when it is saved."""
+    """A value could not be read back by this program, so it is not stored."""
 
     def __init__(self, *, path: str, reason: str, remedy: str) -> None:
         self.path = path
@@ -233,7 +323,7 @@ class EncodeError(WorkflowCheckpointException, TypeError):
 
 
 class ValueTooLargeError(EncodeError):
-    """A value that is larger than the storage allows is refused when it is saved."""
+    """A value exceeds the storage's size limit, so it is not stored."""
 
     def __init__(self, *, path: str, size: int, limit: int, can_be_raised: bool = True) -> None:
         self.size = size
@@ -247,10 +337,10 @@ class ValueTooLargeError(EncodeError):
 
 
 class UntrustedTypeError(WorkflowCheckpointException):
-    """Stored data names a type that this program has not declared."""
+    """Stored data names a type that this program does not trust."""
 
     checkpoint_id: str | None = None
-    """Where the data was read from, if it is a checkpoint."""
+    """The checkpoint that holds the data, if known."""
 
     def __init__(self, *, type_name: str, path: str) -> None:
         self.type_name = type_name
@@ -263,10 +353,10 @@ class UntrustedTypeError(WorkflowCheckpointException):
 
 
 class IncompatibleTypeError(WorkflowCheckpointException):
-    """A stored object does not fit its class as this program has it."""
+    """A stored object does not fit the present definition of its class."""
 
     checkpoint_id: str | None = None
-    """Where the object was read from, if it is a checkpoint."""
+    """The checkpoint that holds the object, if known."""
 
     def __init__(self, *, type_name: str, path: str, reason: str) -> None:
         self.type_name = type_name
@@ -279,7 +369,7 @@ class IncompatibleTypeError(WorkflowCheckpointException):
 
 
 class IncompatibleGraphError(WorkflowCheckpointException):
-    """The graph changed in a way that the checkpoint can't follow; `report` says how."""
+    """The graph changed in a way that the checkpoint can't follow; `report` has the differences."""
 
     def __init__(self, *, checkpoint_id: str, report: object, remedy: str | None = None) -> None:
         self.checkpoint_id = checkpoint_id
@@ -292,7 +382,7 @@ class IncompatibleGraphError(WorkflowCheckpointException):
 
 
 class StaleHeadError(WorkflowCheckpointException):
-    """Another process has advanced the run: a commit found another head than it expected."""
+    """Another process advanced the run: a commit found another head than it expected."""
 
     def __init__(self, run_id: str, *, expected: str | None, head: str | None) -> None:
         self.run_id = run_id
@@ -305,117 +395,121 @@ class StaleHeadError(WorkflowCheckpointException):
 
 
 class StaleCommandError(WorkflowCheckpointException):
-    """A command for a run whose head is not what the command expects."""
+    """The run no longer has what a command refers to."""
 
     def __init__(self, run_id: str, *, path: str) -> None:
         self.run_id = run_id
         self.path = path
-        super().__init__(f"run {run_id!r} has gone on, {path!r} is not what it was; look at the run again")
+        super().__init__(
+            f"run {run_id!r} has moved on and {path!r} has changed; read it again before sending the command"
+        )
 
 
 class CommandWaitsError(WorkflowCheckpointException):
-    """A commit would do the work of a command that waits in the inbox."""
+    """A commit would ignore a command that waits in the inbox."""
 
     def __init__(self, run_id: str, *, command_id: str) -> None:
         self.run_id = run_id
         self.command_id = command_id
-        super().__init__(f"the command {command_id!r} waits in the inbox of run {run_id!r}; take it in first")
+        super().__init__(f"command {command_id!r} waits in the inbox of run {run_id!r}; apply it first")
 
 
 class RunError(WorkflowRunnerException):
-    """A call that the run refuses: about who it is, who may advance it, or what it has to be given."""
+    """The run refuses a call: its identity, its lease or its inputs don't allow it."""
 
 
 class RunBusyError(RunError):
-    """Somebody who lives is advancing the run."""
+    """Another living process is advancing the run."""
 
     def __init__(self, run_id: str, *, owner: str, advice: str | None = None) -> None:
         self.run_id = run_id
         self.owner = owner
-        otherwise = "wait for it, or take it over with takeover=True if you know that it is gone"
+        otherwise = "wait for it, or use takeover=True if you know that it is gone"
         super().__init__(f"run {run_id!r} is being advanced by {owner}; {advice or otherwise}")
 
 
 class RunExistsError(RunError, ValueError):
-    """The run id belongs to a run that began otherwise, or that an imported one would replace."""
+    """The run id belongs to a run with another first input, or to one that an import would replace."""
 
     def __init__(self, run_id: str, *, is_imported: bool = False, workflow_name: str | None = None) -> None:
         self.run_id = run_id
         if workflow_name is not None:
             message = f"run {run_id!r} exists and is a run of workflow {workflow_name!r}; choose another run_id"
         elif is_imported:
-            message = f"run {run_id!r} exists here and was not exported; go on with it, or remove it before importing"
+            message = f"run {run_id!r} exists here and was not exported; continue it, or remove it before importing"
         else:
             message = (
-                f"run {run_id!r} exists and began with another input; go on with run(run_id={run_id!r}) without a "
-                "message, or choose another run_id"
+                f"run {run_id!r} exists and started with another input; continue it with run(run_id={run_id!r}) without "
+                "a message, or choose another run_id"
             )
         super().__init__(message)
 
 
 class RunExportedError(RunError):
-    """The run has moved to another store: here it is closed."""
+    """The run moved to another store and is closed here."""
 
     def __init__(self, run_id: str, *, at: str) -> None:
         self.run_id = run_id
         self.at = at
         super().__init__(
-            f"run {run_id!r} was exported at {at} and is closed here: import the file where it is to go on, which may "
-            "be here, or export it again if the file was lost"
+            f"run {run_id!r} was exported at {at} and is closed here; import the file where the run is to continue "
+            "(this store is possible too), or export it again if the file was lost"
         )
 
 
 class RunFailedError(RunError):
-    """A run that a host advances has failed. `reason` says of what."""
+    """A run that a host advances failed; `reason` is the error."""
 
     def __init__(self, run_id: str, *, reason: str, at: str) -> None:
         self.run_id = run_id
         self.reason = reason
         self.at = at
-        super().__init__(f"run {run_id!r} failed at {at}: {reason}; go on with host.recover({run_id!r})")
+        super().__init__(f"run {run_id!r} failed at {at}: {reason}; continue it with host.recover({run_id!r})")
 
 
-class RunParkedError(RunError):
-    """A run was given up: every process that went on with it has died."""
+class RunQuarantinedError(RunError):
+    """A run was taken out of rotation, because every process that advanced it died."""
 
     def __init__(self, run_id: str, *, reason: str, at: str) -> None:
         self.run_id = run_id
         self.reason = reason
         self.at = at
-        super().__init__(f"run {run_id!r} was parked at {at}: {reason}; try again with host.recover({run_id!r})")
+        super().__init__(f"run {run_id!r} was quarantined at {at}: {reason}; try again with host.recover({run_id!r})")
 
 
 class UnknownWorkflowError(RunError, ValueError):
-    """A host has no workflow of that name."""
+    """The host has no workflow of that name."""
 
     def __init__(self, workflow_name: str, *, known: Sequence[str]) -> None:
         self.workflow_name = workflow_name
-        there_are = f"there are {', '.join(map(repr, known))}" if known else "none is registered"
-        super().__init__(f"this host has no workflow {workflow_name!r}, {there_are}; give its factory to host.register")
+        registered = f"it has {', '.join(map(repr, known))}" if known else "none is registered"
+        super().__init__(
+            f"this host has no workflow {workflow_name!r}, {registered}; register its factory with host.register"
+        )
 
 
 class RunNotFoundError(RunError, ValueError):
-    """There is no such run in the storage, or no run at all that the call could mean."""
+    """The run does not exist, or the call names none and the workflow has none."""
 
     def __init__(self, run_id: str | None, *, has_storage: bool = True) -> None:
         self.run_id = run_id
         if run_id is None:
             message = (
-                "this workflow instance has no run to go on with; give a message to start one, "
+                "this workflow instance has no run to continue; give a message to start one, "
                 "or the run_id or checkpoint_id of a stored one"
             )
         elif has_storage:
             message = f"there is no run {run_id!r} in this storage; give a message to start it"
         else:
             message = (
-                f"there is no run {run_id!r} in this workflow instance, and no storage to look for it; give a message "
+                f"there is no run {run_id!r} in this workflow instance, and no storage to look it up; give a message "
                 "to start it, or give checkpoint_storage here or to WorkflowBuilder to resume it"
             )
         super().__init__(message)
 
 
 class RunUnfinishedError(RunError, RuntimeError):
-    """A fresh message for a run that failed or was abandoned and has work left, or that sleeps."""
+    """A new message for a run that has work left: it failed, was abandoned, or sleeps."""
 
     def __init__(self, run_id: str, *, checkpoint_id: str | None, sleeps_until: str | None = None) -> None:
         self.run_id = run_id
@@ -428,23 +522,23 @@ class RunUnfinishedError(RunError, RuntimeError):
             why = "has undelivered messages: its last turn failed or was abandoned"
         else:
             why = f"sleeps until {sleeps_until}: its turn is not over"
-        super().__init__(f"run {run_id!r} {why}; go on with {way} before giving it a fresh message")
+        super().__init__(f"run {run_id!r} {why}; continue with {way} before giving it a new message")
 
 
-class ClaimLostError(RunError):
-    """The claim on a run was replaced while this process held it."""
+class LeaseLostError(RunError):
+    """Another process took over the lease on the run."""
 
     def __init__(self, run_id: str, *, owner: str) -> None:
         self.run_id = run_id
         self.owner = owner
         super().__init__(
-            f"run {run_id!r} was taken over by {owner}; this process may no longer write to it, "
+            f"run {run_id!r} was taken over by {owner}; this process can no longer write to it, "
             "and nothing more was written"
         )
 
 
 class MissingRunKwargsError(RunError, ValueError):
-    """Run kwargs that are secret or can't be encoded are kept by name only."""
+    """Run kwargs that are secret or can't be encoded must be given again: only their names are stored."""
 
     def __init__(self, *, run_id: str, names: Sequence[str]) -> None:
         self.run_id = run_id
@@ -456,20 +550,20 @@ class MissingRunKwargsError(RunError, ValueError):
 
 
 class EventsForgottenError(RunError, ValueError):
-    """Events that the retention has removed."""
+    """Retention removed the requested events."""
 
     def __init__(self, run_id: str, *, asked: int, first: int) -> None:
         self.run_id = run_id
         self.asked = asked
         self.first = first
         super().__init__(
-            f"event {asked} of run {run_id!r} is not kept any more; the first that is kept is {first}: "
+            f"event {asked} of run {run_id!r} was removed by retention; the oldest one left is {first}: "
             f"read with from_seq={first}, or keep more with Retention(events=...)"
         )
 
 
 class RequestError(RunError, ValueError, RuntimeError):
-    """An answer that can't be accepted. Nothing was changed."""
+    """An answer was refused. Nothing changed."""
 
     def __init__(self, request_id: str, message: str) -> None:
         self.request_id = request_id
@@ -477,13 +571,13 @@ class RequestError(RunError, ValueError, RuntimeError):
 
 
 class UnknownRequestError(RequestError):
-    """An answer to a request that the run does not have."""
+    """An answer to a request that does not exist."""
 
     def __init__(self, request_id: str, *, pending: Sequence[str]) -> None:
         self.pending = tuple(pending)
-        known = "no request is pending; run what asks it first, or name its run with run_id=..."
+        known = "no request is pending; run the workflow first, or name the run with run_id=..."
         if self.pending:
-            known = f"pending are {', '.join(map(repr, self.pending))}; answer these, by their request_id"
+            known = f"pending are {', '.join(map(repr, self.pending))}; use one of these ids"
         super().__init__(request_id, f"there is no request {request_id!r} to answer: {known}")
 
 
@@ -508,12 +602,12 @@ class AlreadyAnsweredError(RequestError):
         super().__init__(
             request_id,
             f"request {request_id!r} of run {run_id!r} was answered{who} at {answered_at}{how}; "
-            f"go on with run(run_id={run_id!r}), or ask again in a fork of the checkpoint",
+            f"continue with run(run_id={run_id!r}), or ask again in a fork of the checkpoint",
         )
 
 
 class AnswerTypeError(RequestError):
-    """The answer is not of the type that was asked for, or nobody handles it."""
+    """The answer does not have the requested type, or no handler takes it."""
 
     def __init__(self, request_id: str, *, expected: str, got: str) -> None:
         self.expected = expected
@@ -525,21 +619,21 @@ class AnswerTypeError(RequestError):
 
 
 class ApprovalMismatchError(RequestError):
-    """What was approved is not what is about to be done."""
+    """The approval covers something else than what is about to be done."""
 
     def __init__(self, request_id: str, *, approved: str | None, now: str) -> None:
         self.approved = approved
         self.now = now
-        shown = f"approved was {approved}" if approved else "the request did not say what would be approved"
+        shown = f"it approves {approved}" if approved else "the request did not say what it approves"
         super().__init__(
             request_id,
-            f"the approval of request {request_id!r} does not cover this: {shown}, this is {now}; ask again with what "
-            "is to be done now",
+            f"the approval of request {request_id!r} does not cover this: {shown}, this is {now}; ask again for "
+            "what is to be done now",
         )
 
 
 class ValidationTypeEnum(Enum):
-    """What a validation error is about."""
+    """The kinds of validation errors."""
 
     EDGE_DUPLICATION = "EDGE_DUPLICATION"
     EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"
@@ -550,7 +644,7 @@ class ValidationTypeEnum(Enum):
 
 
 class WorkflowValidationError(WorkflowException):
-    """The graph is not a workflow; found by `build()`."""
+    """The graph is not a valid workflow. Raised by `build()`."""
 
     def __init__(self, message: str, validation_type: ValidationTypeEnum) -> None:
         super().__init__(message)
@@ -561,7 +655,7 @@ class WorkflowValidationError(WorkflowException):
 
 
 class EdgeDuplicationError(WorkflowValidationError):
-    """The same two executors are joined twice."""
+    """Two edges join the same pair of executors."""
 
     def __init__(self, edge_id: str) -> None:
         super().__init__(
@@ -573,7 +667,7 @@ class EdgeDuplicationError(WorkflowValidationError):
 
 
 class TypeCompatibilityError(WorkflowValidationError):
-    """Nothing that the source sends can be handled by the target."""
+    """The target has no handler for anything that the source sends."""
 
     def __init__(
         self,
@@ -605,3 +699,8 @@ class GraphConnectivityError(WorkflowValidationError):
 
 def _name(type_: object) -> str:
     return type_.__name__ if isinstance(type_, type) else str(type_)
+
+
+ClaimLostError = LeaseLostError
+PartDamagedError = BlobDamagedError
+RunParkedError = RunQuarantinedError

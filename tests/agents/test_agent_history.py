@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agents.stub_model import Model
 
-from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents import Agent, InMemoryHistoryProvider
+from perdure.errors import AgentInvalidRequestException
 from perdure.testing.scripted import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

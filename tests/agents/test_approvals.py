@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from perdure.agent_errors import AgentInvalidResponseException
 from perdure.agents import Agent, AgentSession, Content, InMemoryHistoryProvider, Message, tool
 from perdure.agents.messages.conversation import UNDECIDED
 from perdure.agents.turn.approvals import REJECTED, settled
+from perdure.errors import AgentInvalidResponseException
 from perdure.testing import ScriptedChatClient, ToolCall
 
 both_modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

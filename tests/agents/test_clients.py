@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel
 from tests.agents.stub_model import USAGE, BareModel, Model, echo
 
-from perdure.agent_errors import ChatClientInvalidResponseException, ContentError, MiddlewareException
 from perdure.agents import (
     BaseChatClient,
     ChatContext,
@@ -25,6 +24,7 @@ from perdure.agents import (
 )
 from perdure.agents.client.base import ChatLayer
 from perdure.agents.client.options import merged_options
+from perdure.errors import ChatClientInvalidResponseException, ContentError, MiddlewareException
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

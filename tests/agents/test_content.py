@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.agents.stub_model import kept
 
-from perdure.agent_errors import AdditionItemMismatch, ContentError
 from perdure.agents import Content, add_usage_details
+from perdure.errors import AdditionItemMismatch, ContentError
 
 CALL = Content.from_function_call("c1", "pay", arguments={"usd": 3})
 EACH = [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.agents.openai_server import serving, text
 
-from perdure.agent_errors import ChatClientInvalidAuthException
 from perdure.agents import Message
+from perdure.errors import ChatClientInvalidAuthException
 from perdure.foundry import FoundryChatClient
 from perdure.providers.foundry import foundry_url
 from perdure.providers.openai.connection import Tokens

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.agent_errors import MiddlewareTermination, UserInputRequiredException
 from perdure.agents import (
     Agent,
     AgentSession,
@@ -18,6 +17,7 @@ from perdure.agents import (
     Message,
     tool,
 )
+from perdure.errors import MiddlewareTermination, UserInputRequiredException
 from perdure.graph import Retry
 from perdure.testing import ScriptedChatClient, ToolCall
 

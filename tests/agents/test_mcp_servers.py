@@ -13,8 +13,8 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from tests.agents.mcp_process import SERVER, HttpServer, http_server, noted
 
-from perdure.agent_errors import ToolException, ToolExecutionException
 from perdure.agents import Content, FunctionInvocationContext, FunctionTool
+from perdure.errors import ToolException, ToolExecutionException
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.providers.mcp.server import exposed_name
 from perdure.providers.mcp.session import is_forgotten, is_lost

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agents.stub_model import Model
 
-from perdure.agent_errors import MiddlewareException, MiddlewareTermination
 from perdure.agents import (
     Agent,
     AgentContext,
@@ -25,6 +24,7 @@ from perdure.agents import (
     function_middleware,
 )
 from perdure.agents.client.middleware import categorize_middleware, run_function_middleware
+from perdure.errors import MiddlewareException, MiddlewareTermination
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,8 +10,8 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from tests.agents.anthropic_server import MODEL, AnthropicServer, Said, anthropic_server, calls, text
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import Agent, Content, Message, tool
+from perdure.errors import ChatClientInvalidRequestException
 from perdure.models import ModelClient
 
 if TYPE_CHECKING:

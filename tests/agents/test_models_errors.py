@@ -11,13 +11,13 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from tests.agents.anthropic_server import MODEL, AnthropicServer, Dropped, Garbled, Refused, anthropic_server, text
 
-from perdure.agent_errors import (
+from perdure.agents import Message
+from perdure.errors import (
     ChatClientException,
     ChatClientInvalidAuthException,
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.agents import Message
 from perdure.models import ModelClient
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 from tests.agents.openai_server import OpenAIServer, Raw, Say, calls, serving, text
 
-from perdure.agent_errors import ChatClientInvalidAuthException, ChatClientInvalidRequestException
 from perdure.agents import Agent, Content, Message, tool
+from perdure.errors import ChatClientInvalidAuthException, ChatClientInvalidRequestException
 from perdure.openai import OpenAIChatClient, OpenAIChatOptions
 from perdure.secrets import Secret
 

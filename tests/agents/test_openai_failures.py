@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agents.openai_server import Fail, OpenAIServer, Raw, Say, serving, text
 
-from perdure.agent_errors import (
+from perdure.agents import Message
+from perdure.errors import (
     ChatClientException,
     ChatClientInvalidAuthException,
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.agents import Message
 from perdure.openai import OpenAIChatClient, OpenAIContentFilterException
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import Content, Message
+from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers.openai.request import (
     parameters_of,
     stream_parameters,

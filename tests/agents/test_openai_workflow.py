@@ -11,8 +11,8 @@ from tests import warm
 from tests.agents.openai_server import Say, calls, serving, text
 
 from perdure import FunctionExecutor, SqliteCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext
-from perdure.agent_errors import ChatClientException
 from perdure.agents import Message
+from perdure.errors import ChatClientException
 from perdure.openai import OpenAIChatClient
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel, ValidationError, create_model
 from tests.agents.stub_model import kept
 
-from perdure.agent_errors import AgentInvalidResponseException, ResponseValueError
 from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
 from perdure.agents.client.streaming import updates_of
 from perdure.agents.messages.responses import declare_format
+from perdure.errors import AgentInvalidResponseException, ResponseValueError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from tests.agents.stub_model import Model, kept
 
 from perdure import Log
-from perdure.agent_errors import AgentInvalidRequestException, MiddlewareException
 from perdure.agents import (
     Agent,
     AgentSession,
@@ -21,6 +20,7 @@ from perdure.agents import (
     SessionContext,
     register_state_type,
 )
+from perdure.errors import AgentInvalidRequestException, MiddlewareException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from perdure.agent_errors import ToolException
 from perdure.agents import (
     SKIP_PARSING,
     Content,
@@ -23,6 +22,7 @@ from perdure.agents import (
     tool,
 )
 from perdure.agents.tools.tool_list import joined_tools
+from perdure.errors import ToolException
 
 
 def add(first: int, second: int = 1) -> int:

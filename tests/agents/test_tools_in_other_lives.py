@@ -11,9 +11,9 @@ from tests import warm
 from tests.agents.nested_program import Life
 
 from perdure import WorkflowBuilder
-from perdure.agent_errors import ToolException
 from perdure.agents import Agent, AgentExecutor, FunctionInvocationContext, FunctionTool, tool
 from perdure.agents.messages.conversation import INTERRUPTED
+from perdure.errors import ToolException
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from tests.agents.talkers import Model, agent
 from tests.workflow.nodes import ending, node
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents import AgentResponse, AgentResponseUpdate, AgentSession, Content, InMemoryHistoryProvider, Message
+from perdure.errors import AgentInvalidRequestException
 
 if TYPE_CHECKING:
     from collections.abc import Callable

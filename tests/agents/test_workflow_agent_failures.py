@@ -18,8 +18,8 @@ from perdure import (
     WorkflowException,
     response_handler,
 )
-from perdure.agent_errors import AgentException
 from perdure.agents import AgentSession, Message
+from perdure.errors import AgentException
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from tests.activation.solo import Context, lone
 from tests.agents.desks import Asker, answer, calls, desk
 
 from perdure import BudgetExceededError, InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agent_errors import AgentException
 from perdure.agents import Agent, AgentSession
 from perdure.engine import step_key
+from perdure.errors import AgentException
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

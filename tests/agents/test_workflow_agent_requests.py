@@ -8,8 +8,8 @@ import pytest
 from tests.agents.desks import Asker, Question, answer, calls, desk, saved, talking
 
 from perdure import AlreadyAnsweredError, InMemoryCheckpointStorage, UnknownRequestError, WorkflowEvent
-from perdure.agent_errors import AgentException, AgentInvalidResponseException
 from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
+from perdure.errors import AgentException, AgentInvalidResponseException
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.workflows import WorkflowAgent
 

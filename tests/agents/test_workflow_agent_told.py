@@ -9,8 +9,8 @@ from tests.agents.desks import Asker, answer, calls, desk, saved
 from tests.agents.talkers import Model, agent
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agent_errors import AgentException
 from perdure.agents import Agent, Content, Message, SessionContext, tool, unheard
+from perdure.errors import AgentException
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import perdure
-from perdure import agent_errors, errors, exceptions
+from perdure import errors, exceptions
 
 OFFERED = {
     "DEFAULT_MAX_ITERATIONS INTERNAL_SOURCE_ID Workflow WorkflowBuilder WorkflowRunResult WorkflowViz ResponseStream",
@@ -132,12 +134,23 @@ def test_the_validation_types_are_named_as_they_are_valued() -> None:
 def test_every_error_can_be_imported_from_the_module_that_the_reference_has_for_errors() -> None:
     public = {
         name: value
-        for module in (errors, agent_errors)
-        for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and value.__module__ == errors.__name__
     }
     assert {name: getattr(exceptions, name) for name in exceptions.__all__} == public
 
 
-def test_a_lost_claim_is_not_said_to_have_written_nothing_at_all() -> None:
-    assert str(errors.ClaimLostError("r", owner="another")).endswith("nothing more was written")
+def test_former_names_of_errors_still_work() -> None:
+    assert errors.ClaimLostError is errors.LeaseLostError
+    assert errors.PartDamagedError is errors.BlobDamagedError
+    assert errors.RunParkedError is errors.RunQuarantinedError
+
+
+def test_a_lost_lease_does_not_claim_that_nothing_was_written() -> None:
+    assert str(errors.LeaseLostError("r", owner="another")).endswith("nothing more was written")
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert perdure.__version__ == project["version"]
+    assert "__version__" in perdure.__all__

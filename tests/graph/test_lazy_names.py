@@ -49,7 +49,7 @@ def test_the_stub_says_where_each_name_is_and_lists_it() -> None:
     table: dict[str, tuple[str, ...]] = vars(perdure)["_NAMES"]
     homes = {name: f"perdure.{module}" for module, names in table.items() for name in names}
     assert said == homes
-    assert sorted(listed) == sorted(perdure.__all__) == sorted(homes)
+    assert sorted(listed) == sorted(perdure.__all__) == sorted([*homes, "__version__"])
 
 
 def test_all_names_can_be_imported_at_once() -> None:

@@ -66,7 +66,7 @@ async def test_another_answer_is_refused_and_told_who_answered_what_and_when(
                 await storage.respond("r", {"q": "no"}, by="bob")
             assert (caught.value.by, caught.value.what, caught.value.answered_at) == ("ann", "'yes'", at)
             assert str(caught.value) == (
-                f"request 'q' of run 'r' was answered by ann at {at} with 'yes'; go on with run(run_id='r'), "
+                f"request 'q' of run 'r' was answered by ann at {at} with 'yes'; continue with run(run_id='r'), "
                 "or ask again in a fork of the checkpoint"
             )
             await office(storage).run(run_id="r")

@@ -192,7 +192,7 @@ async def test_an_approval_of_something_else_than_what_is_asked_is_refused(stora
     (request,), (other,) = await storage.requests("r"), await storage.requests("other")
     assert request.approves is not None
     assert other.approves is not None
-    with pytest.raises(ApprovalMismatchError, match=f"approved was {other.approves}, this is {request.approves}"):
+    with pytest.raises(ApprovalMismatchError, match=f"it approves {other.approves}, this is {request.approves}"):
         await storage.respond("r", {"q": True}, approves={"q": other.approves})
     assert await storage.store.inbox("r") == []
     await storage.respond("r", {"q": True}, approves={"q": request.approves})

@@ -241,14 +241,14 @@ async def test_an_unknown_run_is_refused(storage: MaybeStorage) -> None:
 
 
 async def test_an_unknown_run_is_not_said_to_be_missing_in_a_storage_that_there_is_not() -> None:
-    with pytest.raises(RunNotFoundError, match=r"no storage to look for it; .* checkpoint_storage") as caught:
+    with pytest.raises(RunNotFoundError, match=r"no storage to look it up; .* checkpoint_storage") as caught:
         await echo().run(run_id="r")
     assert "in this storage" not in str(caught.value)
 
 
 @live_and_checkpointed
 async def test_a_call_without_a_message_on_a_fresh_instance_is_told_what_to_give(storage: MaybeStorage) -> None:
-    with pytest.raises(RunNotFoundError, match="no run to go on with; give a message"):
+    with pytest.raises(RunNotFoundError, match="no run to continue; give a message"):
         await echo().run(responses={}, checkpoint_storage=storage())
 
 

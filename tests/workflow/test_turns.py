@@ -84,7 +84,7 @@ async def test_a_run_may_be_named_and_naming_it_again_with_its_first_input_attac
 async def test_naming_a_run_with_another_first_input_is_refused(storage: MaybeStorage) -> None:
     workflow = WorkflowBuilder(start_executor=Counter(), checkpoint_storage=storage()).build()
     await workflow.run("a", run_id="r1")
-    with pytest.raises(RunExistsError, match="run 'r1' exists and began with another input"):
+    with pytest.raises(RunExistsError, match="run 'r1' exists and started with another input"):
         await workflow.run("b", run_id="r1")
     assert (await workflow.run("c")).get_outputs() == ["c2"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents.client.base import (
     BaseChatClient,
     ask_recorded,
@@ -24,6 +23,7 @@ from perdure.agents.tools.tool import normalize_tools
 from perdure.agents.tools.tool_list import expanded_tools, is_server, joined_tools
 from perdure.agents.turn.recording import taking
 from perdure.data import frozen, mutable
+from perdure.errors import AgentInvalidRequestException
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

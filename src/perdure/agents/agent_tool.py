@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.agent_errors import ToolExecutionException, UserInputRequiredException
 from perdure.agents.messages.message import Message
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
 from perdure.agents.turn.approvals import STATE_KEY
 from perdure.agents.turn.call_ids import MADE_KEY
+from perdure.errors import ToolExecutionException, UserInputRequiredException
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

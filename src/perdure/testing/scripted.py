@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import (
     BaseChatClient,
     ChatMiddlewareLayer,
@@ -26,6 +25,7 @@ from perdure.agents import (
     turn_of,
 )
 from perdure.clock import SystemClock
+from perdure.errors import ChatClientInvalidRequestException
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

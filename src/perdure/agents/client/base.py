@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cas
 
 from typing_extensions import TypeVar
 
-from perdure.agent_errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.agents.client.options import (
     ChatOptions,
     ToolMode,
@@ -21,6 +20,7 @@ from perdure.agents.messages.message import Message, messages_of
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
 from perdure.agents.turn.recording import recorded, recorded_stream, turn_of
 from perdure.data import frozen
+from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

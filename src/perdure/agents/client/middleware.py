@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args
 
-from perdure.agent_errors import MiddlewareException, MiddlewareTermination
 from perdure.agents.client.base import ChatLayer, OptionsT
 from perdure.agents.client.streaming import told_as_stream
 from perdure.agents.messages.responses import ChatResponse
 from perdure.agents.turn.recording import taking, turn_of
+from perdure.errors import MiddlewareException, MiddlewareTermination
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

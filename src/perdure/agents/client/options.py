@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast
 
 from typing_extensions import TypedDict, TypeVar
 
-from perdure.agent_errors import OptionsError
 from perdure.agents.messages.responses import require_format
+from perdure.errors import OptionsError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

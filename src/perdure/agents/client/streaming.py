@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Awaitable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from perdure.agent_errors import ChatClientInvalidResponseException
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
+from perdure.errors import ChatClientInvalidResponseException
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
 
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
-from perdure.agent_errors import AdditionItemMismatch, ContentError
 from perdure.data import mutable
+from perdure.errors import AdditionItemMismatch, ContentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, cast
 
 from typing_extensions import TypeVar
 
-from perdure.agent_errors import AdditionItemMismatch, ResponseValueError
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
 from perdure.agents.messages.message import Message, contents_of
+from perdure.errors import AdditionItemMismatch, ResponseValueError
 from perdure.typenames import type_name
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agent_errors import MiddlewareException
 from perdure.agents.client.middleware import categorize_middleware
 from perdure.agents.messages.message import Message
+from perdure.errors import MiddlewareException
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

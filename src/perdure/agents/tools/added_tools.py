@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
 
-from perdure.agent_errors import ToolException
 from perdure.agents.tools.tool import FunctionTool
 from perdure.agents.tools.tool_list import expanded_tools, joined_tools, tool_name
+from perdure.errors import ToolException
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

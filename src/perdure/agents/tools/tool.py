@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
-from perdure.agent_errors import ToolException
 from perdure.agents.tools.context import FunctionInvocationContext
 from perdure.agents.tools.results import SKIP_PARSING, SkipParsing, parsed_result
 from perdure.agents.tools.schema import Arguments, Shape, docstring_of, model_of, read_docstring, shape_of
@@ -17,6 +16,7 @@ from perdure.agents.tools.tool_list import listed_tools
 from perdure.annotations import Namespace, namespace_here
 from perdure.data import mutable
 from perdure.engine import has_failed, is_async, is_inside_step
+from perdure.errors import ToolException
 from perdure.graph import Retry, no_exit, policy_of
 
 if TYPE_CHECKING:

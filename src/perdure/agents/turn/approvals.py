@@ -10,11 +10,11 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agent_errors import AgentInvalidResponseException
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import is_answer, is_of_a_tool, is_question, tool_question_id
 from perdure.agents.tools.results import result_of
 from perdure.data import frozen, mutable
+from perdure.errors import AgentInvalidResponseException
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

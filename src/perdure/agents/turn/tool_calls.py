@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agent_errors import MiddlewareTermination, UserInputRequiredException
 from perdure.agents.client.middleware import run_function_middleware
 from perdure.agents.messages.content import Content
 from perdure.agents.messages.conversation import INTERRUPTED, tool_question_id
@@ -25,7 +24,13 @@ from perdure.agents.tools.tool_list import expanded_tools
 from perdure.clock import SystemClock
 from perdure.data import frozen
 from perdure.engine import NOT_DONE, OutOfTimeError, is_async, is_final, is_inside_step, step_key, within
-from perdure.errors import StepMismatchError, StepTimeoutError, StepUnsettledError
+from perdure.errors import (
+    MiddlewareTermination,
+    StepMismatchError,
+    StepTimeoutError,
+    StepUnsettledError,
+    UserInputRequiredException,
+)
 from perdure.graph import NO_POLICY, StepCall, begin_step
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast, ge
 
 from typing_extensions import TypedDict
 
-from perdure.agent_errors import ToolException
 from perdure.agents import ApprovalMode, FunctionInvocationContext, FunctionTool
 from perdure.clock import SystemClock
+from perdure.errors import ToolException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

@@ -25,8 +25,8 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from perdure.agent_errors import ToolException, ToolExecutionException
 from perdure.agents import Content
+from perdure.errors import ToolException, ToolExecutionException
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping

@@ -19,15 +19,15 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.models import infer_model
 
-from perdure.agent_errors import (
+from perdure.agents import ChatResponseUpdate, Content
+from perdure.clock import SystemClock
+from perdure.data import frozen
+from perdure.errors import (
     ChatClientException,
     ChatClientInvalidAuthException,
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.agents import ChatResponseUpdate, Content
-from perdure.clock import SystemClock
-from perdure.data import frozen
 from perdure.providers.models.request import conversation, parameters_of, settings_of
 from perdure.providers.models.response import Pieces, finish_reason_of, response_of, usage_of
 from perdure.streams import ResponseStream

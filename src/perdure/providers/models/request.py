@@ -33,7 +33,7 @@ from pydantic_ai.settings import ModelSettings, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from perdure.agent_errors import ChatClientInvalidRequestException
+from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

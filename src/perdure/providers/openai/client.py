@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, cast, get_args, 
 
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import (
     BaseChatClient,
     ChatMiddlewareLayer,
@@ -16,6 +15,7 @@ from perdure.agents import (
     FunctionInvocationLayer,
     prepend_instructions_to_messages,
 )
+from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers.openai.request import parameters_of, stream_parameters, unknown_options, wire_messages
 from perdure.providers.openai.response import Pieces, response_of
 from perdure.providers.openai.settings import OpenAIChatOptions, OpenAIClientSettings, ServerSettings

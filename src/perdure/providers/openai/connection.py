@@ -17,13 +17,13 @@ import openai
 from openai import BaseModel
 from openai.resources.chat.completions import AsyncCompletions
 
-from perdure.agent_errors import (
+from perdure.clock import SystemClock
+from perdure.errors import (
     ChatClientException,
     ChatClientInvalidAuthException,
     ChatClientInvalidRequestException,
     ChatClientInvalidResponseException,
 )
-from perdure.clock import SystemClock
 from perdure.providers.openai.settings import OpenAIContentFilterException
 from perdure.secrets import Secret
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import Content, expanded_tools, is_function_tool, normalize_tools
+from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers.openai.settings import OpenAIChatOptions
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agent_errors import ChatClientException
 from perdure.agents import ChatResponse, ChatResponseUpdate, Content, Message, UsageDetails
+from perdure.errors import ChatClientException
 from perdure.providers.openai.request import REASONING_FIELD, REFUSAL
 
 if TYPE_CHECKING:

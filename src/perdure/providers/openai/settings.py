@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from typing_extensions import TypedDict
 
-from perdure.agent_errors import ChatClientInvalidRequestException
 from perdure.agents import ChatOptions, ResponseModelT
+from perdure.errors import ChatClientInvalidRequestException
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

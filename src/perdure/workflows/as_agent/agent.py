@@ -9,7 +9,6 @@ from dataclasses import asdict, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
-from perdure.agent_errors import AgentInvalidRequestException
 from perdure.agents import (
     AgentResponse,
     AgentSession,
@@ -27,7 +26,7 @@ from perdure.agents import (
 )
 from perdure.data import mutable
 from perdure.engine import Closing, output_events
-from perdure.errors import WorkflowException
+from perdure.errors import AgentInvalidRequestException, WorkflowException
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible

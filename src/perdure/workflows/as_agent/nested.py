@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from perdure.agent_errors import AgentException
 from perdure.checkpoint import request_event
 from perdure.clock import now, seconds_until
 from perdure.engine import (
@@ -27,6 +26,7 @@ from perdure.engine import (
     with_states,
 )
 from perdure.engine import kwargs as run_kwargs
+from perdure.errors import AgentException
 from perdure.graph import activation_at_work
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, scope_of, wake
 from perdure.workflows.as_agent.translation import answers_in

@@ -9,12 +9,11 @@ from collections import OrderedDict
 from dataclasses import asdict, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agent_errors import AgentException
 from perdure.agents import Content
 from perdure.checkpoint import request_event, shown
 from perdure.data import frozen, mutable
 from perdure.engine import Call, input_digest
-from perdure.errors import CheckpointNotFoundError, EncodeError
+from perdure.errors import AgentException, CheckpointNotFoundError, EncodeError
 from perdure.kernel import Snapshot
 from perdure.workflows.as_agent.translation import answered_ids, answers_in
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from perdure.agent_errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.agents import (
     AgentExecutor,
     AgentResponse,
@@ -20,6 +19,7 @@ from perdure.agents import (
     told_on,
 )
 from perdure.data import frozen, mutable
+from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
 from perdure.graph import FanOutEdgeGroup, SwitchCaseEdgeGroup
 
