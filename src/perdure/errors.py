@@ -439,7 +439,7 @@ class RunExistsError(RunError, ValueError):
             message = f"run {run_id!r} exists here and was not exported; continue it, or remove it before importing"
         else:
             message = (
-                f"run {run_id!r} exists and started with another input; continue it with run(run_id={run_id!r}) without "
+                f"run {run_id!r} exists and started with another input; continue with run(run_id={run_id!r}) without "
                 "a message, or choose another run_id"
             )
         super().__init__(message)
