@@ -31,7 +31,7 @@ from perdure import (
     executor,
 )
 from perdure.records import Halt, NewRun
-from perdure.storage import HostStore, StoreStorage
+from perdure.storage import StoreStorage, TenantStore, is_host_store
 from perdure.testing.clock import ManualClock
 from perdure.testing.resume.processes import Gate, begun, lived
 
@@ -81,13 +81,15 @@ async def park(storage: StoreStorage) -> Halt:
 
 
 async def due(storage: StoreStorage) -> list[str]:
-    """The runs that hosts would go on with unasked."""
-    found = await host_store(storage).due(at="9999", workflow_names=["errands"], limit=10)
+    """Return the runs that a host would advance. On files there is no host."""
+    if not is_host_store(storage.store):
+        return []
+    found = await storage.store.due(at="9999", workflow_names=["errands"], limit=10)
     return [each.record.run_id for each in found]
 
 
-def host_store(storage: StoreStorage) -> HostStore:
-    assert isinstance(storage.store, HostStore)
+def host_store(storage: StoreStorage) -> TenantStore:
+    assert isinstance(storage.store, TenantStore)
     return storage.store
 
 
@@ -349,7 +351,7 @@ def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> Non
 class Handing:
     """A store that hands everything on to another."""
 
-    def __init__(self, store: HostStore) -> None:
+    def __init__(self, store: TenantStore) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
@@ -359,7 +361,7 @@ class Handing:
 class Meddled(Handing):
     """Lets something else happen when an export has read its run for the last time."""
 
-    def __init__(self, store: HostStore, meddle: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, store: TenantStore, meddle: Callable[[], Awaitable[object]]) -> None:
         super().__init__(store)
         self._meddle = meddle
 
@@ -404,7 +406,7 @@ async def test_an_export_writes_no_file_if_the_run_was_opened_and_exported_meanw
 class Deadly(Handing):
     """Kills its process when so many things were asked of it."""
 
-    def __init__(self, store: HostStore, deeds: int) -> None:
+    def __init__(self, store: TenantStore, deeds: int) -> None:
         super().__init__(store)
         self._deeds = deeds
 

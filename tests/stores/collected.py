@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.records import LatestOnly, Retention, digest
 from perdure.storage import Disk, MemoryStore
 from perdure.storage.backend import PendingCommit
-from perdure.storage.file.directory import FileBackend
+from perdure.storage.file.backend import FileBackend
 from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
 
 if TYPE_CHECKING:

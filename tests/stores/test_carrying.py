@@ -18,7 +18,7 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
 from perdure.storage import SqliteDatabase, SqliteStore
 from perdure.storage.memory_backend import MemoryBackend
-from perdure.storage.store import BackedStore
+from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 from perdure.testing.stores import ManualClock, RunDriver, halted
 
@@ -78,7 +78,7 @@ class Scene:
     def __init__(self) -> None:
         self.backend = Troubled()
         self.worker = Worker("troubled", lambda: self.backend)
-        self.store = BackedStore("troubled", self.worker, pause=None)
+        self.store = HostBackedStore("troubled", self.worker, pause=None)
 
     @classmethod
     async def set_up(cls) -> Scene:
@@ -178,22 +178,22 @@ async def test_a_release_is_carried_out_though_its_caller_is_cancelled() -> None
     assert await scene.is_as_before()
 
 
-Later = Callable[[BackedStore[Troubled]], Coroutine[object, object, object]]
+Later = Callable[[HostBackedStore[Troubled]], Coroutine[object, object, object]]
 
 
-async def due(store: BackedStore[Troubled]) -> object:
+async def due(store: HostBackedStore[Troubled]) -> object:
     return await store.due(at="2024", workflow_names=["flow"], limit=1)
 
 
-async def claim(store: BackedStore[Troubled]) -> object:
+async def claim(store: HostBackedStore[Troubled]) -> object:
     return await RunDriver.start(store, ManualClock(), "other")
 
 
-async def commit(store: BackedStore[Troubled]) -> object:
+async def commit(store: HostBackedStore[Troubled]) -> object:
     return await (await RunDriver.start(store, ManualClock(), "other")).commit()
 
 
-async def release(store: BackedStore[Troubled]) -> object:
+async def release(store: HostBackedStore[Troubled]) -> object:
     return await (await RunDriver.start(store, ManualClock(), "other")).release()
 
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore
-from perdure.testing.stores import HostStoreConformance, TenantViewConformance
-from perdure.testing.stores.agenda import AgendaConformance
+from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore, TenantStore
+from perdure.testing.stores import HostStoreConformance, StoreConformance, TenantStoreConformance, TenantViewConformance
 from perdure.testing.stores.retention import RemovalConformance
-from perdure.testing.stores.tenants import CHANGES, LOOKS, IdConformance
+from perdure.testing.stores.tenants import CHANGES, HOST_LOOKS, LOOKS, IdConformance
 from perdure.testing.stores.transfer import TransferConformance
 
 if TYPE_CHECKING:
@@ -47,28 +46,28 @@ class TestTenantOfSqliteStore(TenantViewConformance):
         return SqliteStore(directory / "runs.db", retention=retention, clock=clock).tenant(TENANT)
 
 
-class TestFileStore(HostStoreConformance):
+class TestFileStore(TenantStoreConformance):
     @override
-    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> TenantStore:
         return FileStore(directory / "runs", retention=retention, clock=clock)
 
 
-class TestTenantOfFileStore(AgendaConformance, TransferConformance, RemovalConformance, IdConformance):
-    """What has to find all that there is of a run in the directory of its tenant, which is laid out as the store's own.
+class TestTenantOfFileStore(TransferConformance, RemovalConformance, IdConformance):
+    """Operations that must find all files of a run in the directory of its tenant, which is laid out like the store's.
 
-    With `PERDURE_SOAK` in the environment all the rest is tried there too.
+    With `PERDURE_SOAK` in the environment all other operations are tried there too.
     """
 
     @override
-    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> TenantStore:
         return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
 
 
 if "PERDURE_SOAK" in os.environ:
 
-    class TestAllOfTenantOfFileStore(TenantViewConformance):
+    class TestAllOfTenantOfFileStore(StoreConformance):
         @override
-        def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:
+        def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> TenantStore:
             return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
 
 
@@ -78,4 +77,4 @@ NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "stirring", "watch"}
 
 def test_every_method_of_the_port_is_tried_for_tenants() -> None:
     methods = {name for port in (HostStore, Openings) for name in dir(port) if not name.startswith("_")}
-    assert methods - NOT_ABOUT_CONTENTS == {*LOOKS, *(change.split()[0] for change in CHANGES)}
+    assert methods - NOT_ABOUT_CONTENTS == {*LOOKS, *HOST_LOOKS, *(change.split()[0] for change in CHANGES)}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from simulated import Machine
 
-    from perdure.storage import HostStore, Store
+    from perdure.storage import Store, TenantStore
 
 
 class SyncCountingDisk(Disk):
@@ -63,7 +63,6 @@ async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_syste
     await run.note(finished("a", "x", raw_part(b"x" * 9000)))
     await run.post(command("a", "x", raw_part(b"y" * 9000)))
     await run.rewind("r@3")
-    await store.delete("r@2")
     await run.release()
     await store.collect()
     assert disk.syncs == 0
@@ -106,11 +105,11 @@ async def test_a_run_that_was_restored_lasts_whatever_is_waited_for(machine: Mac
     await run.commit({"small": text_part("a"), "large": raw_part(b"a" * 9000)}, events=events("told"))
     await run.post(command("waits"))
     await run.release()
-    archive = await cast("HostStore", source).archive("r")
+    archive = await cast("TenantStore", source).archive("r")
     for seed in range(12):
         disk = SimulatedDisk(durability="os")
-        await cast("HostStore", machine.open(disk, ManualClock())).restore(archive)
-        after = cast("HostStore", machine.open(disk.crash(seed), ManualClock()))
+        await cast("TenantStore", machine.open(disk, ManualClock())).restore(archive)
+        after = cast("TenantStore", machine.open(disk.crash(seed), ManualClock()))
         there = await after.archive("r")
         assert (there.checkpoints, set(there.parts)) == (archive.checkpoints, set(archive.parts))
         assert [each.id for each in there.inbox] == ["waits"]

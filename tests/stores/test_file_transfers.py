@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simulated import Machine
 
     from perdure.records import Archive
-    from perdure.storage import HostStore
+    from perdure.storage import TenantStore
 
 RESTORER = Path(__file__).with_name("restorer.py")
 CHANCES = 40 if "PERDURE_SOAK" in os.environ else 1
@@ -34,7 +34,7 @@ CHANCES = 40 if "PERDURE_SOAK" in os.environ else 1
 
 EXPORTED = Halt("exported", "2024-01-01T00:00:00+00:00", "it has moved")
 
-Doing: TypeAlias = "Callable[[HostStore], Awaitable[object]]"
+Doing: TypeAlias = "Callable[[TenantStore], Awaitable[object]]"
 
 
 async def from_elsewhere() -> Archive:
@@ -47,12 +47,12 @@ async def from_elsewhere() -> Archive:
     return await store.archive("r")
 
 
-async def with_another(store: HostStore) -> None:
+async def with_another(store: TenantStore) -> None:
     """A run that nothing here is about."""
     await (await storied(store, ManualClock(), "other")).release()
 
 
-async def with_an_exported(store: HostStore) -> None:
+async def with_an_exported(store: TenantStore) -> None:
     """One of the same id as the one that comes, with more to it."""
     await with_another(store)
     run = await storied(store, ManualClock())
@@ -61,11 +61,11 @@ async def with_an_exported(store: HostStore) -> None:
     await store.release(run.claim, halt=EXPORTED)
 
 
-async def restore(store: HostStore) -> None:
+async def restore(store: TenantStore) -> None:
     await store.restore(await from_elsewhere())
 
 
-async def remove(store: HostStore) -> None:
+async def remove(store: TenantStore) -> None:
     assert await store.remove("r")
 
 
@@ -84,7 +84,7 @@ class Seen:
     latest: str | None
 
 
-async def seen(store: HostStore) -> Seen:
+async def seen(store: TenantStore) -> Seen:
     ids = list(await store.ids())
     latest = await store.latest(workflow_name="flöw")
     return Seen(await pictured(store), await pictured(store, "other"), ids, latest.checkpoint_id if latest else None)
@@ -110,7 +110,7 @@ async def test_a_power_cut_leaves_the_run_as_it_was_or_as_it_is_then(
     machine: Machine, prepare: Doing, transfer: Doing
 ) -> None:
     disk = DyingDisk()
-    store = cast("HostStore", machine.open(disk, ManualClock()))
+    store = cast("TenantStore", machine.open(disk, ManualClock()))
     await prepare(store)
     before = await seen(store)
     disk.is_watched = True
@@ -118,7 +118,7 @@ async def test_a_power_cut_leaves_the_run_as_it_was_or_as_it_is_then(
     disk.cut()
     disk.is_watched = False
     after = await seen(store)
-    found = [await seen(cast("HostStore", machine.open(left, ManualClock()))) for left in disk.left]
+    found = [await seen(cast("TenantStore", machine.open(left, ManualClock()))) for left in disk.left]
     assert before != after
     assert [each for each in found if each not in (before, after)] == []
     assert (found[0], found[-1]) == (before, after)
@@ -129,18 +129,18 @@ async def test_a_power_cut_is_seen_by_nobody_who_reads_one_checkpoint_only(
     machine: Machine, prepare: Doing, transfer: Doing
 ) -> None:
     disk = DyingDisk()
-    store = cast("HostStore", machine.open(disk, ManualClock()))
+    store = cast("TenantStore", machine.open(disk, ManualClock()))
     await prepare(store)
     before = await heads(store)
     disk.is_watched = True
     await transfer(store)
     disk.is_watched = False
     after = await heads(store)
-    found = [await heads(cast("HostStore", machine.open(left, ManualClock()))) for left in disk.left]
+    found = [await heads(cast("TenantStore", machine.open(left, ManualClock()))) for left in disk.left]
     assert [each for each in found if each not in (before, after)] == []
 
 
-async def heads(store: HostStore) -> Sequence[str | None]:
+async def heads(store: TenantStore) -> Sequence[str | None]:
     """Of each checkpoint that there is at some time its checksum, read without anything else."""
     found: list[str | None] = []
     for checkpoint_id in ("r@0", "r@1", "r@2", "r by name", "r@4", "r@7"):
@@ -166,14 +166,14 @@ class FailingDisk(SimulatedDisk):
 
 @pytest.mark.parametrize(("prepare", "transfer"), TRANSFERS)
 async def test_a_transfer_that_failed_can_be_done_again(machine: Machine, prepare: Doing, transfer: Doing) -> None:
-    undisturbed = cast("HostStore", machine.open(SimulatedDisk(), ManualClock()))
+    undisturbed = cast("TenantStore", machine.open(SimulatedDisk(), ManualClock()))
     await prepare(undisturbed)
     before = await seen(undisturbed)
     await transfer(undisturbed)
     after = await seen(undisturbed)
     for moment in itertools.count(1):
         disk = FailingDisk()
-        store = cast("HostStore", machine.open(disk, ManualClock()))
+        store = cast("TenantStore", machine.open(disk, ManualClock()))
         await prepare(store)
         disk.changes_until_failure = moment
         try:
@@ -213,7 +213,7 @@ async def test_a_process_that_is_killed_leaves_a_whole_run_or_none(quick_path: P
 
 async def test_what_a_killed_restore_has_aside_is_removed_with_the_next_collection(machine: Machine) -> None:
     disk = FailingDisk()
-    store = cast("HostStore", machine.open(disk, ManualClock()))
+    store = cast("TenantStore", machine.open(disk, ManualClock()))
     archive = await from_elsewhere()
     disk.changes_until_failure = 30
     with pytest.raises(WorkflowCheckpointException):

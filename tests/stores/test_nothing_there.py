@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from perdure.storage import HostStore
+    from perdure.storage import TenantStore
 
 NOBODY = Claim("r", 1, Owner("nobody", "nowhere", "", 1))
 
@@ -63,14 +63,13 @@ async def test_whoever_asks_for_what_a_tenant_has_not_makes_nothing(tmp_path: Pa
     assert not await somebody.delete("r@0")
     assert await somebody.collect() == 0
     assert await somebody.watch("r", seen=NOWHERE) == Mark()
-    async with somebody.stirring():
-        assert files(tmp_path) == before
+    assert files(tmp_path) == before
     await store.close()
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 async def test_a_tenant_who_was_looked_at_can_begin(tmp_path: Path, kind: str) -> None:
-    store: HostStore = FileStore(tmp_path) if kind == "file" else MemoryStore()
+    store: TenantStore = FileStore(tmp_path) if kind == "file" else MemoryStore()
     views = [store.tenant("somebody") for _ in range(2)]
     assert [await pictured(view) for view in views] == [NOTHING, NOTHING]
     run = await storied(views[0], ManualClock())

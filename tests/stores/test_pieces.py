@@ -15,9 +15,9 @@ from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, Owner, Part
 from perdure.storage import Disk, this_process
 from perdure.storage.file import lines
-from perdure.storage.file.counter import Counter
-from perdure.storage.file.document import Document, decode, encode, fits_inline
-from perdure.storage.file.placing import placed
+from perdure.storage.file.blobs import place as place_blobs
+from perdure.storage.file.checkpoint_file import CheckpointFile, decode, encode, fits_inline
+from perdure.storage.file.directory import Counter
 from perdure.storage.ids import file_name
 from perdure.storage.owners import Owners
 from perdure.storage.worker import Worker
@@ -167,11 +167,11 @@ def test_lines_are_read_backward_as_forward(
     tmp_path_factory: pytest.TempPathFactory, values: list[str], torn: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "file"
-    path.write_bytes(b"".join(map(lines.encoded, values)) + torn.replace(b"\n", b""))
-    assert lines.forward(DISK, path)[0] == values
-    assert list(lines.backward(DISK, path)) == values[::-1]
+    path.write_bytes(b"".join(map(lines.encode, values)) + torn.replace(b"\n", b""))
+    assert [line.value for line in lines.read(DISK, path)[0]] == values
+    assert list(lines.read_backward(DISK, path)) == values[::-1]
     lines.append(DISK, path, "next", sync=False)
-    assert lines.forward(DISK, path)[0] == [*values, "next"]
+    assert [line.value for line in lines.read(DISK, path)[0]] == [*values, "next"]
 
 
 def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_a_whole_line_that_changed_is_damage(tmp_path: Path) -> None:
     for place in range(len(data)):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(WorkflowCheckpointException, match="damaged"):
-            list(lines.backward(DISK, path))
+            list(lines.read_backward(DISK, path))
         with pytest.raises(WorkflowCheckpointException, match="damaged"):
-            lines.forward(DISK, path)
+            lines.read(DISK, path)
 
 
 def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_pat
 # Documents
 
 
-def document(header: bytes, *parts: Part) -> Document:
+def document(header: bytes, *parts: Part) -> CheckpointFile:
     manifest = Manifest("r@1", "r", "flow", 1, "r@0", "2024-01-01T00:00:00+00:00", 3, header, {"a": "b", "ä": "c"})
-    return Document(manifest, settled=True, sequence=7, parts={part.hash: part for part in parts})
+    return CheckpointFile(manifest, settled=True, sequence=7, parts={part.hash: part for part in parts})
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -221,8 +221,8 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @given(header=st.dictionaries(st.text(), JSON, max_size=4), values=st.lists(JSON, max_size=4))
 def test_a_document_comes_back_as_it_was(header: dict[str, Any], values: list[Any]) -> None:
-    parts = [Part.of(lines.encoded(value)[17:-1], refs=("ab", "cd")) for value in values]
-    written = document(lines.encoded(header)[17:-1], *filter(fits_inline, parts))
+    parts = [Part.of(lines.encode(value)[17:-1], refs=("ab", "cd")) for value in values]
+    written = document(lines.encode(header)[17:-1], *filter(fits_inline, parts))
     assert decode(encode(written), "r@1") == written
 
 
@@ -243,6 +243,6 @@ def test_parts_beside_have_all_that_they_refer_to_beside() -> None:
     alone = Part.of(b'"alone"')
     toc = {"large": large.hash, "twig": twig.hash, "alone": alone.hash, "elsewhere": "0" * 40}
     known = {part.hash: part for part in (leaf, twig, large, alone)}
-    inline, beside = placed(toc.values(), carried={}, new=known)
+    inline, beside = place_blobs(toc.values(), carried={}, new=known)
     assert inline == {alone.hash: alone}
     assert beside.keys() == {large.hash, twig.hash, leaf.hash}

@@ -34,6 +34,9 @@ pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
 CHANCES = 40 if IS_SOAK else 1
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
 
+MADE_OF_OTHERS = {"replace", "flush", "always_fsync"}
+"""Methods of a disk that only call its other methods."""
+
 STRIDE = 1 if IS_SOAK else 2
 """Of all that a power cut can leave, each so many-th is looked at."""
 
@@ -134,7 +137,7 @@ async def assert_survives(machine: Machine, recording: Recording, cut: PowerCut,
 
 def test_the_simulated_disk_leaves_no_operation_to_the_real_one() -> None:
     operations = {name for name, _ in inspect.getmembers(Disk, inspect.isfunction) if not name.startswith("_")}
-    assert operations <= vars(SimulatedDisk).keys()
+    assert operations - MADE_OF_OTHERS <= vars(SimulatedDisk).keys()
 
 
 async def assert_all_survive(machine: Machine, recording: Recording) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from perdure.storage import HostStore, StoreStorage
+    from perdure.storage import StoreStorage, TenantStore
 
 
 @executor
@@ -142,7 +142,7 @@ async def test_the_view_of_a_tenant_has_the_sessions_of_that_tenant() -> None:
 @pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
 async def test_what_a_storage_forgets_of_runs_it_does_not_forget_of_threads(kind: str, tmp_path: Path) -> None:
     forgetful = Retention(finished_runs=KeepFor(timedelta(0)), events=KeepLast(1))
-    stores: dict[str, HostStore] = {
+    stores: dict[str, TenantStore] = {
         "memory": MemoryStore(retention=forgetful),
         "file": FileStore(tmp_path / "runs", retention=forgetful),
         "sqlite": SqliteStore(tmp_path / "runs.db", retention=forgetful),

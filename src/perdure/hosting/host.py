@@ -24,7 +24,7 @@ from perdure.hosting.advance import Advancer, Catalog, Factory, end_halt
 from perdure.hosting.embedded import EmbeddedScheduler, first_of
 from perdure.hosting.run import HostedRun, RunInfo, RunReader
 from perdure.records import RunStatus
-from perdure.storage import StoreStorage, is_host_store, open_storage
+from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage
 from perdure.workflows import Edit, checked_budget, edited
 
 if TYPE_CHECKING:
@@ -481,6 +481,11 @@ def _host_store(storage: object) -> HostStore:
     store = storage.store if isinstance(storage, StoreStorage) else None
     if is_host_store(store):
         return store
+    if isinstance(storage, FileCheckpointStorage):
+        raise TypeError(
+            "a host can't run on a FileCheckpointStorage, because files have no index of the runs that are due; use "
+            "SQLite: SqliteCheckpointStorage(path). To move runs there, use export_run and import_run"
+        )
     raise TypeError(
         f"a host needs a storage that ships with perdure, or the URL of one, not a {type(storage).__name__}: other "
         "storages keep no leases, commands and timers"

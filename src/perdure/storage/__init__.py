@@ -8,7 +8,7 @@ from perdure.storage.file.store import FileStore
 from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
-from perdure.storage.port import Durability, HostStore, Openings, Stir, Store, is_host_store, reads_at_once
+from perdure.storage.port import Durability, HostStore, Openings, Stir, Store, TenantStore, is_host_store, reads_at_once
 from perdure.storage.postgres.store import PostgresStore
 from perdure.storage.protocol import CheckpointID, CheckpointStorage
 from perdure.storage.requests import Desk, PendingRequest, is_plain
@@ -51,6 +51,7 @@ __all__ = [
     "Store",
     "StoreStorage",
     "Sync",
+    "TenantStore",
     "bind",
     "committed_events",
     "given_storage",

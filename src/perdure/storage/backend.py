@@ -113,16 +113,12 @@ class CheckpointReader(Protocol):
     def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
 
 
-class WorkQueue(Protocol):
-    """Work from outside, and the runs that have some."""
+class Inboxes(Protocol):
+    """Commands from outside, and the notice of changes."""
 
     def post(self, run_id: str, command: Command) -> Command:
         """Add a command, synced. If one with its id waits already, return that one, whatever the head is."""
         ...
-
-    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
-
-    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...
 
     def changes(self) -> object:
         """Return a value that differs once any process has changed anything here. Called often, so keep it cheap."""
@@ -155,7 +151,7 @@ class Maintenance(Protocol):
     def close(self) -> None: ...
 
 
-class Backend(RunWriter, RunReader, CheckpointReader, WorkQueue, RunTransfer, Maintenance, Protocol):
+class Backend(RunWriter, RunReader, CheckpointReader, Inboxes, RunTransfer, Maintenance, Protocol):
     """All blocking operations of a store."""
 
     def of(self, tenant: str, *, founds: bool) -> Self:
@@ -164,3 +160,11 @@ class Backend(RunWriter, RunReader, CheckpointReader, WorkQueue, RunTransfer, Ma
         Unless `founds` is set, nothing is created for a tenant that has no data yet.
         """
         ...
+
+
+class HostBackend(Backend, Protocol):
+    """A backend that finds the runs that have work, as a host needs it."""
+
+    def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]: ...
+
+    def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None: ...

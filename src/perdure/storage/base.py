@@ -13,7 +13,7 @@ from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
 from perdure.records import Commit, Manifest, NewRun, Part
 from perdure.storage.event_log import committed_events
 from perdure.storage.ids import APART
-from perdure.storage.port import is_host_store
+from perdure.storage.port import is_tenant_store
 from perdure.storage.saving import carried_manifest, saved_manifest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
     from perdure.events import WorkflowEvent
-    from perdure.storage.port import HostStore, Store
+    from perdure.storage.port import Store, TenantStore
     from perdure.storage.requests import Desk, PendingRequest
     from perdure.storage.sizes import SizeReport
 
@@ -229,7 +229,7 @@ class StoreStorage:
                 "choose another name"
             )
         view = StoreStorage(
-            self._host_store().tenant(name),
+            self._tenant_store().tenant(name),
             allow_pickle=self.allow_pickle,
             clock=self.clock,
             size_limits=self.size_limits,
@@ -248,7 +248,7 @@ class StoreStorage:
         """
         from perdure.storage.export import exported  # noqa: PLC0415 - loaded where runs move
 
-        await exported(self._host_store(), self.clock, run_id, path, takeover=takeover)
+        await exported(self._tenant_store(), self.clock, run_id, path, takeover=takeover)
 
     async def import_run(self, path: str | os.PathLike[str]) -> str:
         """Take in a run that was exported to a file; its id. It is the same run, and goes on where it was.
@@ -258,14 +258,14 @@ class StoreStorage:
         """
         from perdure.storage.export import imported  # noqa: PLC0415 - loaded where runs move
 
-        return await imported(self._host_store(), path)
+        return await imported(self._tenant_store(), path)
 
-    def _host_store(self) -> HostStore:
-        if is_host_store(self.store):
+    def _tenant_store(self) -> TenantStore:
+        if is_tenant_store(self.store):
             return self.store
         raise WorkflowCheckpointException(
             f"a {type(self.store).__name__} has no tenants, nor whole runs that come and go: for these a store has the "
-            "methods of perdure.storage.port.HostStore"
+            "methods of perdure.storage.port.TenantStore"
         )
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Archive, RunRecord
-    from perdure.storage.port import HostStore
+    from perdure.storage.port import TenantStore
 
 _FIRST_LOOK_SIZE = 64 * 1024
 
 
 async def exported(
-    store: HostStore, clock: Clock, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False
+    store: TenantStore, clock: Clock, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False
 ) -> None:
     """Close a run and write it to a file; one that is closed already is written again.
 
@@ -63,7 +63,7 @@ async def exported(
         await asyncio.to_thread(aside.unlink, missing_ok=True)
 
 
-async def _close(store: HostStore, clock: Clock, run_id: str, *, takeover: bool) -> None:
+async def _close(store: TenantStore, clock: Clock, run_id: str, *, takeover: bool) -> None:
     """Let nobody go on with a run here. Raises RunExportedError if that is so already."""
     # What can't be written is found out while the run can still go on here.
     await _archive(store, run_id)
@@ -86,7 +86,7 @@ def _require_no_task(record: RunRecord, *, takeover: bool) -> None:
         )
 
 
-async def _require_closed(store: HostStore, run_id: str) -> Halt:
+async def _require_closed(store: TenantStore, run_id: str) -> Halt:
     """How the run was closed."""
     record = await store.run(run_id)
     if record is None:
@@ -96,7 +96,7 @@ async def _require_closed(store: HostStore, run_id: str) -> Halt:
     return record.halt
 
 
-async def _require_still_closed(store: HostStore, run_id: str, halt: Halt) -> None:
+async def _require_still_closed(store: TenantStore, run_id: str, halt: Halt) -> None:
     """Refuse to hand out a copy of a run that goes on here. One that was removed lives in the copy alone."""
     record = await store.run(run_id)
     if record is not None and record.halt != halt:
@@ -111,7 +111,7 @@ def _opened(run_id: str) -> RunBusyError:
     )
 
 
-async def _archive(store: HostStore, run_id: str, *, closed_by: Halt | None = None) -> Archive:
+async def _archive(store: TenantStore, run_id: str, *, closed_by: Halt | None = None) -> Archive:
     """All that there is of a run, halted as it was before it was closed. Raises WorkflowCheckpointException."""
     archive = await store.archive(run_id)
     try:
@@ -170,7 +170,7 @@ def _publish(aside: Path, target: Path) -> None:
         os.close(directory)
 
 
-async def imported(store: HostStore, path: str | os.PathLike[str]) -> str:
+async def imported(store: TenantStore, path: str | os.PathLike[str]) -> str:
     """Take in a run from a file; its id. Nothing is written before all of the file has been verified."""
     archive = await asyncio.to_thread(_read, Path(path))
     await store.restore(archive)

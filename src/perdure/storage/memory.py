@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.records import Retention
 from perdure.storage.memory_backend import MemoryBackend
-from perdure.storage.store import BackedStore
+from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import InlineWorker
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class MemoryStore(BackedStore[MemoryBackend]):
+class MemoryStore(HostBackedStore[MemoryBackend]):
     """Runs in memory, gone with the process."""
 
     def __init__(self, *, retention: Retention | None = None, clock: Clock | None = None) -> None:

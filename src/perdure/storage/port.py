@@ -312,7 +312,7 @@ class Transfers(Protocol):
 class Tenants(Protocol):
     """A store that many share without seeing each other."""
 
-    def tenant(self, name: str) -> HostStore:
+    def tenant(self, name: str) -> TenantStore:
         """Return a store for the data of one tenant. The store itself belongs to the tenant with an empty name."""
         ...
 
@@ -328,8 +328,17 @@ class Store(Leases, Runs, Journals, Inboxes, EventLog, Checkpoints, Upkeep, Prot
 
 
 @runtime_checkable
-class HostStore(Store, Agenda, Transfers, Tenants, Protocol):
-    """The store of a host: the whole port, and work lists, whole runs and tenants."""
+class TenantStore(Store, Transfers, Tenants, Protocol):
+    """A store with whole runs and tenants. Every store that ships with perdure is one."""
+
+
+@runtime_checkable
+class HostStore(TenantStore, Agenda, Protocol):
+    """A store with work lists, as a host needs them. The file store is not one."""
+
+    def tenant(self, name: str) -> HostStore:
+        """Return the store of one tenant."""
+        ...
 
 
 def reads_at_once(store: object) -> TypeGuard[Openings]:
@@ -340,7 +349,16 @@ def reads_at_once(store: object) -> TypeGuard[Openings]:
     return hasattr(type(store), "whole_checkpoint") and hasattr(type(store), "since_head")
 
 
+def is_tenant_store(store: object) -> TypeGuard[TenantStore]:
+    """Return whether a store implements `TenantStore`. Its attributes decide, so that wrappers can pass them on."""
+    return _has_all(store, Store, Transfers, Tenants)
+
+
 def is_host_store(store: object) -> TypeGuard[HostStore]:
     """Return whether a store implements `HostStore`. Its attributes decide, so that wrappers can pass them on."""
-    needed = {name for protocol in (Store, Agenda, Transfers, Tenants) for name in dir(protocol)}
+    return _has_all(store, Store, Transfers, Tenants, Agenda)
+
+
+def _has_all(store: object, *protocols: type) -> bool:
+    needed = {name for protocol in protocols for name in dir(protocol)}
     return all(hasattr(store, name) for name in needed if not name.startswith("_"))

@@ -13,10 +13,12 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from typing_extensions import override
+
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, WorkflowException
 from perdure.records import SinceHead, WholeCheckpoint
 from perdure.storage import notifications
-from perdure.storage.backend import Backend, PendingCommit, PendingRecords
+from perdure.storage.backend import Backend, HostBackend, PendingCommit, PendingRecords
 from perdure.storage.group_commit import GroupWriter
 from perdure.storage.ids import APART, require_checkpoint_id, require_run_id, require_tenant
 from perdure.storage.worker import forget_parent_in_child, wait_for
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.storage.worker import JobRunner
 
 B = TypeVar("B", bound=Backend)
+H = TypeVar("H", bound=HostBackend)
 T = TypeVar("T")
 
 
@@ -98,9 +101,12 @@ class BackedStore(Generic[B]):
             raise WorkflowCheckpointException(
                 f"this is the store of tenant {self._tenant!r}; get the one of {name!r} from the whole store"
             )
-        view = BackedStore(f"{self._place}#{name}", self._worker, collector=self._collector, pause=self._pause)
+        view = self._view(f"{self._place}#{name}")
         view._tenant, view._parent, view._failed_releases = name, self, self._failed_releases
         return view
+
+    def _view(self, place: str) -> BackedStore[B]:
+        return BackedStore(place, self._worker, collector=self._collector, pause=self._pause)
 
     def _submit(
         self, work: Callable[[B], T], *, founds: bool = False, ordered: bool = False, on: JobRunner[B] | None = None
@@ -351,31 +357,6 @@ class BackedStore(Generic[B]):
         require_run_id(run_id)
         return await self._do(lambda backend: SinceHead(backend.journal(run_id), backend.inbox(run_id)))
 
-    async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
-        """Return runs that can go on and that no living process advances."""
-        wanted = tuple(workflow_names)
-
-        def due(backend: B) -> Sequence[Due]:
-            self._retry_releases(backend)
-            return backend.due(at=at, workflow_names=wanted, limit=limit)
-
-        return await self._do(due)
-
-    async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
-        """Return when the next timer is due."""
-        wanted = tuple(workflow_names)
-        return await self._do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
-
-    @contextlib.asynccontextmanager
-    async def stirring(self) -> AsyncGenerator[Stir]:
-        """Notify the caller of anything that may be work."""
-        with notifications.subscribe(self._place, notifications.EVERY_RUN) as listener:
-            self._poller.join(listener, known=await self._do(_changes))
-            try:
-                yield listener
-            finally:
-                await self._poller.leave(listener)
-
     async def archive(self, run_id: str) -> Archive:
         """Return everything that is stored of a run."""
         require_run_id(run_id)
@@ -428,6 +409,44 @@ class BackedStore(Generic[B]):
         self._group.flush()
         await self._worker.close()
         await self._collector.close()
+
+
+class HostBackedStore(BackedStore[H]):
+    """The storage port with the work lists that a host needs."""
+
+    if TYPE_CHECKING:
+
+        @override
+        def tenant(self, name: str) -> HostBackedStore[H]: ...
+
+    @override
+    def _view(self, place: str) -> HostBackedStore[H]:
+        return HostBackedStore(place, self._worker, collector=self._collector, pause=self._pause)
+
+    async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
+        """Return runs that can go on and that no living process advances."""
+        wanted = tuple(workflow_names)
+
+        def due(backend: H) -> Sequence[Due]:
+            self._retry_releases(backend)
+            return backend.due(at=at, workflow_names=wanted, limit=limit)
+
+        return await self._do(due)
+
+    async def next_wake(self, *, after: str, workflow_names: Collection[str]) -> str | None:
+        """Return when the next timer is due."""
+        wanted = tuple(workflow_names)
+        return await self._do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
+
+    @contextlib.asynccontextmanager
+    async def stirring(self) -> AsyncGenerator[Stir]:
+        """Notify the caller of anything that may be work."""
+        with notifications.subscribe(self._place, notifications.EVERY_RUN) as listener:
+            self._poller.join(listener, known=await self._do(_changes))
+            try:
+                yield listener
+            finally:
+                await self._poller.leave(listener)
 
 
 def _changes(backend: Backend) -> object:

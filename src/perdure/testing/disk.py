@@ -152,7 +152,8 @@ class SimulatedDisk(Disk):
 
     @override
     def names(self, directory: Path) -> list[str]:
-        return list(self._directory(directory).names)
+        found = self._find(directory)
+        return list(found.names) if isinstance(found, _Directory) else []
 
     @override
     def make_directory(self, path: Path) -> None:
@@ -164,7 +165,7 @@ class SimulatedDisk(Disk):
         self._name({path: _Directory()})
         self.sync_directory(path.parent)
         if self.is_lazy:
-            self.founded += (path,)
+            self.unsynced_roots += (path,)
 
     @override
     def write_new(self, path: Path, data: bytes) -> None:
@@ -191,7 +192,7 @@ class SimulatedDisk(Disk):
 
     @override
     def rename(self, source: Path, target: Path) -> None:
-        self._settle_before_replacing(source, target)
+        self._sync_replacement(source, target)
         self._before_change()
         self._name({source: None, target: self._file(source)})
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Claim
-    from perdure.storage import HostStore
+    from perdure.storage import TenantStore
     from perdure.threads.thread import ThreadName
 
 
@@ -113,7 +113,7 @@ _pause = SystemClock().sleep
 class ThreadLeases:
     """Give one caller at a time the right to change a thread."""
 
-    def __init__(self, store: HostStore, clock: Clock) -> None:
+    def __init__(self, store: TenantStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

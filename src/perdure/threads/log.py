@@ -22,7 +22,7 @@ from perdure.threads.thread import ForkPoint, Header, Place, ThreadName, batch_o
 if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import Claim, NewEvents, RunRecord
-    from perdure.storage import HostStore
+    from perdure.storage import TenantStore
     from perdure.threads.lease import ThreadLeases
     from perdure.threads.thread import Appended, Batch, Thread, ThreadEvent
 
@@ -32,7 +32,7 @@ _BATCHES_AT_ONCE = 1000
 class ThreadReader:
     """Read threads while others append."""
 
-    def __init__(self, store: HostStore) -> None:
+    def __init__(self, store: TenantStore) -> None:
         self._store = store
 
     async def find(self, name: ThreadName) -> Place | None:
@@ -129,7 +129,7 @@ def _damaged(name: ThreadName, reason: str) -> ThreadDamagedError:
 class ThreadWriter:
     """Append to threads."""
 
-    def __init__(self, store: HostStore, reader: ThreadReader, leases: ThreadLeases) -> None:
+    def __init__(self, store: TenantStore, reader: ThreadReader, leases: ThreadLeases) -> None:
         self._store = store
         self._reader = reader
         self._leases = leases
@@ -212,7 +212,7 @@ class ThreadForks:
     """Fork threads, and delete threads without forks."""
 
     def __init__(
-        self, store: HostStore, clock: Clock, reader: ThreadReader, writer: ThreadWriter, leases: ThreadLeases
+        self, store: TenantStore, clock: Clock, reader: ThreadReader, writer: ThreadWriter, leases: ThreadLeases
     ) -> None:
         self._store = store
         self._clock = clock

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.clock import Clock
-    from perdure.storage import Durability, HostStore
+    from perdure.storage import Durability, TenantStore
     from perdure.threads.thread import Thread, ThreadEvent
 
 
@@ -28,7 +28,7 @@ class SessionStore:
     the sessions of that tenant alone.
     """
 
-    def __init__(self, store: HostStore, *, tenant: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, store: TenantStore, *, tenant: str | None = None, clock: Clock | None = None) -> None:
         self._base = store
         self._clock = clock or SystemClock()
         self._store = store.tenant(tenant_name(tenant))

@@ -1,1 +1,1 @@
-"""Store runs in a directory of readable files."""
+"""The file store."""

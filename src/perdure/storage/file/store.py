@@ -1,24 +1,23 @@
 """A store in a directory of readable files, for all processes of a machine.
 
-<checkpoint id>.json     a checkpoint with its small parts, and what its commit told
-.perdure/parts/          parts that are too large for that, or do not change
+<checkpoint id>.json     a checkpoint with its small blobs and the events of its commit
+.perdure/parts/          blobs that are too large for that, or do not change, by hash
 .perdure/runs/           a log for each run
 .perdure/journal/        for a run what it has finished since its newest checkpoint
 .perdure/inbox/          for a run the commands that wait for it
-.perdure/events/         for a run what the commits told whose checkpoints are forgotten
-.perdure/workflows/      for each workflow which runs were committed to last
-.perdure/forks/          for a checkpoint which forks rest on it
-.perdure/owners/         a lock file for each process that claims runs
-.perdure/undertaking/    what a change of many files has aside, and its plan
+.perdure/events/         for a run the events of checkpoints that were removed
+.perdure/forks/          for a checkpoint the forks that need it
+.perdure/owners/         a lock file for each process that leases runs
+.perdure/undertaking/    the files and the plan of a transaction
 .perdure/tenants/        for each tenant the same again
-.perdure/collecting      what was referred to since a collection of parts began
-.perdure/lock, counter   whoever writes holds the one and takes numbers from the other
+.perdure/lock, counter   the lock of the directory, and the numbers of commits and leases
 
-A commit waits for the disk twice: its file is synced before it gets its name, so that no name ever stands for half a
-file; and the directory is, so that the name lasts. That is the least for a file of its own. Further syncs are for what
-comes first or seldom: the log of a run at its first commit and at every sixteenth, or before checkpoints are forgotten;
-the list of a workflow's runs, when another run is committed to than before; new parts beside, a sync for each file and
-one for all names.
+A commit waits for two fsyncs: one of its file before the file gets its name, so that no name stands for half a file,
+and one of the directory, so that the name is durable. More fsyncs are rare: the log of a run with the first commit,
+every sixteenth, and before checkpoints are removed; blobs in files of their own, one for each file and one for all
+names.
+
+There are no indexes. A list of runs or checkpoints reads every log or checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING
 from perdure.clock import SystemClock
 from perdure.records import Retention
 from perdure.storage.disk import Disk
-from perdure.storage.file.directory import FileBackend
+from perdure.storage.file.backend import FileBackend
 from perdure.storage.owners import LEASE_SECONDS, require_lease
 from perdure.storage.port import require_durability
 from perdure.storage.store import BackedStore

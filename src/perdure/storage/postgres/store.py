@@ -11,7 +11,7 @@ from perdure.storage.notifications import real_pause
 from perdure.storage.owners import LEASE_SECONDS
 from perdure.storage.port import require_durability
 from perdure.storage.sql.backend import SqlBackend
-from perdure.storage.store import BackedStore
+from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 60.0
 
 
-class PostgresStore(BackedStore[SqlBackend]):
+class PostgresStore(HostBackedStore[SqlBackend]):
     """Runs in a schema of a PostgreSQL database. It connects when it is first needed.
 
     Args:

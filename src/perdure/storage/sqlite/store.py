@@ -15,7 +15,7 @@ from perdure.storage.owners import LEASE_SECONDS, Owners
 from perdure.storage.port import require_durability
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sqlite.database import SqliteDatabase
-from perdure.storage.store import BackedStore
+from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.storage.port import Durability
 
 
-class SqliteStore(BackedStore[SqlBackend]):
+class SqliteStore(HostBackedStore[SqlBackend]):
     """Runs in a SQLite file, which is opened when it is first needed.
 
     Args:

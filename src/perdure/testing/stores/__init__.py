@@ -4,7 +4,8 @@ class TestMyStore(StoreConformance):
     def open_store(self, directory, *, retention, clock):
         return MyStore(directory / "runs", retention=retention, clock=clock)
 
-`HostStoreConformance` asks for more: work lists, whole runs and tenants, as a host needs them.
+`TenantStoreConformance` asks for more: whole runs and tenants. `HostStoreConformance` also asks for the work lists of a
+host.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ from perdure.testing.stores.inbox import InboxConformance
 from perdure.testing.stores.journal import JournalConformance
 from perdure.testing.stores.leases import CancelConformance, ClaimConformance, ClosingConformance, TokenConformance
 from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
-from perdure.testing.stores.tenants import LEAVING_IDS, ODD_IDS, REFUSED_IDS, IdConformance, TenantConformance
+from perdure.testing.stores.tenants import (
+    LEAVING_IDS,
+    ODD_IDS,
+    REFUSED_IDS,
+    HostTenantConformance,
+    IdConformance,
+    TenantConformance,
+)
 from perdure.testing.stores.transfer import ReopeningConformance, TransferConformance
 
 __all__ = [
@@ -46,6 +54,7 @@ __all__ = [
     "ManualClock",
     "RunDriver",
     "StoreConformance",
+    "TenantStoreConformance",
     "TenantViewConformance",
     "command",
     "events",
@@ -80,8 +89,7 @@ class StoreConformance(
     """Subclass it, say how your store is opened, and pytest runs all of it."""
 
 
-class TenantViewConformance(
-    AgendaConformance,
+class _WholeRunConformance(
     TransferConformance,
     PieceTransferConformance,
     ClosingConformance,
@@ -89,8 +97,16 @@ class TenantViewConformance(
     RemovalConformance,
     StoreConformance,
 ):
-    """The same for what one tenant sees of a store: it is a store like any other, but has no tenants of its own."""
+    """Tests of a store that archives, restores and removes whole runs."""
 
 
-class HostStoreConformance(TenantConformance, TenantViewConformance):
-    """The same for a store that serves hosts. Run `TenantViewConformance` against one of its tenants as well."""
+class TenantStoreConformance(TenantConformance, _WholeRunConformance):
+    """Tests of a store with whole runs and tenants that serves no hosts."""
+
+
+class TenantViewConformance(AgendaConformance, _WholeRunConformance):
+    """Tests of the store of one tenant. It has everything that a host needs but tenants."""
+
+
+class HostStoreConformance(HostTenantConformance, TenantViewConformance):
+    """Tests of a store that serves hosts. Run `TenantViewConformance` against one of its tenants as well."""

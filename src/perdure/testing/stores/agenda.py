@@ -13,6 +13,7 @@ from perdure.errors import RunExportedError
 from perdure.records import Due, Halt, HeadStatus, KeepFor, Mark, Retention
 from perdure.testing.clock import ManualClock
 from perdure.testing.stores.base import (
+    SOON,
     UNWOKEN_SECONDS,
     HostStoreSuite,
     RunDriver,
@@ -27,6 +28,7 @@ from perdure.testing.stores.base import (
     text_part,
 )
 from perdure.testing.stores.event_log import watcher
+from perdure.testing.stores.transfer import archive_from_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,6 +229,19 @@ class AgendaConformance(HostStoreSuite):
         assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) is None
         await _resting(store, clock, "sleeping", status="sleeping", wake_at=_AFTER)
         assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) == _AFTER
+
+    @in_a_loop
+    async def test_a_restored_run_is_on_the_agenda(self, store: HostStore, clock: ManualClock) -> None:
+        archive = await archive_from_elsewhere(clock)
+        async with store.stirring() as stir:
+            stir.rest()
+            await store.restore(archive)
+            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
+        (due,) = await store.due(at="", workflow_names=["flöw"], limit=9)
+        assert due.record == archive.record
+        assert due.commands == (await store.inbox("r"))[-1].number
+        assert await store.next_wake(after="", workflow_names=["flöw"]) == SOON
+        await store.close()
 
     @in_a_loop
     async def test_who_looks_for_work_hears_of_it(self, store: HostStore, clock: ManualClock) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         HeadStatus,
         RunRecord,
     )
-    from perdure.storage import HostStore, Store
+    from perdure.storage import HostStore, Store, TenantStore
 
 P = ParamSpec("P")
 
@@ -61,8 +61,21 @@ class StoreSuite:
         return self.open_store(tmp_path, retention=Retention(), clock=clock)
 
 
-class HostStoreSuite(StoreSuite):
-    """The same, against a store that serves hosts."""
+class TenantStoreSuite(StoreSuite):
+    """Tests of a store with whole runs and tenants."""
+
+    @override
+    def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> TenantStore:
+        raise NotImplementedError(f"{type(self).__name__} must define open_store")
+
+    @pytest.fixture
+    @override
+    def store(self, tmp_path: Path, clock: ManualClock) -> TenantStore:
+        return self.open_store(tmp_path, retention=Retention(), clock=clock)
+
+
+class HostStoreSuite(TenantStoreSuite):
+    """Tests of a store that serves hosts."""
 
     @override
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> HostStore:

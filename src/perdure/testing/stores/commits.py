@@ -13,9 +13,9 @@ from perdure.errors import CheckpointNotFoundError, ClaimLostError, StaleHeadErr
 from perdure.records import KeepLast, LatestOnly, Part, Retention, SinceHead, WholeCheckpoint
 from perdure.storage import MemoryStore, reads_at_once
 from perdure.testing.stores.base import (
-    HostStoreSuite,
     RunDriver,
     StoreSuite,
+    TenantStoreSuite,
     command,
     contents_of,
     finished,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Commit, Manifest
-    from perdure.storage import HostStore, Openings, Store
+    from perdure.storage import Openings, Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 
@@ -434,13 +434,13 @@ class PieceConformance(StoreSuite):
         await store.close()
 
 
-class PieceTransferConformance(HostStoreSuite):
+class PieceTransferConformance(TenantStoreSuite):
     """A run that moves takes along what stands in its manifests."""
 
     @pytest.mark.parametrize("comes_here", [True, False])
     @in_a_loop
     async def test_pieces_and_what_they_need_move_with_their_run(
-        self, store: HostStore, clock: ManualClock, *, comes_here: bool
+        self, store: TenantStore, clock: ManualClock, *, comes_here: bool
     ) -> None:
         elsewhere = MemoryStore(clock=clock)
         source, target = (elsewhere, store) if comes_here else (store, elsewhere)

@@ -19,9 +19,9 @@ from perdure.errors import (
 from perdure.records import Halt
 from perdure.testing.stores.base import (
     REFUSED,
-    HostStoreSuite,
     RunDriver,
     StoreSuite,
+    TenantStoreSuite,
     command,
     finished,
     halted,
@@ -35,7 +35,7 @@ from perdure.testing.stores.event_log import watching
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.storage import HostStore, Store
+    from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 
@@ -191,13 +191,13 @@ class CancelConformance(StoreSuite):
 CLOSED = halted("exported", "it was exported")
 
 
-class ClosingConformance(HostStoreSuite):
+class ClosingConformance(TenantStoreSuite):
     """A run is closed as it was seen, or not at all."""
 
     @pytest.mark.parametrize("before", [None, halted("failed"), halted("parked")])
     @in_a_loop
     async def test_a_closed_run_is_what_it_was_but_for_its_halt(
-        self, store: HostStore, clock: ManualClock, before: Halt | None
+        self, store: TenantStore, clock: ManualClock, before: Halt | None
     ) -> None:
         run = await storied(store, clock)
         await run.release(halt=before)
@@ -215,7 +215,7 @@ class ClosingConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_is_halted_otherwise_than_was_seen_is_left_as_it_is(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted("failed"))
@@ -225,7 +225,7 @@ class ClosingConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_what_this_process_advances_is_closed_only_by_a_takeover(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         before = await run.record()
@@ -240,7 +240,7 @@ class ClosingConformance(HostStoreSuite):
         assert (record.owner, record.attempts, record.standing) == (None, 0, "exported")
 
     @in_a_loop
-    async def test_what_is_not_there_is_not_closed(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_what_is_not_there_is_not_closed(self, store: TenantStore, clock: ManualClock) -> None:
         with pytest.raises(RunNotFoundError):
             await store.close_run("nothing", halt=CLOSED)
         await (await RunDriver.start(store, clock, "r")).commit()
@@ -251,7 +251,7 @@ class ClosingConformance(HostStoreSuite):
         assert (await store.claim("fork")).halt is None
 
     @in_a_loop
-    async def test_of_many_who_close_a_run_one_does(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_of_many_who_close_a_run_one_does(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted("failed"))
         halts = [halted("exported", f"by {number}") for number in range(8)]
@@ -263,7 +263,7 @@ class ClosingConformance(HostStoreSuite):
         assert (await run.record()).halt == closer
 
     @in_a_loop
-    async def test_who_watches_a_run_hears_that_it_is_closed(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_who_watches_a_run_hears_that_it_is_closed(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release()
         async with watching(store, "r", seen=await run.mark()) as waiting:
@@ -271,7 +271,7 @@ class ClosingConformance(HostStoreSuite):
         assert waiting.result().is_halted
 
     @in_a_loop
-    async def test_a_run_is_restored_with_the_halt_of_its_record(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_is_restored_with_the_halt_of_its_record(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release()
         archive = await store.archive("r")

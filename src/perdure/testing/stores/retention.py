@@ -17,9 +17,9 @@ from perdure.testing.stores.base import (
     NOTHING,
     REFUSED,
     UNWOKEN_SECONDS,
-    HostStoreSuite,
     RunDriver,
     StoreSuite,
+    TenantStoreSuite,
     command,
     contents_of,
     events,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import HaltKind
-    from perdure.storage import HostStore, Store
+    from perdure.storage import Store, TenantStore
 
 
 class RetentionConformance(StoreSuite):
@@ -371,11 +371,11 @@ class ForgettingConformance(StoreSuite):
         assert await contents_of(store, "r@2") == {"a": part.data}
 
 
-class RemovalConformance(HostStoreSuite):
+class RemovalConformance(TenantStoreSuite):
     """A run that is removed leaves nothing, and takes along nothing of others."""
 
     @in_a_loop
-    async def test_a_removed_run_leaves_nothing(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_removed_run_leaves_nothing(self, store: TenantStore, clock: ManualClock) -> None:
         assert await store.remove("r") is False
         run = await storied(store, clock)
         await run.release()
@@ -396,7 +396,7 @@ class RemovalConformance(HostStoreSuite):
         assert list(await store.runs()) == []
 
     @in_a_loop
-    async def test_others_keep_what_they_share_with_a_removed_run(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_others_keep_what_they_share_with_a_removed_run(self, store: TenantStore, clock: ManualClock) -> None:
         other = await storied(store, clock, "other")
         run = await storied(store, clock)
         own = raw_part(b"of this one only" * 900)
@@ -411,7 +411,7 @@ class RemovalConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_of_this_process_can_be_removed_under_its_hands(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         late = await storied(store, clock)
         assert await store.remove("r")
@@ -432,7 +432,7 @@ class RemovalConformance(HostStoreSuite):
 
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
     @in_a_loop
-    async def test_a_halted_run_can_be_removed(self, store: HostStore, clock: ManualClock, kind: HaltKind) -> None:
+    async def test_a_halted_run_can_be_removed(self, store: TenantStore, clock: ManualClock, kind: HaltKind) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted(kind))
         assert await store.remove("r")
@@ -443,7 +443,7 @@ class RemovalConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_never_began_is_not_there_to_be_removed(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
         assert await store.remove("r") is False
@@ -451,7 +451,7 @@ class RemovalConformance(HostStoreSuite):
         assert (await run.record()).head == "r@0"
 
     @in_a_loop
-    async def test_a_run_that_a_fork_rests_on_is_not_removed(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_that_a_fork_rests_on_is_not_removed(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release()
         fork = await RunDriver.start(store, clock, "f", parent="r by name")
@@ -471,7 +471,7 @@ class RemovalConformance(HostStoreSuite):
         assert (await fork.record()).parent_checkpoint_id == "r by name"
 
     @in_a_loop
-    async def test_a_fork_can_be_removed_before_its_first_commit(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_fork_can_be_removed_before_its_first_commit(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         fork = await RunDriver.start(store, clock, "f", parent=HEAD)
         await fork.note(finished("a", "", raw_part(b"of the fork" * 900)))
@@ -484,7 +484,7 @@ class RemovalConformance(HostStoreSuite):
         assert await store.remove("r")
 
     @in_a_loop
-    async def test_a_run_that_is_removed_wakes_who_waits(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_that_is_removed_wakes_who_waits(self, store: TenantStore, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         watch = await watcher(store, "r", seen=run.at("r@0"))
@@ -494,7 +494,7 @@ class RemovalConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_begins_again_has_nothing_of_the_removed_one(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         await run.release()

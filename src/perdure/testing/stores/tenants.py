@@ -19,6 +19,7 @@ from perdure.testing.stores.base import (
     HostStoreSuite,
     RunDriver,
     StoreSuite,
+    TenantStoreSuite,
     command,
     comparable,
     contents_of,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Archive
-    from perdure.storage import HostStore, Store
+    from perdure.storage import HostStore, Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 ODD_IDS = (
@@ -109,12 +110,12 @@ class Space:
     """What belongs to one of those who share a store."""
 
     tenant: str
-    store: HostStore
+    store: TenantStore
     run: RunDriver
     """A run that it holds. Each has one of this id, with the same checkpoints, and with contents of its own."""
 
     @classmethod
-    async def filled(cls, store: HostStore, clock: ManualClock, tenant: str) -> Space:
+    async def filled(cls, store: TenantStore, clock: ManualClock, tenant: str) -> Space:
         """All that a space may have, under the ids that the others have too."""
         view = store.tenant(tenant) if tenant else store
         run = await storied(view, clock, of=f"<{tenant}>")
@@ -142,17 +143,17 @@ def _wake_of(tenant: str) -> str:
     return f"{SOON} <{tenant}>"
 
 
-async def _archived(store: HostStore) -> Sequence[object]:
+async def _archived(store: TenantStore) -> Sequence[object]:
     archive = comparable(await store.archive("r"))
     told = [*archive.journal, *archive.inbox, *archive.events, *archive.parts]
     return [archive.record.nonce, *(each.data for each in told if each.data)]
 
 
-async def _parts(store: HostStore) -> Sequence[object]:
+async def _parts(store: TenantStore) -> Sequence[object]:
     return list((await store.parts(_roots())).values())
 
 
-async def _read_parts(store: HostStore) -> Sequence[object]:
+async def _read_parts(store: TenantStore) -> Sequence[object]:
     return list((await asyncio.to_thread(store.read_parts, _roots())).values())
 
 
@@ -161,25 +162,25 @@ def _roots() -> Sequence[str]:
     return [text_part(f"told to <{tenant}>").hash for tenant in _TENANTS]
 
 
-async def _latest(store: HostStore) -> Sequence[object]:
+async def _latest(store: TenantStore) -> Sequence[object]:
     return [await store.latest(workflow_name="flow"), *await store.ids(workflow_name="own")]
 
 
-async def _whole_checkpoint(store: HostStore) -> Sequence[object]:
+async def _whole_checkpoint(store: TenantStore) -> Sequence[object]:
     if not reads_at_once(store):
         return [await store.manifest("free@1")]
     whole = await store.whole_checkpoint("free@1")
     return [whole.manifest, whole.run]
 
 
-async def _since_head(store: HostStore) -> Sequence[object]:
+async def _since_head(store: TenantStore) -> Sequence[object]:
     if not reads_at_once(store):
         return [*await store.journal("r"), *await store.inbox("r")]
     since = await store.since_head("r")
     return [*since.journal, *since.inbox]
 
 
-LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
+LOOKS: Mapping[str, Callable[[TenantStore], Awaitable[Sequence[object]]]] = {
     "run": lambda store: _each(store.run("r")),
     "runs": lambda store: store.runs(workflow_name="flöw"),
     "journal": lambda store: store.journal("r"),
@@ -193,11 +194,15 @@ LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
     "read_parts": _read_parts,
     "whole_checkpoint": _whole_checkpoint,
     "since_head": _since_head,
-    "due": lambda store: store.due(at="", workflow_names=["flow"], limit=9),
-    "next_wake": lambda store: _each(store.next_wake(after="", workflow_names=["flow"])),
     "archive": _archived,
 }
 """By the name of a method what it shows. Whatever it shows tells whom it is of."""
+
+HOST_LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
+    "due": lambda store: store.due(at="", workflow_names=["flow"], limit=9),
+    "next_wake": lambda store: _each(store.next_wake(after="", workflow_names=["flow"])),
+}
+"""The same for the methods that only a host needs."""
 
 
 async def _each(result: Awaitable[object]) -> Sequence[object]:
@@ -275,25 +280,28 @@ CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
 """By the name of a method what it changes."""
 
 
-class TenantConformance(HostStoreSuite):
+def _require_own(space: Space, shown: Sequence[object]) -> None:
+    assert shown
+    for each in shown:
+        told = _told(each)
+        assert [tenant for tenant in _TENANTS if f"<{tenant}>" in told] == [space.tenant]
+
+
+class TenantConformance(TenantStoreSuite):
     """What one has is not there for the others."""
 
     @pytest.mark.parametrize("look", LOOKS)
     @in_a_loop
     async def test_each_sees_what_is_its_own_and_nothing_else(
-        self, store: HostStore, clock: ManualClock, look: str
+        self, store: TenantStore, clock: ManualClock, look: str
     ) -> None:
         spaces = [await Space.filled(store, clock, tenant) for tenant in _TENANTS]
         for space in spaces:
-            shown = await LOOKS[look](space.store)
-            assert shown
-            for each in shown:
-                told = _told(each)
-                assert [tenant for tenant in _TENANTS if f"<{tenant}>" in told] == [space.tenant]
+            _require_own(space, await LOOKS[look](space.store))
 
     @pytest.mark.parametrize("look", LOOKS)
     @in_a_loop
-    async def test_one_who_has_nothing_sees_nothing(self, store: HostStore, clock: ManualClock, look: str) -> None:
+    async def test_one_who_has_nothing_sees_nothing(self, store: TenantStore, clock: ManualClock, look: str) -> None:
         await Space.filled(store, clock, "ours")
         for empty in (store, store.tenant("theirs")):
             try:
@@ -306,7 +314,7 @@ class TenantConformance(HostStoreSuite):
     @pytest.mark.parametrize("change", CHANGES)
     @in_a_loop
     async def test_what_one_changes_changes_nothing_for_others(
-        self, store: HostStore, clock: ManualClock, change: str, tenant: str
+        self, store: TenantStore, clock: ManualClock, change: str, tenant: str
     ) -> None:
         elsewhere = MemoryStore(clock=clock)
         await storied(elsewhere, clock, of="elsewhere")
@@ -323,7 +331,7 @@ class TenantConformance(HostStoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_one_who_has_nothing_can_change_nothing(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_one_who_has_nothing_can_change_nothing(self, store: TenantStore, clock: ManualClock) -> None:
         space = await Space.filled(store, clock, "ours")
         before = await space.seen()
         for empty in (store, store.tenant("theirs")):
@@ -339,7 +347,7 @@ class TenantConformance(HostStoreSuite):
         assert await space.seen() == before
 
     @in_a_loop
-    async def test_a_part_of_another_is_not_taken_for_ones_own(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_part_of_another_is_not_taken_for_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
         secret = raw_part(b"secret" * 3000)
         for small in (secret, text_part("secret")):
             ours = await RunDriver.start(store.tenant("ours"), clock, f"of {small.hash}")
@@ -351,7 +359,7 @@ class TenantConformance(HostStoreSuite):
                 assert await asyncio.to_thread(other.read_parts, [small.hash]) == {}
 
     @in_a_loop
-    async def test_a_part_that_two_have_is_each_ones_own(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_part_that_two_have_is_each_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
         shared, views = raw_part(b"shared" * 3000), [store, *map(store.tenant, ("ours", "theirs"))]
         for view in views:
             await (await RunDriver.start(view, clock, "r")).commit({"a": shared})
@@ -362,20 +370,20 @@ class TenantConformance(HostStoreSuite):
         assert await contents_of(views[2], "r@0") == {"a": shared.data}
 
     @in_a_loop
-    async def test_there_is_no_way_from_one_to_another(self, store: HostStore) -> None:
+    async def test_there_is_no_way_from_one_to_another(self, store: TenantStore) -> None:
         ours = store.tenant("ours")
         for name in ("ours", "theirs", ""):
             with pytest.raises(WorkflowCheckpointException):
                 ours.tenant(name)
 
     @in_a_loop
-    async def test_what_can_not_be_an_id_names_no_tenant(self, store: HostStore) -> None:
+    async def test_what_can_not_be_an_id_names_no_tenant(self, store: TenantStore) -> None:
         for name in REFUSED_IDS:
             with pytest.raises(WorkflowCheckpointException):
                 store.tenant(name)
 
     @in_a_loop
-    async def test_any_id_names_a_tenant_of_its_own(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_any_id_names_a_tenant_of_its_own(self, store: TenantStore, clock: ManualClock) -> None:
         for name in ODD_IDS:
             run = await RunDriver.start(store.tenant(name), clock, "r")
             await run.commit({"a": text_part(f"of {ODD_IDS.index(name)}")})
@@ -388,7 +396,7 @@ class TenantConformance(HostStoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_each_is_a_place_of_its_own(self, store: HostStore) -> None:
+    async def test_each_is_a_place_of_its_own(self, store: TenantStore) -> None:
         names = ("ours", "theirs", "our", "ours#", "#ours")
         places = [store.place, *(store.tenant(name).place for name in names)]
         assert len(set(places)) == len(places)
@@ -412,7 +420,7 @@ class TenantConformance(HostStoreSuite):
             assert left == [(["r@1", "r@2"], 1)] * done + [(["finished@0", "r@0", "r@1"], 1)] * (3 - done)
         await store.close()
 
-    async def _two_runs(self, store: HostStore, clock: ManualClock) -> None:
+    async def _two_runs(self, store: TenantStore, clock: ManualClock) -> None:
         finished_run = await RunDriver.start(store, clock, "finished")
         await finished_run.commit(settled=True)
         await finished_run.release()
@@ -421,7 +429,7 @@ class TenantConformance(HostStoreSuite):
             await run.commit(events=events("told"))
 
     @in_a_loop
-    async def test_a_run_moves_from_one_to_another(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_moves_from_one_to_another(self, store: TenantStore, clock: ManualClock) -> None:
         ours, theirs = store.tenant("ours"), store.tenant("theirs")
         await (await storied(ours, clock)).release()
         before = await pictured(ours)
@@ -433,21 +441,17 @@ class TenantConformance(HostStoreSuite):
         assert await pictured(store) == NOTHING
 
     @in_a_loop
-    async def test_two_views_of_one_tenant_are_one_place(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_two_views_of_one_tenant_are_one_place(self, store: TenantStore, clock: ManualClock) -> None:
         run = await RunDriver.start(store.tenant("ours"), clock, "r")
         await run.commit(status="idle")
         view = store.tenant("ours")
         watch = await watcher(view, "r", seen=run.at("r@0"))
         await run.commit(status="idle")
         assert await asyncio.wait_for(watch, UNWOKEN_SECONDS) == run.at("r@1")
-        async with view.stirring() as stir:
-            stir.rest()
-            await run.post(command("a"))
-            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
         await store.close()
 
     @in_a_loop
-    async def test_a_tenant_outlasts_the_closing_of_the_store(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_tenant_outlasts_the_closing_of_the_store(self, store: TenantStore, clock: ManualClock) -> None:
         view = store.tenant("ours")
         run = await storied(view, clock)
         before = await pictured(view)
@@ -456,6 +460,30 @@ class TenantConformance(HostStoreSuite):
         await view.close()
         assert await pictured(store.tenant("ours")) == before
         await run.commit()
+        await store.close()
+
+
+class HostTenantConformance(TenantConformance, HostStoreSuite):
+    """Work lists of one tenant show nothing of another's."""
+
+    @pytest.mark.parametrize("look", HOST_LOOKS)
+    @in_a_loop
+    async def test_each_sees_its_own_work_and_no_other(self, store: HostStore, clock: ManualClock, look: str) -> None:
+        views = {tenant: store.tenant(tenant) if tenant else store for tenant in _TENANTS}
+        spaces = [await Space.filled(store, clock, tenant) for tenant in _TENANTS]
+        for space in spaces:
+            _require_own(space, await HOST_LOOKS[look](views[space.tenant]))
+        shown = await HOST_LOOKS[look](store.tenant("somebody else"))
+        assert [each for each in shown if each is not None] == []
+
+    @in_a_loop
+    async def test_work_for_one_view_of_a_tenant_wakes_another(self, store: HostStore, clock: ManualClock) -> None:
+        run = await RunDriver.start(store.tenant("ours"), clock, "r")
+        await run.commit(status="idle")
+        async with store.tenant("ours").stirring() as stir:
+            stir.rest()
+            await run.post(command("a"))
+            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
         await store.close()
 
 

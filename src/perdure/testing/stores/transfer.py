@@ -19,8 +19,8 @@ from perdure.testing.stores.base import (
     REFUSED,
     SOON,
     UNWOKEN_SECONDS,
-    HostStoreSuite,
     RunDriver,
+    TenantStoreSuite,
     command,
     comparable,
     contents_of,
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import Archive, HaltKind
-    from perdure.storage import HostStore, Store
+    from perdure.storage import Store, TenantStore
     from perdure.testing.clock import ManualClock
 
 
-async def _from_elsewhere(clock: ManualClock, run_id: str = "r", *, of: str = "another place") -> Archive:
+async def archive_from_elsewhere(clock: ManualClock, run_id: str = "r", *, of: str = "another place") -> Archive:
+    """Return the archive of a run from another store."""
     store = MemoryStore(clock=clock)
     await storied(store, clock, run_id, of=of)
     return await store.archive(run_id)
@@ -57,13 +58,13 @@ async def _going_on(store: Store, clock: ManualClock, archive: Archive) -> RunDr
     return run
 
 
-class TransferConformance(HostStoreSuite):
+class TransferConformance(TenantStoreSuite):
     """Wherever a run is kept, it is the same run."""
 
     @pytest.mark.parametrize("comes_here", [True, False])
     @in_a_loop
     async def test_a_run_that_moves_stays_what_it_was(
-        self, store: HostStore, clock: ManualClock, *, comes_here: bool
+        self, store: TenantStore, clock: ManualClock, *, comes_here: bool
     ) -> None:
         elsewhere = MemoryStore(clock=clock)
         source, target = (elsewhere, store) if comes_here else (store, elsewhere)
@@ -81,7 +82,7 @@ class TransferConformance(HostStoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_a_run_that_went_there_and_back_is_what_it_was(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_that_went_there_and_back_is_what_it_was(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release()
         before, archive = await pictured(store), await store.archive("r")
@@ -93,7 +94,7 @@ class TransferConformance(HostStoreSuite):
         assert comparable(await store.archive("r")) == comparable(archive)
 
     @in_a_loop
-    async def test_an_archive_holds_the_run_and_nothing_else(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_an_archive_holds_the_run_and_nothing_else(self, store: TenantStore, clock: ManualClock) -> None:
         await storied(store, clock, "other", of="others")
         run = await storied(store, clock)
         await run.reclaim()
@@ -118,14 +119,14 @@ class TransferConformance(HostStoreSuite):
         assert list(archive.events) == picture.events
 
     @in_a_loop
-    async def test_parts_are_archived_as_they_were_written(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_parts_are_archived_as_they_were_written(self, store: TenantStore, clock: ManualClock) -> None:
         elsewhere = MemoryStore(clock=clock)
         for each in (store, elsewhere):
             await storied(each, clock)
         assert comparable(await store.archive("r")).parts == comparable(await elsewhere.archive("r")).parts
 
     @in_a_loop
-    async def test_archiving_changes_nothing(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_archiving_changes_nothing(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         before, record = await pictured(store), await run.record()
         assert comparable(await store.archive("r")) == comparable(await store.archive("r"))
@@ -136,7 +137,7 @@ class TransferConformance(HostStoreSuite):
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
     @in_a_loop
     async def test_a_halted_run_is_archived_without_its_halt(
-        self, store: HostStore, clock: ManualClock, kind: HaltKind
+        self, store: TenantStore, clock: ManualClock, kind: HaltKind
     ) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted(kind))
@@ -145,7 +146,7 @@ class TransferConformance(HostStoreSuite):
         assert (await run.record()).halt == halted(kind)
 
     @in_a_loop
-    async def test_a_run_with_little_to_it_moves_as_well(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_with_little_to_it_moves_as_well(self, store: TenantStore, clock: ManualClock) -> None:
         elsewhere = MemoryStore(clock=clock)
         await (await RunDriver.start(elsewhere, clock, "r")).commit()
         archive = await elsewhere.archive("r")
@@ -154,7 +155,7 @@ class TransferConformance(HostStoreSuite):
         assert comparable(await store.archive("r")) == comparable(archive)
 
     @in_a_loop
-    async def test_what_is_not_there_is_not_archived(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_what_is_not_there_is_not_archived(self, store: TenantStore, clock: ManualClock) -> None:
         with pytest.raises(RunNotFoundError):
             await store.archive("r")
         await RunDriver.start(store, clock, "r")
@@ -163,7 +164,7 @@ class TransferConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_fork_is_archived_once_it_has_a_checkpoint_of_its_own(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         source, shared = await RunDriver.start(store, clock, "r"), text_part("shared", text_part("leaf"))
         await source.commit({"a": shared}, text_part("leaf"))
@@ -181,8 +182,8 @@ class TransferConformance(HostStoreSuite):
         assert await elsewhere.parts([text_part("leaf").hash]) == {text_part("leaf").hash: b'"leaf"'}
 
     @in_a_loop
-    async def test_a_restored_run_goes_on_where_it_was(self, store: HostStore, clock: ManualClock) -> None:
-        archive = await _from_elsewhere(clock)
+    async def test_a_restored_run_goes_on_where_it_was(self, store: TenantStore, clock: ManualClock) -> None:
+        archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         run = await _going_on(store, clock, archive)
         assert await run.noted() == ["a=second of another place", "b=another place"]
@@ -200,9 +201,9 @@ class TransferConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_restored_run_can_be_moved_to_each_of_its_checkpoints(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
-        archive = await _from_elsewhere(clock)
+        archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         run = await _going_on(store, clock, archive)
         for number, each in enumerate(archive.checkpoints):
@@ -212,21 +213,8 @@ class TransferConformance(HostStoreSuite):
         assert await run.inbox() == ["z=another place", "a=another place"]
 
     @in_a_loop
-    async def test_a_restored_run_is_on_the_agenda(self, store: HostStore, clock: ManualClock) -> None:
-        archive = await _from_elsewhere(clock)
-        async with store.stirring() as stir:
-            stir.rest()
-            await store.restore(archive)
-            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
-        (due,) = await store.due(at="", workflow_names=["flöw"], limit=9)
-        assert due.record == archive.record
-        assert due.commands == (await store.inbox("r"))[-1].number
-        assert await store.next_wake(after="", workflow_names=["flöw"]) == SOON
-        await store.close()
-
-    @in_a_loop
-    async def test_a_run_that_is_restored_wakes_who_waits(self, store: HostStore, clock: ManualClock) -> None:
-        archive = await _from_elsewhere(clock)
+    async def test_a_run_that_is_restored_wakes_who_waits(self, store: TenantStore, clock: ManualClock) -> None:
+        archive = await archive_from_elsewhere(clock)
         watch = await watcher(store, "r", seen=Mark())
         await store.restore(archive)
         mark = await asyncio.wait_for(watch, UNWOKEN_SECONDS)
@@ -235,11 +223,11 @@ class TransferConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_restored_beside_others_a_run_keeps_its_order_and_they_theirs(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         other = await storied(store, clock, "other", of="others")
         before, ids = await pictured(store, "other"), list(await store.ids())
-        archive = await _from_elsewhere(clock)
+        archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         assert await pictured(store, "other") == before
         assert list(await store.ids()) == [*ids, *(each.manifest.checkpoint_id for each in archive.checkpoints)]
@@ -248,8 +236,8 @@ class TransferConformance(HostStoreSuite):
         assert await latest_id(store, "flöw") == "other@7"
 
     @in_a_loop
-    async def test_what_was_handed_in_can_change_afterwards(self, store: HostStore, clock: ManualClock) -> None:
-        archive = comparable(await _from_elsewhere(clock))
+    async def test_what_was_handed_in_can_change_afterwards(self, store: TenantStore, clock: ManualClock) -> None:
+        archive = comparable(await archive_from_elsewhere(clock))
         await store.restore(archive)
         before = await pictured(store)
         for each in archive.checkpoints:
@@ -259,7 +247,7 @@ class TransferConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_comes_back_in_place_of_the_one_that_was_exported(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted("exported"))
@@ -283,7 +271,7 @@ class TransferConformance(HostStoreSuite):
         assert (await back.record()).head == "r@8"
 
     @in_a_loop
-    async def test_a_run_that_comes_back_can_be_another_one(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_that_comes_back_can_be_another_one(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted("exported"))
         elsewhere = MemoryStore(clock=clock)
@@ -297,7 +285,7 @@ class TransferConformance(HostStoreSuite):
         assert await contents_of(store, "r@0") == {"a": b'"another 0"'}
 
     @in_a_loop
-    async def test_a_fork_rests_on_a_run_that_leaves_and_comes_back(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_fork_rests_on_a_run_that_goes_and_comes_back(self, store: TenantStore, clock: ManualClock) -> None:
         run = await storied(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent=HEAD)
         await fork.release()
@@ -311,32 +299,32 @@ class TransferConformance(HostStoreSuite):
     @pytest.mark.parametrize("halt", [None, "failed", "parked"])
     @in_a_loop
     async def test_a_run_that_is_here_is_not_replaced(
-        self, store: HostStore, clock: ManualClock, halt: HaltKind | None
+        self, store: TenantStore, clock: ManualClock, halt: HaltKind | None
     ) -> None:
         run = await storied(store, clock)
         await run.release(halt=halted(halt) if halt else None)
         before, record = await pictured(store), await run.record()
         with pytest.raises(RunExistsError):
-            await store.restore(await _from_elsewhere(clock))
+            await store.restore(await archive_from_elsewhere(clock))
         assert (await pictured(store), await run.record()) == (before, record)
         await store.collect()
         assert await pictured(store) == before
         assert await store.parts([text_part("tree of another place").hash]) == {}
 
     @in_a_loop
-    async def test_a_fork_that_is_here_is_not_replaced(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_fork_that_is_here_is_not_replaced(self, store: TenantStore, clock: ManualClock) -> None:
         await storied(store, clock, "source")
         fork = await RunDriver.start(store, clock, "r", workflow_name="flöw", parent="source@0")
         with pytest.raises(RunExistsError):
-            await store.restore(await _from_elsewhere(clock))
+            await store.restore(await archive_from_elsewhere(clock))
         await fork.commit()
         assert (await fork.record()).parent_checkpoint_id == "source@0"
 
     @in_a_loop
-    async def test_a_run_is_not_restored_if_one_of_its_ids_is_taken(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_a_run_is_not_restored_if_an_id_of_it_is_taken(self, store: TenantStore, clock: ManualClock) -> None:
         other = await RunDriver.start(store, clock, "other")
         await other.commit(checkpoint_id="r by name")
-        before, archive = await pictured(store, "other"), await _from_elsewhere(clock)
+        before, archive = await pictured(store, "other"), await archive_from_elsewhere(clock)
         with pytest.raises(WorkflowCheckpointException):
             await store.restore(archive)
         assert await pictured(store, "other") == before
@@ -349,8 +337,8 @@ class TransferConformance(HostStoreSuite):
         assert await store.run("r") == archive.record
 
     @in_a_loop
-    async def test_a_run_that_never_began_makes_way(self, store: HostStore, clock: ManualClock) -> None:
-        late, archive = await RunDriver.start(store, clock, "r"), await _from_elsewhere(clock)
+    async def test_a_run_that_never_began_makes_way(self, store: TenantStore, clock: ManualClock) -> None:
+        late, archive = await RunDriver.start(store, clock, "r"), await archive_from_elsewhere(clock)
         await late.note(finished("a", "of one that never began"))
         await store.restore(archive)
         assert await store.run("r") == archive.record
@@ -380,7 +368,7 @@ class TransferConformance(HostStoreSuite):
     async def test_the_retention_goes_for_what_was_restored(self, tmp_path: Path, clock: ManualClock) -> None:
         retention = Retention(checkpoints=LatestOnly(), events=KeepLast(1))
         store = self.open_store(tmp_path, retention=retention, clock=clock)
-        archive = await _from_elsewhere(clock)
+        archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         run = await _going_on(store, clock, archive)
         await run.commit({"a": text_part("new")}, events=events("5"))
@@ -411,13 +399,13 @@ class TransferConformance(HostStoreSuite):
 _LARGEST_NUMBER = 2**63 - 1
 
 
-class ReopeningConformance(HostStoreSuite):
+class ReopeningConformance(TenantStoreSuite):
     """Whoever brings a run back brings all of it."""
 
     @pytest.mark.parametrize("has_gone_on", ["by a commit", "by an event"])
     @in_a_loop
     async def test_a_run_is_not_replaced_by_what_it_was_before(
-        self, store: HostStore, clock: ManualClock, has_gone_on: str
+        self, store: TenantStore, clock: ManualClock, has_gone_on: str
     ) -> None:
         run = await storied(store, clock)
         archive = await store.archive("r")
@@ -437,7 +425,7 @@ class ReopeningConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_is_not_replaced_by_one_without_what_a_fork_rests_on(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent="r@0")
@@ -456,7 +444,7 @@ class ReopeningConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_fork_keeps_what_it_rests_on_when_a_run_comes_back(
-        self, store: HostStore, clock: ManualClock
+        self, store: TenantStore, clock: ManualClock
     ) -> None:
         run = await storied(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent="r@0")
@@ -469,7 +457,7 @@ class ReopeningConformance(HostStoreSuite):
         assert await store.remove("r")
 
     @in_a_loop
-    async def test_the_numbers_of_commands_are_given_anew(self, store: HostStore, clock: ManualClock) -> None:
+    async def test_the_numbers_of_commands_are_given_anew(self, store: TenantStore, clock: ManualClock) -> None:
         other = await RunDriver.start(store, clock, "other")
         await other.commit()
         (before,) = await other.post(command("before"))
