@@ -8,19 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure import Agent, Executor, WorkflowBuilder, WorkflowContext, handler
-from perdure.agent_workflows.conditions import Equals
-from perdure.agent_workflows.conductor import Conductor
-from perdure.agent_workflows.definition import Definition, Edge, Iterations, Node, OnError, TextOutput
+from perdure.agent_workflows import Definition, Edge, Equals, Iterations, Node, OnError, TextOutput
+from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.agent_workflows.messages import NodeResult, NodeTask
 from perdure.agent_workflows.plan import plan_of
-from perdure.agent_workflows.workflow_origins import origins_of
+from perdure.agent_workflows.workflow.history import origins_of
 from perdure.testing import ScriptedChatClient
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, Clock, Workflow, WorkflowEvent, WorkflowRunResult
-    from perdure.agent_workflows.conversations import Conversations
+    from perdure.agent_workflows import AgentWorkflowResult
+    from perdure.agent_workflows.conductor.conversations import Conversations
     from perdure.agent_workflows.plan import Plan
-    from perdure.agent_workflows.result import AgentWorkflowResult
 
 Says = Callable[[NodeTask], "str | Mapping[str, Any] | NodeResult"]
 """What a node answers to a task: a text, outputs, or a whole result. It may raise."""
@@ -77,7 +76,7 @@ class Actor(Executor):
     async def act(self, task: NodeTask, ctx: WorkflowContext[NodeResult]) -> None:
         """Answer a task. It is noted with what was said before it."""
         if task.past is not None and self._conversations is not None:
-            task = replace(task, history=await self._conversations.said(task.past))
+            task = replace(task, history=await self._conversations.messages(task.past))
         self.tasks.append(task)
         said = self._says(task)
         if isinstance(said, str):

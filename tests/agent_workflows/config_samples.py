@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field
 
 from perdure import BaseAgent, Retry
-from perdure.agent_workflows.agents import AgentConfig
-from perdure.agent_workflows.conditions import AtLeast, Contains, Equals, Exists, Matches
-from perdure.agent_workflows.definition import (
+from perdure.agent_workflows import (
+    AgentConfig,
     Approval,
+    AtLeast,
+    Contains,
     Conversation,
     Definition,
     Edge,
+    Equals,
+    Exists,
     Handoffs,
     Iterations,
+    Matches,
     Node,
     OnError,
     StructuredOutput,
@@ -28,7 +32,7 @@ from perdure.agent_workflows.definition import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perdure.agent_workflows.definition import EdgeContext
+    from perdure.agent_workflows import EdgeContext
 
 
 class Invoice(BaseModel):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import FileCheckpointStorage, SqliteCheckpointStorage
-from perdure.agent_workflows.definition_store import DefinitionStore
+from perdure.agent_workflows import DefinitionStore
 
 
 async def main(kind: str, directory: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perdure import tool
-from perdure.agent_workflows.agents import AgentConfig, made_agent
-from perdure.agent_workflows.errors import AgentWorkflowBuildError
+from perdure.agent_workflows import AgentConfig, AgentWorkflowBuildError
+from perdure.agent_workflows.builder import create_agent
 from perdure.testing import ScriptedChatClient, ToolCall
 
 
@@ -28,7 +28,7 @@ async def test_an_agent_has_all_that_its_config_says() -> None:
         tools=("search",),
         options={"temperature": 0.5, "model": "m-1"},
     )
-    agent = made_agent(config, name="draft", client=client, tools={"search": search, "other": search})
+    agent = create_agent(config, name="draft", client=client, tools={"search": search, "other": search})
     assert (agent.name, agent.description) == ("writer", "writes")
     response = await agent.run("hello")
     assert response.text.endswith("done")
@@ -38,14 +38,14 @@ async def test_an_agent_has_all_that_its_config_says() -> None:
 
 
 def test_an_agent_without_a_name_is_called_like_its_node() -> None:
-    agents = [made_agent(AgentConfig(), name="draft", client=ScriptedChatClient([]), tools={}) for _ in range(2)]
+    agents = [create_agent(AgentConfig(), name="draft", client=ScriptedChatClient([]), tools={}) for _ in range(2)]
     assert [(agent.name, agent.id) for agent in agents] == [("draft", "draft")] * 2
 
 
 def test_what_is_missing_for_an_agent_is_told_at_once() -> None:
     config = AgentConfig(tools=("search", "fetch"))
     with pytest.raises(AgentWorkflowBuildError) as caught:
-        made_agent(config, name="draft", client=None, tools={"other": search})
+        create_agent(config, name="draft", client=None, tools={"other": search})
     client, first, second = caught.value.problems
     assert "needs a chat client" in client
     assert "the tool 'search', and the builder was given 'other'" in first
@@ -54,5 +54,5 @@ def test_what_is_missing_for_an_agent_is_told_at_once() -> None:
 
 def test_options_that_make_no_sense_are_told_with_the_agent() -> None:
     config = AgentConfig(options={"response_format": 5})
-    with pytest.raises(AgentWorkflowBuildError, match="agent 'draft' can't be made"):
-        made_agent(config, name="draft", client=ScriptedChatClient([]), tools={})
+    with pytest.raises(AgentWorkflowBuildError, match="agent 'draft' can't be created"):
+        create_agent(config, name="draft", client=ScriptedChatClient([]), tools={})

@@ -227,11 +227,11 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         .to("review", "nobody")
     )
     for expected in (
-        "node 'draft': it is told what to put out by output_key and structured_output: give one of them",
+        "node 'draft': its output is given by output_key and structured_output: give one of them",
         "node 'review': retry is a Retry or a number of attempts: Retry: attempts is 1 or more",
         "node 'review': on_error is 'stop', 'skip_dependents', 'isolate' or fallback('node'), not 'never'",
-        "node 'odd': reads is 'request' or 'upstream', not 'all'",
-        "node 'odd': approval is True, what to ask or an Approval, not 3",
+        "node 'odd': reads: input should be 'request' or 'upstream', not 'all'",
+        "node 'odd': approval: input should be an instance of Approval, not 3",
         "node 'odd': structured_mode goes with structured_output",
         "node 'odd': its agent has to be an agent or an AgentConfig, not a str",
         "'nobody'",
@@ -239,7 +239,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "agent 'draft' is data and needs a chat client",
         "with_checkpointing() needs a place for checkpoints",
         "the conversation policy 'shared' needs a place for conversations",
-        "its limit is 1 or more, not 0",
+        "iterations.limit: input should be greater than or equal to 1, not 0",
     ):
         assert any(expected in problem for problem in found), expected
 

@@ -7,20 +7,21 @@ from datetime import timedelta
 import pytest
 from tests.agent_workflows.conducting import defined, loops, node, otherwise, when
 
-from perdure.agent_workflows.checking import problems
-from perdure.agent_workflows.conditions import Equals, Exists
-from perdure.agent_workflows.definition import (
+from perdure.agent_workflows import (
     END,
     START,
     Approval,
     Conversation,
     Definition,
     Edge,
+    Equals,
+    Exists,
     Handoffs,
     OnError,
     StructuredOutput,
     TextOutput,
 )
+from perdure.agent_workflows.validation import check_kinds, find_problems
 
 FALLBACK = OnError("fallback", "f")
 ROUTER = Handoffs({"b": "for b", "lost": "for nobody"}, default="c")
@@ -30,7 +31,7 @@ OPEN = StructuredOutput({"type": "object"})
 def test_a_definition_that_makes_sense_has_no_problems() -> None:
     nodes = [node("a", on_error=FALLBACK), node("b", output=TextOutput("draft")), node("c"), node("f")]
     edges = ["a>b", f"{START}>a", when("b>a", key="draft"), otherwise("b>c"), "c>c"]
-    assert problems(defined(nodes, *edges)) == []
+    assert find_problems(defined(nodes, *edges)) == []
 
 
 @pytest.mark.parametrize(
@@ -39,15 +40,15 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
         (defined(""), "there is no node: add one with add_agent(...)"),
         (defined([node("")]), "a node has an empty id: give it one"),
         (defined("a a"), "2 nodes have the id 'a': give each its own"),
-        (defined("START"), "the id 'START' stands for something else: give the node another one"),
-        (defined("conductor"), "the id 'conductor' stands for something else: give the node another one"),
+        (defined("START"), "the id 'START' is reserved: give the node another one"),
+        (defined("conductor"), "the id 'conductor' is reserved: give the node another one"),
         (
             defined("a.b"),
             "node 'a.b': an id has no '.', '?' or braces, and no space at its ends, for '{{node.key}}'",
         ),
         (
             defined([node("a", output=TextOutput("input"))]),
-            "node 'a': the key 'input' is that of the request: give what it says another output_key",
+            "node 'a': the key 'input' is reserved for the request: give it another output_key",
         ),
         (defined("a", "a>b"), "edge 'a' -> 'b': there is no node 'b'"),
         (defined("a", "b>a"), "edge 'b' -> 'a': there is no node 'b'"),
@@ -86,36 +87,20 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
             "no end can be reached from 'a', 'b': say where the loop is left, as in from_('b').to(END).as_default()",
         ),
         (
-            defined("a", iterations=loops(0)),
-            "a loop has at least one pass: its limit is 1 or more, not 0",
-        ),
-        (
-            defined("a", timeout=timedelta()),
-            "the timeout of the workflow is more than 0, not 0:00:00; leave it out for no limit",
-        ),
-        (
-            defined([node("a", timeout=-1)]),
-            "node 'a': its timeout is more than 0, not -1; leave it out for no limit",
-        ),
-        (
-            defined([node("a", approval=Approval(timeout=timedelta()))]),
-            "node 'a': the timeout of its approval is more than 0, not 0:00:00",
-        ),
-        (
             defined([node("a", approval=Approval(when=Exists("amount")))]),
             "node 'a': its approval depends on 'amount', which 'a' never puts out; it has 'answer'",
         ),
         (
             defined([node("r", output=Handoffs({}))]),
-            "router 'r' has nobody to choose: add one with with_handoff(...)",
+            "router 'r' has no handoffs: add one with with_handoff(...)",
         ),
         (
             defined([node("a", on_error=OnError("fallback"))]),
-            "node 'a' is to have a fallback, and names none",
+            "node 'a' has on_error 'fallback', but names no node: give on_error=fallback('node')",
         ),
         (
             defined([node("a", on_error=OnError("isolate", "f")), node("f")]),
-            "node 'a' names the fallback 'f', and its on_error is 'isolate': make it 'fallback'",
+            "node 'a' names the fallback 'f', but its on_error is 'isolate': make it 'fallback'",
         ),
         (
             defined([node("a", on_error=OnError("fallback", "a"))]),
@@ -123,18 +108,18 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
         ),
         (
             defined([node("a", on_error=FALLBACK)]),
-            "node 'a': there is no node 'f' to stand in for it",
+            "node 'a': its fallback 'f' does not exist; add that node",
         ),
         (
             defined([node("a", on_error=FALLBACK), node("f"), node("b")], "f>b"),
             (
-                "node 'f' stands in for others, so it has no edges of its own: what follows is decided by those of the "
-                "node that has failed; leave out 'f' -> 'b', or use two nodes"
+                "node 'f' is a fallback, so it has no edges of its own: those of the failed node decide what follows; "
+                "leave out 'f' -> 'b', or use two nodes"
             ),
         ),
         (
             defined([node("a", on_error=FALLBACK), node("f", reads="request")]),
-            "node 'f' stands in for others, and is given their task: leave out its template, input_key and reads",
+            "node 'f' is a fallback, and gets the task of the failed node: leave out its template, input_key and reads",
         ),
         (
             defined(
@@ -144,12 +129,29 @@ def test_a_definition_that_makes_sense_has_no_problems() -> None:
                     node("g", on_error=FALLBACK),
                 ]
             ),
-            "fallbacks stand in for each other in a circle: 'f' -> 'g' -> 'f'",
+            "fallbacks form a cycle: 'f' -> 'g' -> 'f'; remove one of them",
         ),
     ],
 )
 def test_what_is_wrong_is_said(definition: Definition, problem: str) -> None:
-    assert problem in problems(definition)
+    assert problem in find_problems(definition)
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem"),
+    [
+        (defined("a", iterations=loops(0)), "iterations.limit: input should be greater than or equal to 1, not 0"),
+        (defined("a", timeout=timedelta()), "timeout: input should be greater than 0 seconds"),
+        (defined([node("a", timeout=-1)]), "node 'a': timeout: input should be"),
+        (
+            defined([node("a", approval=Approval(timeout=timedelta()))]),
+            "node 'a': approval.timeout: input should be greater than 0 seconds",
+        ),
+    ],
+)
+def test_a_limit_that_is_no_limit_is_refused(definition: Definition, problem: str) -> None:
+    _, [found] = check_kinds(definition)
+    assert found.startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -164,43 +166,42 @@ def test_what_is_wrong_is_said(definition: Definition, problem: str) -> None:
     ],
 )
 def test_no_node_speaks_in_the_thread_that_the_others_are_forks_of(policy: Conversation, wrong: str | None) -> None:
-    found = problems(defined("root all b", conversation=policy))
+    found = find_problems(defined("root all b", conversation=policy))
     thread = policy.thread_id or "root"
     expected = (
-        f"the thread of node {wrong!r} would be {thread!r}, which is the root that the threads of all nodes are forks "
-        "of: give the conversation policy another thread_prefix or root_thread_id, or the node another id"
+        f"the thread of node {wrong!r} would be {thread!r}, which is the root of all threads: give the conversation "
+        "policy another thread_prefix or root_thread_id, or the node another id"
     )
     assert found == ([] if wrong is None else [expected])
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     nodes = [node("r", output=ROUTER), node("b"), node("b")]
-    found = problems(defined(nodes, "r>b", "r>nobody", iterations=loops(-1)))
+    found = find_problems(defined(nodes, "r>b", "r>nobody"))
     assert found == [
         "2 nodes have the id 'b': give each its own",
         "edge 'r' -> 'nobody': there is no node 'nobody'",
-        "router 'r' may choose 'lost', which is no node: add it, or leave the handoff out",
-        "router 'r': its default 'c' is none of its handoffs: 'b', 'lost'",
-        "a loop has at least one pass: its limit is 1 or more, not -1",
+        "router 'r' may choose 'lost', which is not a node: add it, or leave the handoff out",
+        "router 'r': its default 'c' is not one of its handoffs: 'b', 'lost'",
     ]
 
 
 def test_a_router_needs_an_edge_to_whom_it_may_choose() -> None:
-    found = problems(defined([node("r", output=Handoffs({"b": ""})), node("b")]))
-    assert found == ["router 'r' may choose 'b', and no edge leads there: add from_('r').to('b')"]
+    found = find_problems(defined([node("r", output=Handoffs({"b": ""})), node("b")]))
+    assert found == ["router 'r' may choose 'b', but no edge leads there: add from_('r').to('b')"]
 
 
 def test_a_condition_may_ask_for_keys_of_who_stands_in_and_for_an_error() -> None:
     nodes = [node("a", on_error=FALLBACK), node("f", output=TextOutput("excuse"), on_error="isolate"), node("b")]
     asked = [when("a>b", key=key) for key in ("answer", "excuse", "error")]
-    assert [problems(defined(nodes, edge, otherwise(f"a>{END}"))) for edge in asked] == [[], [], []]
+    assert [find_problems(defined(nodes, edge, otherwise(f"a>{END}"))) for edge in asked] == [[], [], []]
 
 
 def test_keys_that_are_not_known_before_are_not_asked_for() -> None:
-    assert problems(defined([node("a", output=OPEN), node("b")], when("a>b", key="anything"))) == []
+    assert find_problems(defined([node("a", output=OPEN), node("b")], when("a>b", key="anything"))) == []
 
 
 def test_a_condition_may_look_inside_of_a_value() -> None:
     output = StructuredOutput({"type": "object", "properties": {"score": {"type": "number"}}})
     nodes = [node("a", output=output), node("b")]
-    assert problems(defined(nodes, when("a>b", 3, key="result.score"))) == []
+    assert find_problems(defined(nodes, when("a>b", 3, key="result.score"))) == []

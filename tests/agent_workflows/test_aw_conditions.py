@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perdure.agent_workflows.conditions import (
+from perdure.agent_workflows import (
+    AgentWorkflowBuildError,
     And,
     AtLeast,
     AtMost,
@@ -33,7 +34,6 @@ from perdure.agent_workflows.conditions import (
     StartsWith,
     condition_of,
 )
-from perdure.agent_workflows.errors import AgentWorkflowBuildError
 
 MISSING = object()
 BILLING = Equals("intent", "billing")
@@ -195,8 +195,8 @@ def test_a_condition_keeps_its_value_when_the_list_it_was_made_of_changes() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Matches("x", "(unclosed"), "'(unclosed' is no regular expression: missing )"),
-        (lambda: Matches("x", "a{99999999999999999999}"), "is no regular expression"),
+        (lambda: Matches("x", "(unclosed"), "'(unclosed' is not a regular expression: missing )"),
+        (lambda: Matches("x", "a{99999999999999999999}"), "is not a regular expression"),
         (lambda: Equals("", 1), "has an empty part"),
         (lambda: Equals("a..b", 1), "has an empty part"),
         (lambda: Equals("x", math.nan), "give a finite number"),
@@ -214,7 +214,7 @@ def test_a_condition_with_a_wrong_value_is_refused_at_once(make: Any, message: s
     ("make", "message"),
     [
         (lambda: Equals("x", {"s"}), "is a set; give JSON"),
-        (lambda: Equals("x", {1: 2}), "keys of a dict in JSON are texts"),
+        (lambda: Equals("x", {1: 2}), "in JSON the keys of a dict are texts"),
         (lambda: Equals(1, 2), "the key of a condition is a text"),  # pyright: ignore[reportArgumentType]
         (lambda: GreaterThan("x", True), "give a number or a text"),  # noqa: FBT003 - what is refused
         (lambda: GreaterThan("x", None), "give a number or a text"),  # pyright: ignore[reportArgumentType]
@@ -251,7 +251,7 @@ def test_all_that_is_wrong_with_a_written_condition_is_told_with_its_path() -> N
     assert paths == [
         "edges[0].when.conditions[0].value",
         "edges[0].when.conditions[1].conditions",
-        "edges[0].when.conditions[2].type",
+        "edges[0].when.conditions[2]",
         "edges[0].when.conditions[3].condition",
         "edges[0].when.conditions[4].value",
         "edges[0].when.conditions[5]",
@@ -262,11 +262,11 @@ def test_conditions_that_stand_too_deep_are_refused_and_never_overflow() -> None
     deep: dict[str, Any] = {"type": "exists", "key": "a"}
     for _ in range(5000):
         deep = {"type": "not", "condition": deep}
-    with pytest.raises(AgentWorkflowBuildError, match="more than 50 deep"):
+    with pytest.raises(AgentWorkflowBuildError, match="nested more than 50 deep"):
         condition_of(deep)
     condition: Condition = BILLING
     for _ in range(49):
         condition = Not(condition)
-    with pytest.raises(ValueError, match="more than 50 deep"):
+    with pytest.raises(ValueError, match="nested more than 50 deep"):
         Not(condition)
     assert condition_of(condition.to_dict()) == condition

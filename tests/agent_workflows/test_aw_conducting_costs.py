@@ -17,10 +17,10 @@ from perdure.agent_workflows import (
     ConversationPolicies,
     NodeApprovalRequest,
     WorkflowAgentStartedEvent,
-    scheduling,
 )
+from perdure.agent_workflows.conductor import scheduling
 from perdure.agent_workflows.plan import plan_of
-from perdure.agent_workflows.workflow_held import Held
+from perdure.agent_workflows.workflow.adapters import WaitingRoom
 from perdure.threads import InMemorySessionStore
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_the_reason_of_a_skipped_node_does_not_grow_with_the_nodes_before_it() -
         edges += [f"{source}>{target}" for source in before for target in both]
         before = both
     plan = plan_of(defined(nodes, *edges))
-    move = scheduling.ended(plan, scheduling.begin(plan).progress, "first", "failed")
+    move = scheduling.finish(plan, scheduling.begin(plan).progress, "first", "failed")
     assert move.progress.skipped["a0"] == "'first' has failed"
     assert (
         move.progress.skipped["b19"] == "'a18' was skipped: 'first' has failed; 'b18' was skipped: 'first' has failed"
@@ -48,7 +48,7 @@ def test_the_reason_of_a_skipped_node_names_a_few_of_many_edges() -> None:
     plan = plan_of(defined([*nodes, node("join", reads="upstream")], *(f"{source}>join" for source in sources)))
     progress = scheduling.begin(plan).progress
     for each in sources:
-        progress = scheduling.ended(plan, progress, each, "failed").progress
+        progress = scheduling.finish(plan, progress, each, "failed").progress
     reason = progress.skipped["join"]
     assert reason.startswith("'n0' has failed; 'n1' has failed; ")
     assert reason.endswith("; and the same with 295 more")
@@ -109,13 +109,13 @@ async def test_a_failing_subscriber_puts_no_texts_of_users_into_the_log(caplog: 
 
 
 def test_of_too_many_that_wait_the_one_that_has_waited_longest_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    held = Held[str]("the execution", limit=2)
+    held = WaitingRoom[str]("the execution", limit=2)
     for key in ("a", "b", "a", "c"):
-        held.hold(key, f"what {key} is")
+        held.add(key, f"what {key} is")
     assert held.ids == ["a", "c"]
     assert held.get("b") is None
-    assert "the execution 'b' is given up" in caplog.text
-    assert held.release("a") == "what a is"
+    assert "the execution 'b' is dropped" in caplog.text
+    assert held.remove("a") == "what a is"
     assert held.ids == ["c"]
 
 

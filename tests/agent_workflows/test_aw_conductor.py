@@ -8,14 +8,20 @@ import pytest
 from tests.agent_workflows.conducting import Troupe, defined, node, otherwise, when
 
 from perdure import AgentExecutorResponse, AgentResponse, InMemoryCheckpointStorage, Message
-from perdure.agent_workflows.conductor import RESULT_PROPERTY
-from perdure.agent_workflows.definition import END, START, Edge, TextOutput
-from perdure.agent_workflows.errors import AgentWorkflowError, MissingInputError
+from perdure.agent_workflows import (
+    END,
+    START,
+    AgentWorkflowError,
+    AgentWorkflowResult,
+    Edge,
+    MissingInputError,
+    TextOutput,
+)
+from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.messages import NodeResult
-from perdure.agent_workflows.result import AgentWorkflowResult
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.definition import Definition, EdgeContext
+    from perdure.agent_workflows import Definition, EdgeContext
     from perdure.agent_workflows.messages import NodeTask
 
 

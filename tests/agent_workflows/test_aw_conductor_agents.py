@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.agent_workflows.conducting import defined, otherwise, when
 
 from perdure import Agent, InMemoryCheckpointStorage, WorkflowBuilder, WorkflowRunState, tool
-from perdure.agent_workflows.approvals import NodeApprovalRequest
-from perdure.agent_workflows.conductor import Conductor
-from perdure.agent_workflows.conversations import Conversations
-from perdure.agent_workflows.definition import START, Approval, Conversation, Node, OnError
-from perdure.agent_workflows.node import AgentNode
+from perdure.agent_workflows import START, Approval, Conversation, Node, NodeApprovalRequest, OnError
+from perdure.agent_workflows.conductor.conductor import Conductor
+from perdure.agent_workflows.conductor.conversations import Conversations
+from perdure.agent_workflows.node.node import AgentNode
 from perdure.agent_workflows.plan import plan_of
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.threads import InMemorySessionStore
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure import CheckpointStorage, Message, Workflow, WorkflowRunResult
-    from perdure.agent_workflows.definition import Definition
+    from perdure.agent_workflows import Definition
 
 
 def agent_node(node_id: str, client: ScriptedChatClient, *, tools: list[Any] | None = None, **options: Any) -> Node:

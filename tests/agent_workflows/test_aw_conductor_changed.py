@@ -8,7 +8,7 @@ import pytest
 from tests.agent_workflows.conducting import Troupe, defined, node, otherwise, when
 
 from perdure import FailedMessage, InMemoryCheckpointStorage, handler
-from perdure.agent_workflows.conductor import Conductor, Context
+from perdure.agent_workflows.conductor.conductor import Conductor, Context
 
 if TYPE_CHECKING:
     from perdure.agent_workflows.messages import NodeTask
@@ -40,7 +40,7 @@ class Deaf(Conductor):
     """Stands for a process that dies when it hears of a failure."""
 
     @handler
-    async def hear_failure(self, failed: FailedMessage, ctx: Context) -> None:
+    async def on_node_failed(self, failed: FailedMessage, ctx: Context) -> None:
         """Die."""
         raise ConnectionResetError(f"{failed.executor_id} for {ctx.run_id}")
 

@@ -9,8 +9,15 @@ import pytest
 from tests.agent_workflows.conducting import Says, Troupe, defined, node, otherwise, when
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agent_workflows.definition import END, START, OnError, StructuredOutput, TextOutput
-from perdure.agent_workflows.errors import AgentWorkflowError, MissingInputError
+from perdure.agent_workflows import (
+    END,
+    START,
+    AgentWorkflowError,
+    MissingInputError,
+    OnError,
+    StructuredOutput,
+    TextOutput,
+)
 from perdure.agent_workflows.messages import NodeResult
 
 if TYPE_CHECKING:

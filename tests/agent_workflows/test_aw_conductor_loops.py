@@ -8,11 +8,10 @@ import pytest
 from tests.agent_workflows.conducting import Says, Troupe, defined, loops, node, otherwise, when
 
 from perdure import InMemoryCheckpointStorage
-from perdure.agent_workflows.definition import END, START
-from perdure.agent_workflows.errors import IterationLimitError
+from perdure.agent_workflows import END, START, IterationLimitError
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.definition import Definition, Edge, Iterations
+    from perdure.agent_workflows import Definition, Edge, Iterations
     from perdure.agent_workflows.messages import NodeTask
 
 

@@ -10,7 +10,7 @@ from tests.agent_workflows.conducting import defined, node
 from tests.agent_workflows.test_aw_conductor_threads import SESSION, CutOff, speaks, told, troupe, words
 
 from perdure import Host, InMemoryCheckpointStorage, Message
-from perdure.agent_workflows.definition import OnError
+from perdure.agent_workflows import OnError
 from perdure.agent_workflows.messages import NodeResult
 from perdure.threads import InMemorySessionStore, SqliteSessionStore
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.agent_workflows.conducting import Says
 
     from perdure import Workflow
-    from perdure.agent_workflows.definition import ConversationKind
+    from perdure.agent_workflows import ConversationKind
     from perdure.agent_workflows.messages import NodeTask
     from perdure.threads import SessionStore
 

@@ -8,13 +8,13 @@ import pytest
 from tests.agent_workflows.conducting import Says, Troupe, defined, node, otherwise, when
 
 from perdure import InMemoryCheckpointStorage, Message
-from perdure.agent_workflows.conversations import Asked, Conversations, Course
-from perdure.agent_workflows.definition import START, Conversation, OnError
+from perdure.agent_workflows import START, Conversation, OnError
+from perdure.agent_workflows.conductor.conversations import Conversations, Lineage, RootRequest
 from perdure.agent_workflows.messages import NodeResult
 from perdure.threads import InMemorySessionStore
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.definition import ConversationKind, Definition
+    from perdure.agent_workflows import ConversationKind, Definition
     from perdure.agent_workflows.messages import NodeTask
     from perdure.threads import SessionStore, Thread
 
@@ -215,9 +215,9 @@ async def test_an_addition_that_was_made_and_not_recorded_is_found_by_its_key() 
     store = InMemorySessionStore()
     conversations = Conversations(store, Conversation("fork_per_agent"), workflow_name="Test")
     said = [Message("user", ["go"])]
-    course = Course("e1")
-    roots = [await conversations.begin(course, "go", key="k") for _ in range(2)]
-    joined = [await conversations.joined(course, "a", asked=Asked(roots[0], "go", "j")) for _ in range(2)]
+    course = Lineage("e1")
+    roots = [await conversations.add_request(course, "go", key="k") for _ in range(2)]
+    joined = [await conversations.join(course, "a", root=RootRequest(roots[0], "go", "j")) for _ in range(2)]
     added = [await conversations.add(course, "a", said, key="a/0", since=1) for _ in range(2)]
     assert (roots, joined, added) == ([1, 1], [1, 1], [2, 2])
     assert await words(store, "agent-a") == ["user: go", "user: go"]

@@ -12,14 +12,12 @@ from tests.agent_workflows.building import Cast, review, writers
 
 from perdure import FullHistory, InMemoryCheckpointStorage, LatestOnly, Retention, Retry, open_storage
 from perdure.agent_workflows import AgentWorkflow, AgentWorkflowBuildError, Approval, Edge, OnError
-from perdure.agent_workflows.config import definition_of
-from perdure.agent_workflows.config_text import config_in
-from perdure.agent_workflows.schema import CONFIG_SCHEMA
+from perdure.agent_workflows.definition import config_schema, definition_of, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-VALIDATOR: Any = Draft202012Validator(CONFIG_SCHEMA)
+VALIDATOR: Any = Draft202012Validator(config_schema())
 ONE: dict[str, Any] = {"agents": {"a": {"agent": {}}}}
 
 
@@ -33,17 +31,17 @@ def problems_of(config: Any) -> list[str]:
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps(ONE), encoding=encoding)
-    assert config_in(path) == config_in(str(path)) == config_in(path.read_text(encoding="utf-8")) == ONE
+    assert read_text(path) == read_text(str(path)) == read_text(path.read_text(encoding="utf-8")) == ONE
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"agents": {"a": {"agent": {}}, "a": {"agent": {"name": "b"}}}}', "the key 'a' stands twice in one object"),
-        ('{"a":', "this is no JSON"),
-        ("[" * 100_000, "this is no JSON"),
+        ('{"agents": {"a": {"agent": {}}, "a": {"agent": {"name": "b"}}}}', "the key 'a' appears twice in one object"),
+        ('{"a":', "this is not JSON"),
+        ("[" * 100_000, "this is not JSON"),
         ("null", "the file 'null' can't be read: No such file or directory; give the path of a file, or JSON"),
-        ("nothing\0", "is no path"),
+        ("nothing\0", "is not a path"),
     ],
 )
 def test_what_is_no_definition_says_why(text: str, why: str) -> None:
@@ -53,14 +51,14 @@ def test_what_is_no_definition_says_why(text: str, why: str) -> None:
 
 
 def test_a_list_is_no_definition() -> None:
-    with pytest.raises(AgentWorkflowBuildError, match="it is a list; give an object"):
+    with pytest.raises(AgentWorkflowBuildError, match="a definition is a JSON object, not a list"):
         AgentWorkflow.from_json("[]")
 
 
 def test_a_file_that_is_no_text_says_so(tmp_path: Path) -> None:
     path = tmp_path / "binary.json"
     path.write_bytes(b"\xff\xfe\x00{")
-    with pytest.raises(AgentWorkflowBuildError, match=r"binary\.json' is no text in UTF-8"):
+    with pytest.raises(AgentWorkflowBuildError, match=r"binary\.json' is not UTF-8 text"):
         AgentWorkflow.from_json(path)
 
 
@@ -72,7 +70,7 @@ def test_a_dict_is_for_from_config() -> None:
 
 async def test_a_name_that_there_is_not_is_told_with_the_one_that_is_meant() -> None:
     wrong: dict[str, Any] = {"agent": {}}
-    with pytest.raises(TypeError, match=r"from_json\(\) is given 'agent', which there is not; did you mean 'agents'?"):
+    with pytest.raises(TypeError, match=r"from_json\(\) has no argument 'agent'; did you mean 'agents'?"):
         AgentWorkflow.from_json(json.dumps(ONE), **wrong)
     with pytest.raises(TypeError, match="load"):
         await AgentWorkflow.load(InMemoryCheckpointStorage(), "x", **wrong)
@@ -96,18 +94,27 @@ def test_short_forms_say_the_same_as_long_ones() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"retry": 0}, "agents.a.retry: it is 0; give a whole number"),
-    ({"retry": True}, "agents.a.retry: it is true; give a whole number"),
-    ({"on_error": "fallback"}, "agents.a.on_error: it is 'fallback'; give one of 'stop'"),
+    ({"retry": 0}, "agents.a.retry: input should be greater than or equal to 1, not 0"),
+    ({"retry": True}, "agents.a.retry: input should be a valid integer, not True"),
+    ({"on_error": "fallback"}, "agents.a.on_error.fallback: it is missing; give it"),
     ({"on_error": {"mode": "fallback"}}, "agents.a.on_error.fallback: it is missing"),
-    ({"on_error": {"fallback": "b"}}, "agents.a.on_error.fallback: the mode is 'stop', which has none"),
-    ({"output": {"type": "union", "types": [{"type": "object"}]}}, "agents.a.output.types[0].title: it is null"),
-    ({"output": {"type": "structured", "schema": {"type": "array"}}}, "agents.a.output.schema.type: it is 'array'"),
+    ({"on_error": {"fallback": "b"}}, "agents.a.on_error.fallback: this key is unknown"),
+    (
+        {"output": {"type": "union", "types": [{"type": "object"}]}},
+        "agents.a.output.types[0].title: it is missing; give it",
+    ),
+    (
+        {"output": {"type": "structured", "schema": {"type": "array"}}},
+        "agents.a.output.schema.type: input should be 'object', not 'array'",
+    ),
     (
         {"output": {"type": "structured", "schema": {"properties": [1]}}},
-        "agents.a.output.schema.properties: it is a list",
+        "agents.a.output.schema.properties: input should be a valid dictionary",
     ),
-    ({"output": {"type": "handoffs", "targets": {}}}, "agents.a.output.targets: it is an object; give one node"),
+    (
+        {"output": {"type": "handoffs", "targets": {}}},
+        "agents.a.output.targets: dictionary should have at least 1 item",
+    ),
 ]
 
 
@@ -121,13 +128,13 @@ def test_what_is_wrong_with_a_node_is_marked_by_the_editor_and_by_reading(said: 
 
 def test_a_definition_has_a_node() -> None:
     assert not VALIDATOR.is_valid({"agents": {}})
-    assert problems_of({"agents": {}}) == ["agents: it is an object; give one node at least"]
+    assert problems_of({"agents": {}}) == ["agents: dictionary should have at least 1 item after validation, not 0"]
 
 
 def test_a_wrong_shape_does_not_hide_that_a_node_is_not_there() -> None:
     config = {**ONE, "nmae": "x", "edges": [{"from": "a", "to": "b"}, {"from": "START", "to": "b"}]}
     assert [each.split(";")[0] for each in problems_of(config)] == [
-        "nmae: there is no such key",
+        "nmae: this key is unknown",
         "edges: there is no node 'b'",
     ]
 

@@ -9,11 +9,16 @@ from pydantic import BaseModel, Field, computed_field
 from tests.agent_workflows.building import Cast
 from tests.agent_workflows.nodes import DESKS, EITHER, TICKET, around, clerk, outcome
 
-from perdure.agent_workflows import AgentWorkflow, ConversationPolicies
-from perdure.agent_workflows.approvals import NodeApprovalRequest
-from perdure.agent_workflows.definition import Approval, Output, StructuredOutput, TextOutput
-from perdure.agent_workflows.outputs import NoValueError
-from perdure.agent_workflows.outputs_corrections import corrected_outputs
+from perdure.agent_workflows import (
+    AgentWorkflow,
+    Approval,
+    ConversationPolicies,
+    NodeApprovalRequest,
+    Output,
+    StructuredOutput,
+    TextOutput,
+)
+from perdure.agent_workflows.outputs import InvalidValueError, correct_outputs
 from perdure.testing import ToolCall
 
 if TYPE_CHECKING:
@@ -85,13 +90,13 @@ def outputs_of(output: Output) -> dict[str, Any]:
         (TICKET, {"urgencyy": 2}, "there is no output 'urgencyy'; there are 'title', 'urgency'"),
         (TICKET, {"result": {}}, "title: Field required"),
         (TICKET, {"result": "hello"}, "'result' is the whole value, an object, not 'hello'"),
-        (TICKET, {"result": {"title": "x", "urgency": 2}, "urgency": 3}, "'urgency' is 3 and in 'result' it is 2"),
-        (NOTE, {"n": 0}, "n is to be 1 or more"),
+        (TICKET, {"result": {"title": "x", "urgency": 2}, "urgency": 3}, "'urgency' is 3 but in 'result' it is 2"),
+        (NOTE, {"n": 0}, "n must satisfy minimum: 1"),
         (NOTE, {"m": 1}, "there is no output 'm'; there are 'n', 'why'"),
         (SQUARE, {"side": -1}, "side: Input should be greater than 0"),
-        (SQUARE, {"area": 9}, "'area' is computed of others"),
+        (SQUARE, {"area": 9}, "'area' is computed from other fields"),
         (HIDING, {"side": "long"}, "side: Input should be a valid integer"),
-        (HIDING_SQUARE, {"side": 3}, "'area' can't be computed anew"),
+        (HIDING_SQUARE, {"side": 3}, "'area' can't be computed again"),
         (DESKS, {"handoff_target": "nobody"}, "'handoff_target' is one of 'billing', 'tech', not 'nobody'"),
         (DESKS, {"handoff_target": None}, "'handoff_target' is a text, not None"),
         (DESKS, {"target": "tech"}, "there is no output 'target'"),
@@ -102,8 +107,8 @@ def outputs_of(output: Output) -> dict[str, Any]:
     ],
 )
 def test_a_correction_that_can_not_be_used_says_why(output: Output, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(NoValueError) as refused:
-        corrected_outputs(output, outputs_of(output), changes)
+    with pytest.raises(InvalidValueError) as refused:
+        correct_outputs(output, outputs_of(output), changes)
     assert why in str(refused.value)
 
 
@@ -128,7 +133,7 @@ def test_a_correction_that_can_not_be_used_says_why(output: Output, changes: dic
 def test_a_correction_changes_a_value_by_field_and_as_a_whole(
     output: Output, changes: dict[str, Any], corrected: dict[str, Any]
 ) -> None:
-    assert corrected_outputs(output, outputs_of(output), changes) == corrected
+    assert correct_outputs(output, outputs_of(output), changes) == corrected
 
 
 def request_of(result: WorkflowRunResult) -> Any:

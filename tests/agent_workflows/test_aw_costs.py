@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agent_workflows.nodes import clerk
 
-from perdure.agent_workflows.definition import Definition, Edge, Node, StructuredOutput, TextOutput
-from perdure.agent_workflows.inputs import Known, task_text
-from perdure.agent_workflows.inputs_sources import input_problems
-from perdure.agent_workflows.mermaid import mermaid
-from perdure.agent_workflows.outputs import NoValueError, output_keys, value_in
+from perdure.agent_workflows import Definition, Edge, Node, StructuredOutput, TextOutput
+from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
+from perdure.agent_workflows.mermaid import to_mermaid
+from perdure.agent_workflows.outputs import InvalidValueError, output_keys, parse_value
 from perdure.agent_workflows.plan import Plan, plan_of
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ def chain(size: int, *, id_of: Callable[[int], str] = numbered) -> Plan:
     return plan_of(Definition(name="w", nodes=tuple(nodes), edges=edges))
 
 
-def known(size: int) -> Known:
-    return Known("go", outputs={f"n{number}": {f"k{number}": "x"} for number in range(size)})
+def known(size: int) -> KnownValues:
+    return KnownValues("go", outputs={f"n{number}": {f"k{number}": "x"} for number in range(size)})
 
 
 def test_what_nodes_write_is_found_out_once_for_all_who_read_it() -> None:
@@ -97,7 +96,7 @@ def test_what_was_found_for_a_plan_is_forgotten_with_it() -> None:
 
 
 def test_names_in_a_picture_are_found_in_time_that_grows_with_the_nodes() -> None:
-    small, large = (calls_of(partial(mermaid, chain(size, id_of=unlike))) for size in (50, 200))
+    small, large = (calls_of(partial(to_mermaid, chain(size, id_of=unlike))) for size in (50, 200))
     assert large < 6 * small
 
 
@@ -106,8 +105,8 @@ def test_names_in_a_picture_are_found_in_time_that_grows_with_the_nodes() -> Non
     ["```json" + "\n" * 300_000 + "x", '```json\n{"a": 1' + "\n" * 300_000, "\n" * 300_000 + "```", "`" * 300_000],
 )
 def test_no_answer_of_a_model_stops_the_process(text: str) -> None:
-    with pytest.raises(NoValueError):
-        value_in(text, ANYTHING)
+    with pytest.raises(InvalidValueError):
+        parse_value(text, ANYTHING)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_no_answer_of_a_model_stops_the_process(text: str) -> None:
     ],
 )
 def test_a_value_may_stand_between_fences(text: str) -> None:
-    assert value_in(text, ANYTHING) == {"a": 1}
+    assert parse_value(text, ANYTHING) == {"a": 1}
 
 
 def test_what_was_said_stays_as_it_was() -> None:

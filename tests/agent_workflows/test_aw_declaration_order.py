@@ -10,15 +10,14 @@ import pytest
 from tests.agent_workflows.building import Cast
 from tests.agent_workflows.conducting import Says, Troupe, defined, loops, node, otherwise, when
 
-from perdure.agent_workflows import AgentWorkflow
-from perdure.agent_workflows.definition import END, START
+from perdure.agent_workflows import END, START, AgentWorkflow
 from perdure.agent_workflows.plan import plan_of
 from perdure.testing import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.agent_workflows.definition import Edge, Node
+    from perdure.agent_workflows import Edge, Node
     from perdure.agent_workflows.messages import NodeTask
 
 ORDERS_MAX = 25
@@ -147,24 +146,24 @@ async def test_the_order_of_nodes_decides_only_who_is_told_first_of_those_who_ac
         assert sorted(others) == sorted(acts)
         assert found[0] == expected[0]
         assert found[2:] == expected[2:]
-        assert plan.backs == plan_of(defined(_nodes(edges), *edges)).backs
+        assert plan.back_edges == plan_of(defined(_nodes(edges), *edges)).back_edges
 
 
 def test_of_two_entrances_the_one_that_a_condition_leads_back_to_begins() -> None:
-    assert plan_of(defined(_nodes(TWO_ENTRANCES), *TWO_ENTRANCES)).backs == {("edit", "art")}
-    assert plan_of(defined(_nodes(BACK_OVER_ANOTHER_NODE), *BACK_OVER_ANOTHER_NODE)).backs == {("remarks", "art")}
+    assert plan_of(defined(_nodes(TWO_ENTRANCES), *TWO_ENTRANCES)).back_edges == {("edit", "art")}
+    assert plan_of(defined(_nodes(BACK_OVER_ANOTHER_NODE), *BACK_OVER_ANOTHER_NODE)).back_edges == {("remarks", "art")}
 
 
 def test_of_two_entrances_that_conditions_lead_back_to_the_one_nearer_to_start_begins() -> None:
     edges = ["text>edit", when("art>edit"), when("edit>art", "no"), otherwise(f"edit>{END}")]
-    assert plan_of(defined("text art edit", f"{START}>text", f"{START}>art", *edges)).backs == {("edit", "art")}
+    assert plan_of(defined("text art edit", f"{START}>text", f"{START}>art", *edges)).back_edges == {("edit", "art")}
 
 
 def test_entrances_of_which_none_is_before_the_other_begin_side_by_side() -> None:
     plan = plan_of(defined(_nodes(BEGINNING_TOGETHER), *BEGINNING_TOGETHER))
-    assert plan.backs == {("a", "b"), ("b", "a")}
+    assert plan.back_edges == {("a", "b"), ("b", "a")}
     assert plan.layers == (("a", "b"), ("j",))
-    assert (plan.circles, plan.loops) == (({"a", "b"},), ({"a", "b", "j"},))
+    assert (plan.cycles, plan.loops) == (({"a", "b"},), ({"a", "b", "j"},))
 
 
 async def test_two_who_call_each_other_at_once_both_act_in_the_next_pass() -> None:

@@ -23,9 +23,8 @@ from perdure import (
     SqliteCheckpointStorage,
     WorkflowCheckpoint,
 )
-from perdure.agent_workflows.config import to_config
-from perdure.agent_workflows.definition_store import DefinitionStore
-from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows import AgentWorkflowError, DefinitionStore
+from perdure.agent_workflows.definition import to_config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,7 +146,7 @@ def test_a_storage_without_a_store_is_refused() -> None:
     class Own:
         """A storage with the six methods, as anybody can write one."""
 
-    with pytest.raises(AgentWorkflowError, match="a Own has no store to keep definitions in"):
+    with pytest.raises(AgentWorkflowError, match="a Own has no store for definitions"):
         DefinitionStore(Own())  # pyright: ignore[reportArgumentType]
 
 

@@ -10,8 +10,7 @@ from tests.agent_workflows.conducting import defined
 from tests.agent_workflows.test_aw_conductor_threads import CutOff, troupe, words
 
 from perdure import Host, InMemoryCheckpointStorage
-from perdure.agent_workflows import AgentWorkflow
-from perdure.agent_workflows.definition import Conversation
+from perdure.agent_workflows import AgentWorkflow, Conversation
 from perdure.threads import FileSessionStore, InMemorySessionStore
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure import CheckpointStorage, Workflow
-    from perdure.agent_workflows.definition import ConversationKind
+    from perdure.agent_workflows import ConversationKind
     from perdure.storage import StoreStorage
     from perdure.threads import SessionStore
 

@@ -8,20 +8,19 @@ import pytest
 from tests.agent_workflows.nodes import DESKS, TICKET, clerk
 
 from perdure import Message
-from perdure.agent_workflows.checking import problems
-from perdure.agent_workflows.definition import (
+from perdure.agent_workflows import (
     START,
     Definition,
     Edge,
+    MissingInputError,
     Node,
     OnError,
     StructuredOutput,
     TextOutput,
 )
-from perdure.agent_workflows.errors import MissingInputError
-from perdure.agent_workflows.inputs import Known, task_text
-from perdure.agent_workflows.inputs_sources import input_problems
+from perdure.agent_workflows.inputs import KnownValues, input_problems, task_text
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.validation import find_problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +44,7 @@ def plan(nodes: Sequence[Node], *edges: str) -> Plan:
 def read(made: Plan, node_id: str, *, request: Any = "the request", **known: Any) -> str:
     """The task of a node, if the plan is fine."""
     assert input_problems(made) == []
-    return task_text(made, node_id, Known(request, **known))
+    return task_text(made, node_id, KnownValues(request, **known))
 
 
 def one_problem(made: Plan) -> str:
@@ -115,7 +114,7 @@ def test_a_fallback_is_given_the_task_of_another_and_reads_nothing_itself() -> N
     # What is wrong with this is told by who looks at fallbacks, and once.
     told = plan([failing, node("f", reads="request", template="{{nothing}}")])
     assert input_problems(told) == []
-    [problem] = problems(told.definition)
+    [problem] = find_problems(told.definition)
     assert "leave out its template, input_key and reads" in problem
 
 
@@ -187,7 +186,7 @@ def test_a_key_that_several_write_and_lead_to_the_node_has_to_be_named() -> None
         ({"template": "{{drafft?}}"}, "nobody before it writes that"),
         ({"template": "{{a.answer}}"}, "'a' does not write that; it writes 'draft'"),
         ({"input_key": "c.answer"}, "'c' does not come before it"),
-        ({"template": "{{draft"}, "begins a name that has no end"),
+        ({"template": "{{draft"}, "starts a name that has no end"),
         ({"template": "{{ }}"}, "names nothing"),
         ({"input_key": ""}, "names nothing"),
         ({"input_key": "a."}, "names nothing"),

@@ -42,38 +42,53 @@ def one(**options: Any) -> AgentWorkflowBuilder:
 
 
 WRONG: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda it: it.with_name(5), "the name of the workflow is a text that is not empty, not 5"),
-    (lambda it: it.with_name(""), "the name of the workflow is a text that is not empty, not ''"),
-    (lambda it: it.with_description(["x"]), "the description of the workflow is a text, not a list"),
-    (lambda it: it.with_max_iterations("3"), "the limit of loops is a whole number, not '3'"),
-    (lambda it: it.with_max_iterations(True), "the limit of loops is a whole number, not True"),  # noqa: FBT003 - it is wrong
-    (lambda it: it.with_max_iterations(2, then="stop"), "at the limit of loops is 'fail' or 'leave', not 'stop'"),
-    (lambda it: it.with_max_iterations(2, converges="no"), "converges is True or False, not 'no'"),
-    (lambda it: it.with_max_iterations(2, ignored_keys="at"), "ignored_keys is a list of keys, not 'at'"),
-    (lambda it: it.with_timeout(5), "the timeout of the workflow is a timedelta, as timedelta(minutes=5), not 5"),
-    (lambda it: it.with_workflow_store(5), "with_workflow_store: 5 is no storage and no URL of one"),
+    (lambda it: it.with_name(5), "name: input should be a valid string, not 5"),
+    (lambda it: it.with_name(""), "name: string should have at least 1 character"),
+    (lambda it: it.with_description(["x"]), "description: input should be a valid string, not a list"),
+    (lambda it: it.with_max_iterations("3"), "iterations.limit: input should be a valid integer, not '3'"),
+    (lambda it: it.with_max_iterations(True), "iterations.limit: input should be a valid integer, not True"),  # noqa: FBT003 - it is wrong
+    (
+        lambda it: it.with_max_iterations(2, then="stop"),
+        "iterations.then: input should be 'fail' or 'leave', not 'stop'",
+    ),
+    (
+        lambda it: it.with_max_iterations(2, converges="no"),
+        "iterations.converges: input should be a valid boolean, not 'no'",
+    ),
+    (
+        lambda it: it.with_max_iterations(2, ignored_keys="at"),
+        "iterations.ignored_keys: input should be a valid frozenset, not 'at'",
+    ),
+    (lambda it: it.with_timeout(5), "timeout: input should be a valid timedelta, not 5"),
+    (lambda it: it.with_workflow_store(5), "with_workflow_store: 5 is neither a storage nor the URL of one"),
     (
         lambda it: it.with_workflow_store(InMemoryCheckpointStorage(), LatestOnly()),
-        "an InMemoryCheckpointStorage keeps what it was made to keep",
+        "an InMemoryCheckpointStorage has its own: give the retention to its class",
     ),
     (lambda it: it.with_checkpointing("no").with_in_memory_workflow_store(), "takes True or False, not 'no'"),
     (
         lambda it: it.with_session_store("postgresql://me:hush@here/db"),
-        "with_session_store takes a session store, as SqliteSessionStore(path) of perdure.threads, not a text",
+        "with_session_store takes a session store, such as SqliteSessionStore(path) of perdure.threads, not a text",
     ),
     (lambda it: it.with_session_store(5), "with_session_store takes a session store"),
-    (lambda it: it.with_workflow_store(object()), "an object is no storage and no URL of one: it has no save()"),
-    (lambda it: it.with_conversation("shared"), "the conversation policy is one of ConversationPolicies, called"),
+    (
+        lambda it: it.with_workflow_store(object()),
+        "an object is neither a storage nor the URL of one: it has no save()",
+    ),
+    (
+        lambda it: it.with_conversation("shared"),
+        "conversation: input should be an instance of Conversation, not 'shared'",
+    ),
     (lambda it: it.with_conversation(ConversationPolicies.shared_thread), "not the function shared_thread"),
     (
         lambda it: it.with_conversation(Conversation(cast("Any", "shard"))),
-        "the kind of the conversation policy is 'none' or",
+        "conversation.kind: input should be 'none', 'shared', 'per_agent' or",
     ),
-    (lambda it: it.with_tools(["t"]), "with_tools takes a dict, by name the tools, not a list"),
+    (lambda it: it.with_tools(["t"]), "with_tools takes a dict of tools by name, not a list"),
     (lambda it: it.from_("a"), "from_('a') leads nowhere: call to('node') after it, or leave it out"),
     (lambda it: it.from_("a").from_("a").to("END"), "from_('a') leads nowhere"),
     (lambda it: it.from_(["a"]).to("END"), "from_ takes the ids of nodes, as from_('a', 'b'), not a list"),
-    (lambda it: it.add_agent(3, writers()["drafter"]), "the id of a node is a text, not 3"),
+    (lambda it: it.add_agent(3, writers()["drafter"]), "node 3: id: input should be a valid string, not 3"),
 ]
 
 
@@ -86,31 +101,34 @@ def test_a_setting_of_the_wrong_kind_is_named(say: Callable[[Any], Any], problem
 
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"timeout": "5"}, "its timeout is a timedelta or a number of seconds, not '5'"),
-    ({"timeout": True}, "its timeout is a timedelta or a number of seconds, not True"),
-    ({"template": 7}, "template is a text, not 7"),
-    ({"input_key": ["x"]}, "input_key is a text, not a list"),
-    ({"instructions": b"x"}, "instructions is a text, not a bytes"),
-    ({"output_key": 5}, "output_key is a text that is not empty, not 5"),
+    ({"timeout": "5"}, "timeout: input should be a valid timedelta or a valid integer or a valid number, not '5'"),
+    ({"timeout": True}, "timeout: input should be a valid timedelta or a valid integer or a valid number, not True"),
+    ({"template": 7}, "template: input should be a valid string, not 7"),
+    ({"input_key": ["x"]}, "input_key: input should be a valid string, not a list"),
+    ({"instructions": b"x"}, "instructions: input should be a valid string, not a bytes"),
+    ({"output_key": 5}, "output.key: input should be a valid string, not 5"),
     ({"output_key": "a.b"}, "its output 'a.b' could not be read as '{{node.key}}'"),
     ({"output_key": " a"}, "its output ' a' could not be read as '{{node.key}}'"),
     ({"structured_output": {"properties": {"a.b": {}}}}, "its output 'a.b' could not be read as '{{node.key}}'"),
-    ({"union_output": Bill}, "union_output is a list of pydantic models and JSON schemas, not the class Bill"),
+    ({"union_output": Bill}, "output.types: input should be a valid tuple, not the class Bill"),
     ({"union_output": [5]}, "a structured output is a pydantic model or a JSON schema, not 5"),
-    ({"structured_output": {"properties": [1]}}, "its JSON schema is none: properties is to be an object"),
+    (
+        {"structured_output": {"properties": [1]}},
+        'its JSON schema is not valid: properties must satisfy type: "object"',
+    ),
     ({"on_error": ["stop"]}, "on_error is 'stop', 'skip_dependents', 'isolate' or fallback('node'), not a list"),
-    ({"on_error": OnError("fallback", cast("Any", 5))}, "its fallback is a text, not 5"),
-    ({"approval": 5}, "approval is True, what to ask or an Approval, not 5"),
+    ({"on_error": OnError("fallback", cast("Any", 5))}, "on_error.fallback: input should be a valid string, not 5"),
+    ({"approval": 5}, "approval: input should be an instance of Approval, not 5"),
     (
         {"approval": Approval(when=cast("Any", "amount"))},
-        "when of its approval is a condition or a function of the outputs",
+        "approval.when: input should be an instance of Condition or callable, not 'amount'",
     ),
     (
         {"approval": Approval(timeout=cast("Any", 5))},
-        "the timeout of its approval is a timedelta, as timedelta(minutes=5), not 5",
+        "approval.timeout: input should be a valid timedelta, not 5",
     ),
-    ({"approval": Approval(message=cast("Any", 5))}, "the message of its approval is a text, not 5"),
-    ({"reads": "all"}, "reads is 'request' or 'upstream', not 'all'"),
+    ({"approval": Approval(message=cast("Any", 5))}, "approval.message: input should be a valid string, not 5"),
+    ({"reads": "all"}, "reads: input should be 'request' or 'upstream', not 'all'"),
 ]
 
 
@@ -126,12 +144,12 @@ def test_nothing_of_the_wrong_kind_hides_what_else_is_wrong() -> None:
     builder: Any = AgentWorkflow.create()
     builder.with_name(5).with_max_iterations("3").with_conversation("shared")
     builder.add_agent("a", drafter, **wrong).add_agent("b", drafter, input_key="zz").from_("a").to("b", "c")
-    assert [each.split(" is ")[0].split(", and")[0] for each in problems(builder)] == [
+    assert [each.split(" is ")[0].split(": input")[0].split(", and")[0] for each in problems(builder)] == [
         "node 'a': on_error",
-        "the name of the workflow",
-        "node 'a': its timeout",
-        "the limit of loops",
-        "the conversation policy",
+        "name",
+        "node 'a': timeout",
+        "iterations.limit",
+        "conversation",
         "edge 'a' -> 'c': there",
         "node 'b' reads 'zz'",
     ]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from perdure.agent_workflows.agents import AgentConfig
-from perdure.agent_workflows.conditions import Equals, GreaterThan
-from perdure.agent_workflows.definition import Definition, Edge, Handoffs, Node, OnError
-from perdure.agent_workflows.mermaid import mermaid
+from perdure.agent_workflows import AgentConfig, Definition, Edge, Equals, GreaterThan, Handoffs, Node, OnError
+from perdure.agent_workflows.mermaid import to_mermaid
 from perdure.agent_workflows.plan import plan_of
 
 
@@ -17,7 +15,7 @@ def is_urgent(_: Any) -> bool:
 
 
 def drawn(*nodes: Node, edges: tuple[Edge, ...] = ()) -> str:
-    return mermaid(plan_of(Definition(name="x", nodes=nodes, edges=edges)))
+    return to_mermaid(plan_of(Definition(name="x", nodes=nodes, edges=edges)))
 
 
 def node(id_: str, **more: Any) -> Node:

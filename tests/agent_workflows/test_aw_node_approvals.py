@@ -9,9 +9,7 @@ import pytest
 from tests.agent_workflows.nodes import DESKS, EITHER, TICKET, TICKET_BY_TOOL, around, clerk, outcome, shown
 
 from perdure import FailedMessage, FunctionTool, tool
-from perdure.agent_workflows.approvals import NodeApprovalRequest, NodeApprovalResponse
-from perdure.agent_workflows.conditions import Condition
-from perdure.agent_workflows.definition import Approval, OnError, TextOutput
+from perdure.agent_workflows import Approval, Condition, NodeApprovalRequest, NodeApprovalResponse, OnError, TextOutput
 from perdure.testing import ToolCall
 from perdure.testing.clock import ManualClock
 

@@ -21,8 +21,7 @@ from perdure import (
     Retry,
     tool,
 )
-from perdure.agent_workflows.approvals import NodeApprovalRequest
-from perdure.agent_workflows.definition import Approval
+from perdure.agent_workflows import Approval, NodeApprovalRequest
 from perdure.testing import ToolCall
 from perdure.testing.crash import sweep
 

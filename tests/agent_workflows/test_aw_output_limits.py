@@ -11,8 +11,7 @@ from tests.agent_workflows.building import Cast
 
 from perdure import AgentInvalidResponseException
 from perdure.agent_workflows import AgentWorkflow
-from perdure.agent_workflows.outputs_schema import misfits
-from perdure.agent_workflows.outputs_schema_faults import schema_faults
+from perdure.agent_workflows.outputs import schema_faults, value_faults
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, 3, -5, 2.5, 0.3, 1e300, 10**400),
@@ -60,7 +59,7 @@ def test_a_schema_takes_what_the_reference_takes_and_nothing_else(schema: dict[s
     assert list(schema_faults(schema)) == []
     # A whole number beyond all floats is none for the reference's `multipleOf`.
     known = [value for value in VALUES if "multipleOf" not in schema or value in ("", []) or not is_huge(value)]
-    assert [value for value in known if reference.is_valid(value) is bool(misfits(value, schema))] == []
+    assert [value for value in known if reference.is_valid(value) is bool(value_faults(value, schema))] == []
 
 
 def is_huge(value: Any) -> bool:
@@ -68,29 +67,32 @@ def is_huge(value: Any) -> bool:
 
 
 def test_decimals_are_multiples_as_they_are_written() -> None:
-    assert misfits(0.3, {"multipleOf": 0.1}) == []
-    assert misfits(0.35, {"multipleOf": 0.1}) == ["the value is to be a multiple of 0.1"]
+    assert value_faults(0.3, {"multipleOf": 0.1}) == []
+    assert value_faults(0.35, {"multipleOf": 0.1}) == ["the value must satisfy multipleOf: 0.1"]
 
 
 def test_what_is_beyond_a_limit_is_told_with_its_place() -> None:
     schema = {"properties": {"lines": {"items": {"properties": {"n": {"minimum": 1}, "to": {"pattern": "@"}}}}}}
     value = {"lines": [{"n": 1}, {"n": 0, "to": "ann"}]}
-    assert misfits(value, schema) == ["lines[1].n is to be 1 or more", "lines[1].to is to be like '@'"]
+    assert value_faults(value, schema) == [
+        "lines[1].n must satisfy minimum: 1",
+        'lines[1].to must satisfy pattern: "@"',
+    ]
 
 
 @pytest.mark.parametrize(
     ("schema", "fault"),
     [
-        ({"properties": [1]}, "properties is to be an object"),
-        ({"properties": {"a": {"type": "objekt"}}}, "properties.a.type is to be one of 'string'"),
-        ({"properties": {"a": 5}}, "properties.a is to be an object"),
-        ({"required": "a"}, "required is to be a list of names"),
-        ({"properties": {"a": {"minLength": "3"}}}, "properties.a.minLength is to be a number"),
-        ({"properties": {"a": {"pattern": "("}}}, "properties.a.pattern is no regular expression of Python"),
-        ({"properties": {"a": {"enum": "abc"}}}, "properties.a.enum is to be a list"),
-        ({"$defs": {"x": {"items": [1]}}}, "$defs.x.items is to be an object"),
-        ({"anyOf": {}}, "anyOf is to be a list"),
-        ({"allOf": [{"not": 3}]}, "allOf[0].not is to be an object"),
+        ({"properties": [1]}, 'properties must satisfy type: "object"'),
+        ({"properties": {"a": {"type": "objekt"}}}, "properties.a.type must satisfy anyOf: "),
+        ({"properties": {"a": 5}}, 'properties.a must satisfy type: ["object", "boolean"]'),
+        ({"required": "a"}, 'required must satisfy type: "array"'),
+        ({"properties": {"a": {"minLength": "3"}}}, 'properties.a.minLength must satisfy type: "integer"'),
+        ({"properties": {"a": {"pattern": "("}}}, 'properties.a.pattern must satisfy format: "regex"'),
+        ({"properties": {"a": {"enum": "abc"}}}, 'properties.a.enum must satisfy type: "array"'),
+        ({"$defs": {"x": {"items": [1]}}}, '$defs.x.items must satisfy type: ["object", "boolean"]'),
+        ({"anyOf": {}}, 'anyOf must satisfy type: "array"'),
+        ({"allOf": [{"not": 3}]}, 'allOf[0].not must satisfy type: ["object", "boolean"]'),
     ],
 )
 def test_what_is_wrong_with_a_schema_is_told_with_its_place(schema: dict[str, Any], fault: str) -> None:
@@ -107,7 +109,9 @@ async def test_a_definition_that_was_read_back_still_refuses_what_is_out_of_rang
     cast = Cast(clerk=lambda _, __: {"amount": -5, "note": "long"})
     built = AgentWorkflow.create().add_agent("a", cast["clerk"], structured_output=Positive).build()
     exported = built.to_config()
-    assert "checks less: none of its validators; give it again as types={'Positive': Positive}" in exported.left_out[1]
+    assert "checks less, none of its validators; give it again as types={'Positive': Positive}" in exported.left_out[1]
     again = AgentWorkflow.from_config(exported, agents={"a": cast["clerk"]}).build()
-    with pytest.raises(AgentInvalidResponseException, match="amount is to be more than 0; note is to be of 3 char"):
+    with pytest.raises(
+        AgentInvalidResponseException, match="amount must satisfy exclusiveMinimum: 0; note must satisfy maxLength: 3"
+    ):
         await again.run("x")

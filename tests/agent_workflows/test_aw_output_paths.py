@@ -11,12 +11,13 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, computed_field, model_serializer
 from tests.agent_workflows.conducting import defined, node
 
-from perdure.agent_workflows.checking import problems
-from perdure.agent_workflows.conditions import Condition, Equals, Exists
-from perdure.agent_workflows.definition import (
+from perdure.agent_workflows import (
     END,
     Approval,
+    Condition,
     Edge,
+    Equals,
+    Exists,
     Handoffs,
     Node,
     OnError,
@@ -25,8 +26,9 @@ from perdure.agent_workflows.definition import (
     TextOutput,
     UnionOutput,
 )
-from perdure.agent_workflows.inputs_sources import input_problems
+from perdure.agent_workflows.inputs import input_problems
 from perdure.agent_workflows.plan import plan_of
+from perdure.agent_workflows.validation import find_problems
 
 
 class Colour(Enum):
@@ -156,7 +158,7 @@ def _found(first: Node, condition: Condition | None = None, **reads: Any) -> lis
     choosing: list[Edge | str] = [Edge("a", "b", condition=condition), Edge("a", END, is_default=True)]
     asked = ["a>b"] if condition is None else choosing
     definition = defined([first, node("b", **(reads or {"reads": "request"}))], *asked)
-    return [*problems(definition), *input_problems(plan_of(definition))]
+    return [*find_problems(definition), *input_problems(plan_of(definition))]
 
 
 @pytest.mark.parametrize(("output", "path"), DEAD)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tests.agent_workflows.conducting import defined, node, otherwise, when
 
-from perdure.agent_workflows.definition import END, START, OnError
+from perdure.agent_workflows import END, START, OnError
 from perdure.agent_workflows.plan import plan_of
 
 
@@ -26,7 +26,7 @@ def test_layers_come_after_all_that_they_depend_on() -> None:
 
 def test_an_edge_to_where_one_came_from_goes_back() -> None:
     plan = plan_of(defined("a b c", f"{START}>a", "a>b", "b>a", "b>c"))
-    assert plan.backs == {("b", "a")}
+    assert plan.back_edges == {("b", "a")}
     assert [edge.source for edge in plan.incoming("a")] == [START, "b"]
     assert [edge.source for edge in plan.forward_to("a")] == [START]
     assert [edge.target for edge in plan.forward_from("b")] == ["c"]
@@ -34,14 +34,14 @@ def test_an_edge_to_where_one_came_from_goes_back() -> None:
 
 def test_a_node_that_leads_to_itself_begins_at_start_and_can_end() -> None:
     plan = plan_of(defined("a", "a>a"))
-    assert plan.backs == {("a", "a")}
+    assert plan.back_edges == {("a", "a")}
     assert [edge.source for edge in plan.incoming("a")] == ["a", START]
     assert plan.ends == ("a",)
 
 
 def test_an_edge_across_two_branches_does_not_go_back() -> None:
     plan = plan_of(defined("a b c", "a>b", "a>c", "c>b"))
-    assert plan.backs == frozenset()
+    assert plan.back_edges == frozenset()
     assert plan.layers == (("a",), ("c",), ("b",))
 
 
@@ -71,14 +71,14 @@ def test_a_long_chain_is_no_problem() -> None:
 def test_loops_inside_of_each_other_are_one_circle_and_one_behind_the_other_is_another() -> None:
     inside = ["a>b", "b>c", when("c>b"), when("c>a", "no")]
     plan = plan_of(defined("o a b c d e", "o>a", *inside, "c>d", "d>e", when("e>d"), otherwise(f"e>{END}")))
-    assert plan.circles == ({"a", "b", "c"}, {"d", "e"})
+    assert plan.cycles == ({"a", "b", "c"}, {"d", "e"})
     assert plan.deciding == ({"o", "a", "b", "c"}, {"o", "a", "b", "c", "d", "e"})
-    assert [plan.circle_of(way) for way in (("c", "b"), ("c", "a"), ("e", "d"))] == [0, 0, 1]
+    assert [plan.cycle_of(way) for way in (("c", "b"), ("c", "a"), ("e", "d"))] == [0, 0, 1]
 
 
 def test_loops_with_something_in_common_behind_them_have_their_passes_together_and_others_are_independent() -> None:
     edges = [f"{START}>a", "a>b", "b>c", when("c>b"), when("c>a", "no"), otherwise(f"c>{END}")]
     plan = plan_of(defined("a b c x y z", *edges, "x>y", "y>y", "y>z"))
     assert plan.loops == ({"a", "b", "c"}, {"y", "z"})
-    assert plan.bearing_on == ({"a", "b", "c"}, {"x", "y", "z"})
+    assert plan.influencing == ({"a", "b", "c"}, {"x", "y", "z"})
     assert [plan.loop_of(each) for each in ("a", "c", "x", "z")] == [0, 0, None, 1]

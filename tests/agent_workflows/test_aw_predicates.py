@@ -8,18 +8,24 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.agent_workflows.building import review, writers
 
-from perdure.agent_workflows import AgentConfig, AgentWorkflow, AgentWorkflowBuildError, Contains, Edge, EdgeContext
-from perdure.agent_workflows.conditions import Equals, Exists
-from perdure.agent_workflows.config import definition_of, to_config
-from perdure.agent_workflows.definition import Definition, Node
-from perdure.agent_workflows.predicates import AllOf, all_of
-from perdure.agent_workflows.reasons import condition_in_words
-from perdure.agent_workflows.schema import CONFIG_SCHEMA
+from perdure.agent_workflows import (
+    AgentConfig,
+    AgentWorkflow,
+    AgentWorkflowBuildError,
+    Contains,
+    Definition,
+    Edge,
+    EdgeContext,
+    Equals,
+    Exists,
+    Node,
+)
+from perdure.agent_workflows.definition import AllOf, all_of, config_schema, definition_of, to_config
 
 if TYPE_CHECKING:
-    from perdure.agent_workflows.definition import Predicate
+    from perdure.agent_workflows import Predicate
 
-VALIDATOR: Any = Draft202012Validator(CONFIG_SCHEMA)
+VALIDATOR: Any = Draft202012Validator(config_schema())
 
 
 async def is_long(context: EdgeContext) -> bool:
@@ -43,7 +49,7 @@ EDGES = [
 ]
 
 
-@pytest.mark.parametrize("edge", EDGES, ids=condition_in_words)
+@pytest.mark.parametrize("edge", EDGES, ids=lambda edge: edge.requirement)
 def test_an_edge_that_is_written_down_is_read_back_with_all_that_has_to_hold(edge: Edge) -> None:
     exported = to_config(defined(edge))
     VALIDATOR.validate(exported.config)
@@ -74,7 +80,9 @@ def test_a_function_inside_of_other_conditions_is_refused(kind: str) -> None:
         "edges": [{"from": "a", "to": "END", "when": {"type": kind, **inner}}],
     }
     assert not VALIDATOR.is_valid(config)
-    with pytest.raises(AgentWorkflowBuildError, match="a function stands by itself, or in the `and` of an edge"):
+    with pytest.raises(
+        AgentWorkflowBuildError, match="a function must be the whole condition, or stand in the outermost `and`"
+    ):
         definition_of(config)
 
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from tests.agent_workflows.conducting import defined, node, otherwise, when
 
-from perdure.agent_workflows.checking import problems
-from perdure.agent_workflows.definition import END, START, Edge
+from perdure.agent_workflows import END, START, Edge
+from perdure.agent_workflows.conductor.scheduling import begin, finish, follow, idle_loops, leave
 from perdure.agent_workflows.plan import plan_of
-from perdure.agent_workflows.scheduling import begin, ended, follow, leave, quiet_loops
+from perdure.agent_workflows.validation import find_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perdure.agent_workflows.definition import Definition
+    from perdure.agent_workflows import Definition
+    from perdure.agent_workflows.conductor.scheduling import Move, Outcome
     from perdure.agent_workflows.plan import Plan
-    from perdure.agent_workflows.scheduling import Move, Outcome
 
 IDS = ("a", "b", "c")
 NODES = [node(each) for each in IDS]
@@ -41,7 +41,7 @@ def _definitions(*starts: str) -> Iterator[Definition]:
         ]
         begun = [f"{START}>{each}" for each in starts or "a"]
         definition = defined(NODES, *begun, *made, otherwise(f"c>{END}") if "c" in choosing else f"c>{END}")
-        if not problems(definition):
+        if not find_problems(definition):
             yield definition
 
 
@@ -70,17 +70,17 @@ def _played(plan: Plan, script: int, choose: Callable[[list[str]], str], *, wait
     at_work: list[str] = []
     move = begin(plan)
     for _ in range(200):
-        trace += [(_pass(plan, move, each), each, "acts") for each in move.acts]
+        trace += [(_pass(plan, move, each), each, "acts") for each in move.starts]
         trace += [(_pass(plan, move, each), each, "skips") for each in move.skips]
-        at_work += move.acts
-        quiet = quiet_loops(plan, move.progress)
+        at_work += move.starts
+        quiet = idle_loops(plan, move.progress)
         if quiet and (waits_least or not at_work):
             loop, _ = quiet[0]
             move = (follow if move.progress.iteration(loop) + 1 < PASSES_MAX else leave)(plan, move.progress, loop)
         elif at_work:
             chosen = choose(at_work)
             at_work.remove(chosen)
-            move = ended(plan, move.progress, chosen, *_outcome(script, chosen, _pass(plan, move, chosen)))
+            move = finish(plan, move.progress, chosen, *_outcome(script, chosen, _pass(plan, move, chosen)))
         else:
             _require_all_decided(plan, move)
             return trace
@@ -124,7 +124,7 @@ def test_the_order_of_declaration_changes_nothing() -> None:
         turned = replace(definition, nodes=definition.nodes[::-1], edges=definition.edges[::-1])
         shifted = replace(definition, edges=(*definition.edges[2:], *definition.edges[:2]))
         for other in map(plan_of, (turned, shifted)):
-            assert other.backs == plan.backs
+            assert other.back_edges == plan.back_edges
             for script in range(2):
                 one, another = (_played(each, script, lambda at_work: at_work[0]) for each in (plan, other))
                 assert sorted(one) == sorted(another), plan.edges

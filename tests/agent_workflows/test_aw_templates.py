@@ -8,7 +8,7 @@ import pytest
 from tests.agent_workflows.building import Cast
 
 from perdure.agent_workflows import AgentWorkflow, AgentWorkflowBuildError, Equals
-from perdure.agent_workflows.templates import Reference, TemplateError, parts_of
+from perdure.agent_workflows.inputs import Reference, TemplateError, parse_template
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from perdure.agent_workflows.templates import Reference, TemplateError, parts_of
     ],
 )
 def test_four_braces_are_two_that_begin_no_name(template: str, parts: tuple[Any, ...]) -> None:
-    assert parts_of(template) == parts
+    assert parse_template(template) == parts
 
 
 @pytest.mark.parametrize("template", ["{{name", "{{{{{{name", "{{ {{name}}"])
 def test_braces_that_begin_a_name_have_an_end(template: str) -> None:
-    with pytest.raises(TemplateError, match=r"or two braces that begin none as '{{{{'"):
-        parts_of(template)
+    with pytest.raises(TemplateError, match=r"or two literal braces as '{{{{'"):
+        parse_template(template)
 
 
 SCHEMA = {"type": "object", "properties": {"points": {"type": "array"}}}

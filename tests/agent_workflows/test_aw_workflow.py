@@ -107,7 +107,7 @@ async def test_subscribers_are_told_of_what_they_asked_for_and_one_that_fails_br
     assert (await workflow.run("lamps")).success
     assert told == ["draft", "review"]
     assert {"started", "agent_started", "output", "workflow_completed"} <= {event.type for event in all_of_it}
-    assert "a subscriber of an agent workflow has failed" in caplog.text
+    assert "a subscriber of an agent workflow failed" in caplog.text
     end()
     await workflow.run("tables")
     assert told == ["draft", "review"]
@@ -286,7 +286,7 @@ async def test_a_definition_goes_to_json_and_back(tmp_path: Path) -> None:
 
 
 def test_what_is_no_definition_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AgentWorkflowBuildError, match="this is no JSON"):
+    with pytest.raises(AgentWorkflowBuildError, match="this is not JSON"):
         AgentWorkflow.from_json("{not json")
     with pytest.raises(AgentWorkflowBuildError, match="can't be read: No such file"):
         AgentWorkflow.from_json(tmp_path / "nowhere.json")

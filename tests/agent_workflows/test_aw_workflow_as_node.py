@@ -18,7 +18,7 @@ from perdure.agent_workflows import (
     Approval,
     NodeApprovalRequest,
 )
-from perdure.agent_workflows.conductor import Conductor
+from perdure.agent_workflows.conductor.conductor import Conductor
 from perdure.testing import ScriptedChatClient, ToolCall
 from perdure.testing.clock import ManualClock
 

@@ -289,7 +289,7 @@ async def test_a_storage_of_a_users_own_keeps_executions() -> None:
     result = await workflow.resume(responses={request_id: NodeApprovalRequest.approve()})
     assert result.final_answer == "A draft of lamps, reviewed"
     assert (one.asked, two.asked) == (["drafter"], ["reviewer"])
-    with pytest.raises(AgentWorkflowError, match="a Shelf keeps checkpoints and knows nothing of executions"):
+    with pytest.raises(AgentWorkflowError, match="a Shelf keeps checkpoints but cannot list executions"):
         await workflow.executions()
 
 

@@ -1,58 +1,520 @@
-"""`AgentWorkflowBuilder`: agents, edges and settings put together, and checked as a whole."""
+"""`AgentWorkflowBuilder`: agents, edges and settings, put together with method calls and validated as a whole."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast
 
-from perdure.agent_workflows.builder_checking import (
-    graph_problems,
-    made_agents,
-    node_problems,
-    store_problems,
-    structure_problems,
+from typing_extensions import Unpack
+
+from perdure import (
+    Agent,
+    FileCheckpointStorage,
+    InMemoryCheckpointStorage,
+    LatestOnly,
+    Retry,
+    SqliteCheckpointStorage,
+    SupportsAgentRun,
+    WorkflowException,
 )
-from perdure.agent_workflows.builder_edges import EdgesBuilder, with_router_edges
-from perdure.agent_workflows.builder_nodes import NodesBuilder
-from perdure.agent_workflows.builder_settings import SettingsBuilder
-from perdure.agent_workflows.checking_kinds import sound
-from perdure.agent_workflows.definition import Definition
-from perdure.agent_workflows.errors import AgentWorkflowBuildError
-from perdure.agent_workflows.workflow import AgentWorkflow
-from perdure.agent_workflows.workflow_graph import Parts
+from perdure.agent_workflows.definition.conditions import (
+    AtLeast,
+    AtMost,
+    Condition,
+    Contains,
+    ContainsAll,
+    ContainsAny,
+    Empty,
+    EndsWith,
+    Equals,
+    Exists,
+    GreaterThan,
+    LessThan,
+    Matches,
+    NotEmpty,
+    NotEquals,
+    NotExists,
+    StartsWith,
+)
+from perdure.agent_workflows.definition.problems import describe, quoted
+from perdure.agent_workflows.definition.values import (
+    HANDOFF_TARGET,
+    MATCHED_TYPE,
+    AgentConfig,
+    Approval,
+    Conversation,
+    Definition,
+    Edge,
+    Handoffs,
+    Iterations,
+    Node,
+    OnError,
+    StructuredOutput,
+    TextOutput,
+    UnionOutput,
+    all_of,
+)
+from perdure.agent_workflows.errors import AgentWorkflowBuildError, AgentWorkflowError
+from perdure.agent_workflows.node.node import AgentNode
+from perdure.agent_workflows.outputs import title_of
+from perdure.agent_workflows.stores import open_store, retention_of
+from perdure.agent_workflows.validation import check_kinds, structure_problems
+from perdure.agent_workflows.workflow.graph import Parts
+from perdure.agent_workflows.workflow.workflow import AgentWorkflow
+from perdure.threads import FileSessionStore, InMemorySessionStore, SqliteSessionStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import timedelta
 
-    from perdure import Clock
-    from perdure.agent_workflows.definition import Edge, Node
+    from perdure import CheckpointStorage, Clock, SupportsChatGetResponse
+    from perdure.agent_workflows.definition.values import Output, Predicate, Shape
+    from perdure.agent_workflows.stores import Keep
+    from perdure.threads import SessionStore
+
+    AgentLike: TypeAlias = SupportsAgentRun | AgentConfig | AgentWorkflow
+    OnErrorLike: TypeAlias = Literal["stop", "skip_dependents", "isolate"] | OnError
+
+_SESSION_STORE_METHODS: Final = ("append", "messages", "thread", "fork")
 
 
-class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
-    """Describe an agent workflow, one thing after the other: every method returns the builder.
+class NodeOptions(TypedDict, total=False):
+    """Options of every node."""
 
-    `AgentWorkflow.create()` gives an empty one, `from_config` and `from_json` one that says all that a definition says.
-    `build()` looks at all of it, and says all that is wrong at once.
+    input_key: str | None
+    template: str | None
+    reads: Literal["request", "upstream"] | None
+    instructions: str | None
+    retry: Retry | int | None
+    timeout: timedelta | float | None
+    on_error: OnErrorLike
+    approval: bool | str | Approval | None
+
+
+class AgentWorkflowBuilder:
+    """Describe an agent workflow; every method returns the builder.
+
+    `AgentWorkflow.create()` returns an empty one, `from_config` and `from_json` one with a definition. `build()`
+    validates the whole, and reports all problems at once.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        super().__init__(clock=clock)
+        self._clock = clock
+        self._problems: list[str] = []
+        self._definition = Definition(name=None, nodes=(), edges=())
+        self._nodes: list[Node] = []
+        self._edges: list[Edge] = []
+        self._sources: tuple[str, ...] = ()
+        self._has_target = True
+        """`to` was called after the last `from_`."""
+        self._latest = 0
+        """The number of edges that the last `to` added."""
+        self._routed_types: list[tuple[str, str]] = []
+        """Pairs of a node and a type by which `when_type` routes."""
+        self._is_checkpointed = False
+        self._storage: CheckpointStorage | None = None
+        self._session_store: SessionStore | None = None
+        self._client: SupportsChatGetResponse | None = None
+        self._tools: dict[str, Any] = {}
 
     def include(self, definition: Definition) -> AgentWorkflowBuilder:
-        """Say all that a definition says, in place of what was said of the same before."""
-        self._name, self._description, self._version = definition.name, definition.description, definition.version
-        self._iterations, self._timeout = definition.iterations, definition.timeout
-        self._conversation = definition.conversation
+        """Add the nodes and edges of a definition, and take over its settings."""
+        self._definition = replace(definition, nodes=(), edges=())
         self._nodes += definition.nodes
         self._edges += definition.edges
         return self
 
+    def _set(self, **settings: Any) -> Self:
+        self._definition = replace(self._definition, **settings)
+        return self
+
+    def with_name(self, name: str) -> Self:
+        """Name the workflow. The store finds its executions and definitions by this name."""
+        return self._set(name=name)
+
+    def with_description(self, description: str) -> Self:
+        """Describe the workflow, for people and for models that use it as a tool."""
+        return self._set(description=description)
+
+    def with_version(self, version: str) -> Self:
+        """Set the author's version of the workflow. It is stored with the definition and has no effect."""
+        return self._set(version=version)
+
+    def with_checkpointing(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - part of the public API
+        """Store executions in the workflow store, so that they can be resumed. Without this only definitions are."""
+        if not isinstance(cast("object", enabled), bool):
+            self._problems.append(f"with_checkpointing takes True or False, not {describe(enabled)}")
+        self._is_checkpointed = bool(enabled)
+        return self
+
+    def with_in_memory_workflow_store(self, retention: Keep = LatestOnly()) -> Self:  # noqa: B008 - a frozen value
+        """Keep definitions and checkpoints in this process: for tests and short-lived executions."""
+        return self.with_workflow_store(InMemoryCheckpointStorage(retention=retention_of(retention), clock=self._clock))
+
+    def with_json_workflow_store(
+        self,
+        root_directory: str | os.PathLike[str],
+        retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
+    ) -> Self:
+        """Keep definitions and checkpoints in a directory of readable files."""
+        return self.with_workflow_store(
+            FileCheckpointStorage(root_directory, retention=retention_of(retention), clock=self._clock)
+        )
+
+    def with_sqlite_workflow_store(
+        self,
+        path: str | os.PathLike[str],
+        retention: Keep = LatestOnly(),  # noqa: B008 - a frozen value
+    ) -> Self:
+        """Keep definitions and checkpoints in one SQLite file."""
+        return self.with_workflow_store(
+            SqliteCheckpointStorage(path, retention=retention_of(retention), clock=self._clock)
+        )
+
+    def with_workflow_store(self, storage: CheckpointStorage | str, retention: Keep | None = None) -> Self:
+        """Keep definitions and checkpoints in a storage, or in the one of a URL.
+
+        The storage of a URL keeps the latest checkpoint of each execution, unless `retention` is given. A storage
+        object has its own retention. Both have their own clock. A storage of your own class keeps no definitions.
+        """
+        try:
+            self._storage = open_store(storage, retention)
+        except TypeError as error:
+            self._problems.append(f"with_workflow_store: {error}")
+            self._storage = cast("Any", storage)
+        return self
+
+    def with_session_store(self, store: SessionStore) -> Self:
+        """Keep conversations in this store, if there is a conversation policy."""
+        if not all(callable(getattr(store, name, None)) for name in _SESSION_STORE_METHODS):
+            given = "a text" if isinstance(store, str) else describe(store)  # A URL may contain a password.
+            self._problems.append(
+                "with_session_store takes a session store, such as SqliteSessionStore(path) of perdure.threads, "
+                f"not {given}"
+            )
+        self._session_store = store
+        return self
+
+    def with_in_memory_session_store(self) -> Self:
+        """Keep conversations in this process."""
+        return self.with_session_store(InMemorySessionStore(clock=self._clock))
+
+    def with_json_session_store(self, root_directory: str | os.PathLike[str]) -> Self:
+        """Keep conversations in a directory of readable files."""
+        return self.with_session_store(FileSessionStore(root_directory, clock=self._clock))
+
+    def with_sqlite_session_store(self, path: str | os.PathLike[str]) -> Self:
+        """Keep conversations in one SQLite file."""
+        return self.with_session_store(SqliteSessionStore(path, clock=self._clock))
+
+    def with_conversation(self, policy: Conversation) -> Self:
+        """Set the conversation policy: one of `ConversationPolicies`."""
+        return self._set(conversation=policy)
+
+    def with_chat_client(self, client: SupportsChatGetResponse) -> Self:
+        """Create the agents that are `AgentConfig`s with this client."""
+        self._client = client
+        return self
+
+    def with_tools(self, tools: Mapping[str, Any]) -> Self:
+        """Give the tools that `AgentConfig`s name."""
+        if isinstance(cast("object", tools), Mapping):
+            self._tools = {**self._tools, **tools}
+        else:
+            self._problems.append(f"with_tools takes a dict of tools by name, not {describe(tools)}")
+        return self
+
+    def with_max_iterations(
+        self,
+        limit: int,
+        *,
+        then: Literal["fail", "leave"] = "fail",
+        converges: bool = True,
+        ignored_keys: Iterable[str] = (),
+        change_aware: bool = False,
+    ) -> Self:
+        """Limit the passes of loops. At the limit the execution fails, or the loop is left.
+
+        With `converges` a loop is left after a pass that changed no output but `ignored_keys`. With `change_aware` a
+        node whose task is the same as in the pass before is not run again.
+        """
+        # A text is iterable too, but nobody means its characters.
+        is_several = isinstance(cast("object", ignored_keys), Iterable) and not isinstance(ignored_keys, str)
+        keys = frozenset(ignored_keys) if is_several else cast("Any", ignored_keys)
+        return self._set(iterations=Iterations(limit, then, converges, keys, change_aware))
+
+    def with_timeout(self, timeout: timedelta) -> Self:
+        """Limit the time of an execution, waiting included. It is cancelled then, and can be resumed."""
+        return self._set(timeout=timeout)
+
+    def add_agent(
+        self,
+        node_id: str,
+        agent: AgentLike,
+        *,
+        output_key: str | None = None,
+        structured_output: Shape | None = None,
+        structured_mode: Literal["native", "tool"] | None = None,
+        union_output: Sequence[Shape] | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> Self:
+        """Add an agent as a node. Edges decide the order of execution; the order of adding does not matter.
+
+        The input is one of: `template`, a text with `{{key}}`, `{{node.key}}`, `{{input}}`; `input_key`, one such
+        value; `reads="request"`; `reads="upstream"`, the outputs of all nodes before it. By default a first node reads
+        the request, and a node with one node before it reads that node's output.
+
+        The output is a text under `output_key`, or a value: `structured_output` is a pydantic model or a JSON schema,
+        `union_output` several of which the agent chooses one. `instructions` are added to those of the agent.
+
+        A failing node is tried again by `retry`, a number or a `Retry`, each time for at most `timeout`; then
+        `on_error` applies: "stop", "skip_dependents", "isolate" or `fallback("node")`. With `approval` a person is
+        asked before the output is used: True, the question, or an `Approval`.
+        """
+        shapes = {"output_key": output_key, "structured_output": structured_output, "union_output": union_output}
+        given = [name for name, value in shapes.items() if value is not None]
+        if len(given) > 1:
+            self._refuse(node_id, f"its output is given by {' and '.join(given)}: give one of them")
+        if structured_mode is not None and structured_output is None:
+            self._refuse(node_id, "structured_mode goes with structured_output: give both or none")
+        output: Output = TextOutput() if output_key is None else TextOutput(output_key)
+        if structured_output is not None:
+            output = StructuredOutput(structured_output, structured_mode or "native")
+        elif union_output is not None:
+            types = tuple(union_output) if isinstance(union_output, list | tuple) else union_output
+            output = UnionOutput(cast("Any", types))
+        return self._add(node_id, agent, output, options)
+
+    def add_router_agent(
+        self,
+        node_id: str,
+        agent: AgentLike,
+        *,
+        handoffs: Mapping[str, str] | None = None,
+        default_handoff: str | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> Self:
+        """Add an agent that chooses the next node. `handoffs` tell the model, by node, when to choose it.
+
+        The edges to these nodes are added automatically. `with_handoff` and `with_default_handoff` can follow instead
+        of the arguments. The default is taken if the model chooses none.
+        """
+        targets = dict(handoffs) if isinstance(handoffs, Mapping) else handoffs or {}
+        return self._add(node_id, agent, Handoffs(targets, default_handoff), options)
+
+    def with_handoff(self, target: str, description: str) -> Self:
+        """Let the router that was just added choose this node."""
+        output = self._last_router("with_handoff")
+        return self._set_router(replace(output, targets={**output.targets, target: description}))
+
+    def with_default_handoff(self, target: str) -> Self:
+        """Set the default of the router that was just added."""
+        return self._set_router(replace(self._last_router("with_default_handoff"), default=target))
+
+    def _last_router(self, method: str) -> Handoffs:
+        output = self._nodes[-1].output if self._nodes else None
+        if not isinstance(output, Handoffs):
+            raise AgentWorkflowBuildError(
+                f"{method} changes the router that was just added, and there is none: call it right after "
+                "add_router_agent"
+            )
+        return output
+
+    def _set_router(self, output: Handoffs) -> Self:
+        self._nodes[-1] = replace(self._nodes[-1], output=output)
+        return self
+
+    def _add(self, node_id: str, agent: AgentLike, output: Output, options: NodeOptions) -> Self:
+        given = dict(cast("Mapping[str, Any]", options))
+        for name in given:
+            if name not in NodeOptions.__annotations__:
+                known = ", ".join(NodeOptions.__annotations__)
+                raise TypeError(f"a node has no option {name!r}; it has {known}")
+        given["retry"] = self._retry(node_id, given.get("retry"))
+        given["on_error"] = self._on_error(node_id, given.get("on_error", "stop"))
+        approval = given.get("approval")
+        if approval is False:
+            given["approval"] = None
+        elif approval is True or isinstance(approval, str):
+            given["approval"] = Approval(None if approval is True else approval)
+        node_agent = agent.as_agent() if isinstance(agent, AgentWorkflow) else agent
+        self._nodes.append(Node(id=node_id, agent=node_agent, output=output, **given))
+        return self
+
+    def _retry(self, node_id: str, retry: Retry | int | None) -> Retry | None:
+        if retry is None or isinstance(retry, Retry):
+            return retry
+        try:
+            return Retry(retry)
+        except (TypeError, ValueError) as error:
+            self._refuse(node_id, f"retry is a Retry or a number of attempts: {error}")
+            return None
+
+    def _on_error(self, node_id: str, given: OnErrorLike) -> OnError:
+        if isinstance(given, OnError):
+            return given
+        if isinstance(cast("object", given), str) and given in {"stop", "skip_dependents", "isolate"}:
+            return OnError(given)
+        modes = "'stop', 'skip_dependents', 'isolate'"
+        self._refuse(node_id, f"on_error is {modes} or fallback('node'), not {describe(given)}")
+        return OnError()
+
+    def _refuse(self, node_id: str, problem: str) -> None:
+        self._problems.append(f"node {node_id!r}: {problem}")
+
+    def from_(self, *nodes: str) -> Self:
+        """Set the sources of the next edges: nodes, or `START`."""
+        self._problems += self._dangling()
+        self._sources, self._latest, self._has_target = self._ids("from_", nodes), 0, False
+        return self
+
+    def to(self, *nodes: str, when: Condition | Predicate | None = None) -> Self:
+        """Add an edge from each node of `from_` to each of these nodes, or to `END`."""
+        targets = self._ids("to", nodes)
+        added = [Edge(source, target) for source in self._require_sources("to") for target in targets]
+        self._edges += added
+        self._latest, self._has_target = len(added), True
+        return self if when is None else self.when(when)
+
+    def when(self, condition: Condition | Predicate) -> Self:
+        """Take the edges just added only if this holds for the output of their source; several must all hold.
+
+        A condition can be stored with the workflow. A predicate is a function of an `EdgeContext`, sync or async.
+        """
+        if isinstance(condition, Condition):
+            return self._change("when", lambda edge: _with_condition(edge, condition))
+        if not callable(condition):
+            raise TypeError(f"when takes a condition or a function of an EdgeContext, not {condition!r}")
+        return self._change("when", lambda edge: replace(edge, predicate=all_of(edge.predicate, condition)))
+
+    def as_default(self) -> Self:
+        """Take the edges just added if no conditional edge of their source was taken."""
+        return self._change("as_default", lambda edge: replace(edge, is_default=True))
+
+    def when_equals(self, key: str, value: Any) -> Self:
+        """Require that the value of the key is this one."""
+        return self.when(Equals(key, value))
+
+    def when_not_equals(self, key: str, value: Any) -> Self:
+        """Require that the value of the key is another one, or missing."""
+        return self.when(NotEquals(key, value))
+
+    def when_exists(self, key: str) -> Self:
+        """Require a value under the key."""
+        return self.when(Exists(key))
+
+    def when_not_exists(self, key: str) -> Self:
+        """Require that there is no value under the key."""
+        return self.when(NotExists(key))
+
+    def when_greater_than(self, key: str, value: float | str) -> Self:
+        """Require that the value of the key is greater."""
+        return self.when(GreaterThan(key, value))
+
+    def when_less_than(self, key: str, value: float | str) -> Self:
+        """Require that the value of the key is less."""
+        return self.when(LessThan(key, value))
+
+    def when_at_least(self, key: str, value: float | str) -> Self:
+        """Require that the value of the key is this or greater."""
+        return self.when(AtLeast(key, value))
+
+    def when_at_most(self, key: str, value: float | str) -> Self:
+        """Require that the value of the key is this or less."""
+        return self.when(AtMost(key, value))
+
+    def when_contains(self, key: str, value: Any) -> Self:
+        """Require that the text, list or dict under the key contains this."""
+        return self.when(Contains(key, value))
+
+    def when_starts_with(self, key: str, value: str) -> Self:
+        """Require that the text under the key starts so."""
+        return self.when(StartsWith(key, value))
+
+    def when_ends_with(self, key: str, value: str) -> Self:
+        """Require that the text under the key ends so."""
+        return self.when(EndsWith(key, value))
+
+    def when_matches(self, key: str, pattern: str, *, ignore_case: bool = False) -> Self:
+        """Require that the regular expression is found in the text under the key."""
+        return self.when(Matches(key, pattern, ignore_case=ignore_case))
+
+    def when_empty(self, key: str) -> Self:
+        """Require that there is nothing under the key: no value, an empty text or list."""
+        return self.when(Empty(key))
+
+    def when_not_empty(self, key: str) -> Self:
+        """Require that there is something under the key."""
+        return self.when(NotEmpty(key))
+
+    def when_contains_any(self, key: str, values: Sequence[Any]) -> Self:
+        """Require one of these in the text, list or dict under the key."""
+        return self.when(ContainsAny(key, values))
+
+    def when_contains_all(self, key: str, values: Sequence[Any]) -> Self:
+        """Require all of these in the text, list or dict under the key."""
+        return self.when(ContainsAll(key, values))
+
+    def route_by_type(self) -> Self:
+        """Route by the type of the output of the one node of `from_`: `when_type` and `default` follow."""
+        sources = self._require_sources("route_by_type")
+        if len(sources) > 1:
+            raise AgentWorkflowBuildError(
+                f"route_by_type is about the output of one node, not of {quoted(sources)}: call from_ and "
+                "route_by_type for each"
+            )
+        return self
+
+    def when_type(self, type_: type[Any] | Mapping[str, Any] | str, *targets: str) -> Self:
+        """Go to these nodes if the output has this type: a class of the `union_output`, or the title of a schema."""
+        name = type_ if isinstance(type_, str) else title_of(type_) or ""
+        self._routed_types += [(source, name) for source in self._require_sources("when_type")]
+        return self.to(*targets).when(Equals(MATCHED_TYPE, name))
+
+    def default(self, *targets: str) -> Self:
+        """Go to these nodes if no conditional edge was taken."""
+        return self.to(*targets).as_default()
+
+    def _ids(self, method: str, nodes: Sequence[object]) -> tuple[str, ...]:
+        if not nodes:
+            raise AgentWorkflowBuildError(f"{method} needs the id of a node at least")
+        found: list[object] = []
+        for each in nodes:
+            if not isinstance(each, str):
+                self._problems.append(f"{method} takes the ids of nodes, as {method}('a', 'b'), not {describe(each)}")
+            found += cast("list[object]", each) if isinstance(each, list | tuple) else [each]
+        return tuple(map(str, found))
+
+    def _dangling(self) -> list[str]:
+        if self._has_target:
+            return []
+        return [f"from_({quoted(self._sources)}) leads nowhere: call to('node') after it, or leave it out"]
+
+    def _require_sources(self, method: str) -> tuple[str, ...]:
+        if not self._sources:
+            raise AgentWorkflowBuildError(f"{method} has to know where its edges begin: call from_('node') before it")
+        return self._sources
+
+    def _change(self, method: str, change: Callable[[Edge], Edge]) -> Self:
+        if not self._latest:
+            raise AgentWorkflowBuildError(
+                f"{method} is about edges that were just added, and there are none: call it right after "
+                "from_('node').to('node')"
+            )
+        self._edges[-self._latest :] = [change(edge) for edge in self._edges[-self._latest :]]
+        return self
+
     def build(self) -> AgentWorkflow:
-        """Check all of it and make a workflow. Raises AgentWorkflowBuildError, which says all that is wrong."""
-        definition, wrong = self._definition()
-        agents, problems = made_agents(definition.nodes, self._client, self._tools)
+        """Validate the whole and create a workflow. Raises AgentWorkflowBuildError with all problems."""
+        given = replace(self._definition, nodes=tuple(self._nodes), edges=tuple(self._edges))
+        checked, wrong_kinds = check_kinds(given)
+        edges = _with_router_edges(checked.nodes, checked.edges)
+        definition = replace(checked, name=checked.name or _derive_name(checked.nodes, edges), edges=tuple(edges))
+        agents, agent_problems = self._create_agents(definition.nodes)
         parts = Parts(
             definition=definition,
             agents=agents,
@@ -61,35 +523,132 @@ class AgentWorkflowBuilder(SettingsBuilder, NodesBuilder, EdgesBuilder):
             session_store=self._session_store,
             clock=self._clock,
         )
-        found = [*self._problems, *self._dangling(), *wrong]
-        found += [*structure_problems(definition, self._types), *problems]
-        found += [*node_problems(definition.nodes, agents, found), *store_problems(parts)]
-        found = found or graph_problems(parts)
-        if found:
-            raise AgentWorkflowBuildError(found)
+        problems = [*self._problems, *self._dangling(), *wrong_kinds]
+        problems += [*structure_problems(definition, self._routed_types), *agent_problems]
+        problems += [*_node_problems(definition.nodes, agents, problems), *_store_problems(parts)]
+        problems = problems or _graph_problems(parts)
+        if problems:
+            raise AgentWorkflowBuildError(problems)
         return AgentWorkflow(parts)
 
-    def _definition(self) -> tuple[Definition, list[str]]:
-        """All that was said, and what of it is of the wrong kind."""
-        said, wrong = sound(self._said())
-        edges = with_router_edges(said.nodes, said.edges)
-        return replace(said, name=said.name or _drawn_name(said.nodes, edges), edges=tuple(edges)), wrong
+    def _create_agents(self, nodes: Sequence[Node]) -> tuple[dict[str, SupportsAgentRun], list[str]]:
+        agents: dict[str, SupportsAgentRun] = {}
+        problems: list[str] = []
+        for node in nodes:
+            agent: object = node.agent
+            try:
+                if isinstance(agent, AgentConfig):
+                    agents[node.id] = create_agent(agent, name=node.id, client=self._client, tools=self._tools)
+                elif isinstance(agent, SupportsAgentRun):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+                    agents[node.id] = agent
+                else:
+                    kind = type(agent).__name__
+                    problems.append(f"node {node.id!r}: its agent has to be an agent or an AgentConfig, not a {kind}")
+            except AgentWorkflowBuildError as error:
+                problems += error.problems
+        return agents, problems
 
-    def _said(self) -> Definition:
-        return Definition(
-            name=self._name,
-            nodes=tuple(self._nodes),
-            edges=tuple(self._edges),
-            description=self._description,
-            version=self._version,
-            iterations=self._iterations,
-            timeout=self._timeout,
-            conversation=self._conversation,
+
+def create_agent(
+    config: AgentConfig, *, name: str, client: SupportsChatGetResponse | None, tools: Mapping[str, Any]
+) -> Agent[Any]:
+    """Create the agent of a config. Its default name is `name`.
+
+    Raises AgentWorkflowBuildError if there is no client, a tool was not given, or the options are wrong.
+    """
+    known = quoted(tools) or "none"
+    problems = [
+        f"agent {name!r} names the tool {tool!r}, and the builder was given {known}; give it that tool, too"
+        for tool in config.tools
+        if tool not in tools
+    ]
+    if client is None:
+        problems.insert(0, f"agent {name!r} is data and needs a chat client; give the builder one")
+    if client is None or problems:
+        raise AgentWorkflowBuildError(problems)
+    try:
+        return Agent(
+            client,
+            config.instructions,
+            id=name,  # A generated id would differ between processes.
+            name=config.name or name,
+            description=config.description,
+            tools=[tools[tool] for tool in config.tools] or None,
+            default_options={**config.options, **({} if config.model is None else {"model": config.model})},
+        )
+    except (TypeError, ValueError) as error:
+        raise AgentWorkflowBuildError(f"agent {name!r} can't be created: {error}") from error
+
+
+def _with_condition(edge: Edge, condition: Condition) -> Edge:
+    return replace(edge, condition=condition if edge.condition is None else edge.condition & condition)
+
+
+def _with_router_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[Edge]:
+    """Return the declared edges, those of routers with their condition, and the undeclared edges of routers."""
+    routers = {node.id: node.output for node in nodes if isinstance(node.output, Handoffs)}
+    declared: list[Edge] = []
+    for edge in edges:
+        router = routers.get(edge.source)
+        is_choice = router is not None and edge.target in router.targets and not edge.is_default
+        has_condition = edge.condition is not None and HANDOFF_TARGET in edge.condition.fields()
+        is_added = is_choice and not has_condition
+        declared.append(_with_condition(edge, Equals(HANDOFF_TARGET, edge.target)) if is_added else edge)
+    joined = {(edge.source, edge.target) for edge in declared}
+    return declared + [
+        Edge(router, target, condition=Equals(HANDOFF_TARGET, target))
+        for router, output in routers.items()
+        for target in output.targets
+        if (router, target) not in joined
+    ]
+
+
+def _derive_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
+    """Return a name for an unnamed workflow: the same for the same nodes and edges, in every process and order."""
+    keys = sorted((edge.source, edge.target) for edge in edges)
+    shape = json.dumps([sorted(node.id for node in nodes), keys])
+    return f"agent-workflow-{hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()}"
+
+
+def _node_problems(
+    nodes: Sequence[Node], agents: Mapping[str, SupportsAgentRun], known: Sequence[str]
+) -> Iterator[str]:
+    """Name what agents cannot do for their nodes. Nodes with known problems are left out."""
+    for node in nodes:
+        if node.id not in agents or any(repr(node.id) in problem for problem in known):
+            continue
+        try:
+            AgentNode(node, agents[node.id])
+        except (AgentWorkflowError, TypeError, ValueError) as error:
+            yield f"node {node.id!r}: {error}"
+
+
+def _store_problems(parts: Parts) -> Iterator[str]:
+    if parts.is_checkpointed and parts.storage is None:
+        yield (
+            "with_checkpointing() needs a place for checkpoints: add with_json_workflow_store(...), "
+            "with_sqlite_workflow_store(...) or with_in_memory_workflow_store()"
+        )
+    kind, storage = parts.definition.conversation.kind, parts.execution_storage
+    if kind == "none":
+        return
+    is_lasting = storage is not None and not isinstance(storage, InMemoryCheckpointStorage)
+    if parts.session_store is None:
+        yield (
+            f"the conversation policy {kind!r} needs a place for conversations: add with_json_session_store(...), "
+            "with_sqlite_session_store(...) or with_in_memory_session_store()"
+        )
+    elif is_lasting and isinstance(parts.session_store, InMemorySessionStore):
+        yield (
+            "executions outlast this process and their conversations don't, so a resumed one would not know what was "
+            "said: add with_json_session_store(...) or with_sqlite_session_store(...)"
         )
 
 
-def _drawn_name(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
-    """The name of one that was given none: the same for the same nodes and edges, in every process and order."""
-    ways = sorted((edge.source, edge.target) for edge in edges)
-    shape = json.dumps([sorted(node.id for node in nodes), ways])
-    return f"agent-workflow-{hashlib.blake2b(shape.encode(), digest_size=6).hexdigest()}"
+def _graph_problems(parts: Parts) -> list[str]:
+    """Name the reason why no execution could begin."""
+    try:
+        parts.graph("result")
+    except (WorkflowException, TypeError, ValueError) as error:
+        return [f"no execution can begin: {error}"]
+    return []

@@ -1,10 +1,10 @@
-"""What can go wrong with an agent workflow, beside what can with every workflow.
+"""Errors of agent workflows, beside those of every workflow.
 
 AgentWorkflowError             (a WorkflowException)
-├── AgentWorkflowBuildError    the definition does not make sense; it says all that is wrong at once
-├── MissingInputError          a node is to read what nobody has written
-├── IterationLimitError        a loop was not left within its limit
-└── ExecutionNotFoundError     there is no such execution in the store of the workflow
+├── AgentWorkflowBuildError    the definition is wrong; it lists all problems
+├── MissingInputError          a node reads a value that no node has written
+├── IterationLimitError        a loop reached its limit
+└── ExecutionNotFoundError     the store of the workflow has no such execution
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ if TYPE_CHECKING:
 
 
 class AgentWorkflowError(WorkflowException):
-    """Something is wrong with an agent workflow, or with how it is used."""
+    """An agent workflow, or a call of it, is wrong."""
 
 
 class AgentWorkflowBuildError(AgentWorkflowError, ValueError):
-    """A definition does not make sense. `problems` are all that were found, and the text lists them."""
+    """A definition is wrong. `problems` has all problems, and the message lists them."""
 
     def __init__(self, problems: Sequence[str] | str) -> None:
-        """Name all that is wrong: problems, or one of them."""
+        """Take one or several problem texts."""
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
-        super().__init__(_listed(self.problems))
+        if len(self.problems) == 1:
+            super().__init__(f"this agent workflow can't be built: {self.problems[0]}")
+        else:
+            lines = "".join(f"\n- {problem}" for problem in self.problems)
+            super().__init__(
+                f"this agent workflow can't be built, {len(self.problems)} things are wrong with it:{lines}"
+            )
 
 
 class MissingInputError(AgentWorkflowError):
-    """A node is to read a value that nobody has written in this execution."""
+    """A node reads a value that no node has written in this execution."""
 
 
 class IterationLimitError(AgentWorkflowError):
-    """A loop has come to its limit. The execution goes on when it is resumed with a larger one."""
+    """A loop reached its limit. Resume the execution with a larger limit to continue it."""
 
 
 class ExecutionNotFoundError(AgentWorkflowError):
-    """There is no such execution of this workflow, or none at all."""
+    """The store has no such execution of this workflow."""
 
     def __init__(self, workflow_name: str, execution_id: str | None, *, reason: str) -> None:
-        """Say what was looked for, and why it was not found."""
+        """Name the workflow and the execution, and give the message as `reason`."""
         self.workflow_name = workflow_name
         self.execution_id = execution_id
         super().__init__(reason)
-
-
-def _listed(problems: tuple[str, ...]) -> str:
-    if len(problems) == 1:
-        return f"this agent workflow can't be built: {problems[0]}"
-    lines = "".join(f"\n- {problem}" for problem in problems)
-    return f"this agent workflow can't be built, {len(problems)} things are wrong with it:{lines}"

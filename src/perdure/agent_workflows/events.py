@@ -1,24 +1,24 @@
-"""What an agent workflow tells beside the events that every run tells: the data of its events, one class for each.
+"""Events of agent workflows, beside those of every run: one data class for each.
 
-They come as `WorkflowEvent`s: `event.type` is the `type` of the class, `event.data` the instance. They are numbered and
-kept like all others.
+They are emitted as `WorkflowEvent`s: `event.type` is the `type` of the class, `event.data` the instance. They are
+numbered and stored like all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the codec follows the fields
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the fields
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from perdure import register_type
 
 UNCHANGED: Final = "its task is the same as in the pass before"
-"""The reason of a node that need not act again: it stands with what it has put out."""
+"""The reason why a change-aware loop skips a node, which keeps its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowStartedEvent:
-    """An execution begins. `version` is that of its definition in the workflow store, None if there is no store."""
+    """An execution begins. `version` is that of its definition in the workflow store; None without a store."""
 
     type: ClassVar[str] = "workflow_started"
     workflow_name: str
@@ -30,7 +30,7 @@ class WorkflowStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLayerStartedEvent:
-    """The first node of a layer is given its task. `iteration` counts the passes of loops, from 0."""
+    """The first node of a layer gets its task. `iteration` counts the passes of loops, from 0."""
 
     type: ClassVar[str] = "layer_started"
     layer: int
@@ -40,7 +40,7 @@ class WorkflowLayerStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLayerCompletedEvent:
-    """Of every node of a layer it is known what became of it."""
+    """All nodes of a layer have ended or are skipped."""
 
     type: ClassVar[str] = "layer_completed"
     layer: int
@@ -52,7 +52,7 @@ class WorkflowLayerCompletedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowAgentStartedEvent:
-    """A node is given its task."""
+    """A node gets its task."""
 
     type: ClassVar[str] = "agent_started"
     node_id: str
@@ -64,7 +64,7 @@ class WorkflowAgentStartedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowAgentCompletedEvent:
-    """A node has ended, well or not. `progress` is the part of all nodes of which it is known what became of them."""
+    """A node has ended. `progress` is the part of all nodes that have ended or are skipped."""
 
     type: ClassVar[str] = "agent_completed"
     node_id: str
@@ -79,7 +79,7 @@ class WorkflowAgentCompletedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowAgentSkippedEvent:
-    """A node does not act, and why."""
+    """A node is skipped, for this reason."""
 
     type: ClassVar[str] = "agent_skipped"
     node_id: str
@@ -89,7 +89,7 @@ class WorkflowAgentSkippedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowEdgeTraversedEvent:
-    """An edge was taken. `condition` is what held, in words."""
+    """An edge was taken. `condition` describes what held."""
 
     type: ClassVar[str] = "edge_traversed"
     source: str
@@ -101,7 +101,7 @@ class WorkflowEdgeTraversedEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDiagnosticEvent:
-    """Something worth knowing that changes nothing: a loop that was left, an end that nobody reached."""
+    """A message without effect: a loop was left, or no end was reached."""
 
     type: ClassVar[str] = "diagnostic"
     message: str

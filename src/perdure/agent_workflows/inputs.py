@@ -1,34 +1,319 @@
-"""What a node reads, as the text of its task when it is given one."""
+"""Inputs of nodes: templates, and the places that names refer to. All of it is resolved when a workflow is built.
+
+A name is `input`, a key, or `node.key`. Further parts lead into the value: a key of a dict, or the number of a list
+element. `START.input` is the request too, for nodes after one that has an output `input`.
+
+In a template, `{{name}}` is a value, `{{name?}}` is empty if there is none, and `{{{{` is a literal `{{`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from perdure import Message
-from perdure.agent_workflows.checking_words import listed
-from perdure.agent_workflows.conditions_values import MISSING, inside
-from perdure.agent_workflows.definition import INPUT, START
+from perdure.agent_workflows.definition.conditions import MISSING, look_inside
+from perdure.agent_workflows.definition.problems import quoted
+from perdure.agent_workflows.definition.values import INPUT, START
 from perdure.agent_workflows.errors import MissingInputError
-from perdure.agent_workflows.inputs_places import InRequest
-from perdure.agent_workflows.inputs_sources import Named, Pieces, TextOf, Upstream, source_of
-from perdure.agent_workflows.outputs import json_text
+from perdure.agent_workflows.output_paths import find_dead_end
+from perdure.agent_workflows.outputs import json_text, main_key, readable_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from perdure.agent_workflows.definition import Node
-    from perdure.agent_workflows.inputs_places import InOutputs, Place
+    from perdure.agent_workflows.definition.values import Node
     from perdure.agent_workflows.plan import Plan
+
+_OPENING: Final = "{{"
+_LITERAL: Final = "{{{{"
+_MARK: Final = re.compile(r"\{\{\{\{|\{\{([^{}]*)\}\}")
+
+
+class TemplateError(ValueError):
+    """A template cannot be parsed. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known when a node is given its task: the request, and what became of the nodes before.
+class Reference:
+    """A name in a template. An optional one is empty if there is no value."""
 
-    `taken` are the nodes before it whose edge to it was taken; `skipped` says, by node, why it did not act; `failed`
-    why it has nothing to say but that.
+    name: str
+    is_optional: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Parse a name, with `?` after it if it is optional. Raises TemplateError."""
+        name = text.strip()
+        is_optional = name.endswith("?")
+        name = name.removesuffix("?").rstrip()
+        if not name or not all(name.split(".")):
+            raise TemplateError(f"{text!r} names nothing; write the key of an output, or 'node.key'")
+        return cls(name, is_optional)
+
+
+def parse_template(template: str) -> tuple[str | Reference, ...]:
+    """Split a template into texts and references. Raises TemplateError."""
+    parts: list[str | Reference] = []
+    end = 0
+    for found in _MARK.finditer(template):
+        is_literal = found.group() == _LITERAL
+        parts += [
+            _require_closed(template[end : found.start()]),
+            _OPENING if is_literal else Reference.parse(found.group(1)),
+        ]
+        end = found.end()
+    parts.append(_require_closed(template[end:]))
+    return tuple(part for part in parts if part)
+
+
+def _require_closed(text: str) -> str:
+    place = text.find(_OPENING)
+    if place >= 0:
+        raise TemplateError(
+            f"{text[place : place + 20]!r} starts a name that has no end; write it as '{{{{name}}}}', or two literal "
+            f"braces as {_LITERAL!r}"
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class InRequest:
+    """The request, or a value inside it."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InOutputs:
+    """An output of a node, or a value inside it. If the writer is not known, `writers` are the possible ones."""
+
+    writers: tuple[str, ...]
+    key: str
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A reference, and the place of its value."""
+
+    reference: Reference
+    place: InRequest | InOutputs
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A node reads texts and named values, joined."""
+
+    pieces: tuple[str | Named, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextOf:
+    """A node reads the output of one node as a text."""
+
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A node reads the outputs of all nodes whose edge to it was taken."""
+
+
+Source: TypeAlias = Pieces | TextOf | Upstream
+_REQUEST: Final = Pieces((Named(Reference(INPUT), InRequest(())),))
+
+
+class _InputError(ValueError):
+    """The input of a node is wrong. `problems` says why."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of all nodes of a plan, and the problems with them."""
+
+    sources: Mapping[str, Source]
+    problems: tuple[str, ...]
+
+
+# It holds no reference to the plan, so an entry goes away with its plan.
+_INPUTS: Final[WeakKeyDictionary[Plan, _Inputs]] = WeakKeyDictionary()
+
+
+def input_problems(plan: Plan) -> list[str]:
+    """Return all problems with the inputs of a plan's nodes."""
+    return list(_inputs_of(plan).problems)
+
+
+def _inputs_of(plan: Plan) -> _Inputs:
+    if plan not in _INPUTS:
+        resolver = _Resolver(plan)
+        sources: dict[str, Source] = {}
+        problems: list[str] = []
+        for node in plan.definition.nodes:
+            if node.id in plan.fallbacks:
+                continue  # It gets the task of the node that it replaces.
+            try:
+                sources[node.id] = _source_of(plan, node, resolver)
+            except _InputError as error:
+                problems += [f"node {node.id!r} {problem}" for problem in error.problems]
+        _INPUTS[plan] = _Inputs(sources, tuple(problems))
+    return _INPUTS[plan]
+
+
+def _source_of(plan: Plan, node: Node, resolver: _Resolver) -> Source:
+    given = [name for name in ("template", "input_key", "reads") if getattr(node, name) is not None]
+    if len(given) > 1:
+        raise _InputError(f"says what it reads in several ways: {', '.join(given)}; keep one")
+    try:
+        if node.template is not None:
+            return _resolve(node, parse_template(node.template), resolver)
+        if node.input_key is not None:
+            return _resolve(node, (Reference.parse(node.input_key),), resolver)
+    except TemplateError as error:
+        raise _InputError(f"has a {given[0]} in which {error}") from None
+    if node.reads == "upstream":
+        return Upstream()
+    return _REQUEST if node.reads == "request" else _implied_source(plan, node)
+
+
+def _resolve(node: Node, parts: Sequence[str | Reference], resolver: _Resolver) -> Pieces:
+    pieces: list[str | Named] = []
+    problems: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            pieces.append(part)
+            continue
+        try:
+            pieces.append(Named(part, resolver.place_of(node.id, part.name)))
+        except _InputError as error:
+            problems.append(f"reads {part.name!r}, and {error}")
+    if problems:
+        raise _InputError(*problems)
+    return Pieces(tuple(pieces))
+
+
+def _implied_source(plan: Plan, node: Node) -> Source:
+    before = list(dict.fromkeys(edge.source for edge in plan.incoming(node.id)))
+    loops = [edge.source for edge in plan.incoming(node.id) if plan.is_back(edge)]
+    if loops:
+        raise _InputError(
+            f"has to say what it reads, as {quoted(loops)} leads back to it: give it an input_key, a template such as "
+            f"'{{{{input}}}} {{{{{loops[0]}.key?}}}}', reads='request' or reads='upstream'"
+        )
+    if before in ([], [START]):
+        return _REQUEST
+    is_router = len(before) == 1 and plan.has_node(before[0]) and main_key(plan.node(before[0]).output) is None
+    if len(before) == 1 and not is_router:
+        return TextOf(before[0])
+    why = "it comes after a router, which may say nothing: " if is_router else "several lead to it: "
+    raise _InputError(
+        f"has to say what it reads, as {why}{quoted(before)}; give it an input_key, a template, reads='request' or "
+        "reads='upstream'"
+    )
+
+
+class _Resolver:
+    """Finds the places of names. What is the same for all nodes of a plan is computed once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._nodes = {node.id: node for node in plan.definition.nodes}
+        self._keys = {id_: readable_keys(node, self._nodes) for id_, node in self._nodes.items()}
+        self._writers: dict[str, list[str]] = {}
+        """The writers of each key, in the order of declaration."""
+        for id_, keys in self._keys.items():
+            for key in keys or ():
+                self._writers.setdefault(key, []).append(id_)
+        self._unknown = [id_ for id_, keys in self._keys.items() if keys is None]
+        """The nodes whose keys are not known in advance."""
+        self._before: dict[str, frozenset[str]] = {}
+
+    def place_of(self, node_id: str, name: str) -> InRequest | InOutputs:
+        """Return the place of a name that a node reads. Raises _InputError."""
+        parts = name.split(".")
+        if parts[:2] == [START, INPUT]:
+            return InRequest(tuple(parts[2:]))
+        if parts[0] == INPUT:
+            self._require_unambiguous(node_id, name)
+            return InRequest(tuple(parts[1:]))
+        # An id may contain dots; the longest match counts.
+        starts = (".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1))
+        writer = next((id_ for id_ in starts if id_ in self._nodes), None)
+        if writer is not None:
+            return self._in_node(node_id, writer, name.removeprefix(f"{writer}."))
+        return self._in_any(node_id, name)
+
+    def _require_unambiguous(self, node_id: str, name: str) -> None:
+        writers = sorted(self._leading_to(node_id).intersection(self._writers.get(INPUT, ())) - {node_id})
+        if writers:
+            names = quoted(f"{writer}.{name}" for writer in writers)
+            raise _InputError(
+                f"{quoted(writers)} before it writes that, too; write {names} for what was made of the request, or "
+                f"'{START}.{name}' for the request itself"
+            )
+
+    def _in_node(self, node_id: str, writer: str, name: str) -> InOutputs:
+        if writer not in self._leading_to(node_id):
+            raise _InputError(f"{writer!r} does not come before it; join them by an edge, or read something else")
+        keys = self._keys[writer]
+        key, *path = name.split(".")
+        if keys is not None and name in keys:  # A key may contain dots.
+            key, path = name, []
+        elif keys is not None and key not in keys:
+            raise _InputError(f"{writer!r} does not write that; it writes {quoted(sorted(keys))}")
+        return self._require_possible(InOutputs((writer,), key, tuple(path)))
+
+    def _require_possible(self, place: InOutputs) -> InOutputs:
+        why = find_dead_end(self._nodes[place.writers[0]], self._nodes, place.key, place.path)
+        if why is not None:
+            raise _InputError(why)
+        return place
+
+    def _in_any(self, node_id: str, name: str) -> InOutputs:
+        before = self._leading_to(node_id) - {node_id}
+        key, *path = name.split(".")
+        candidates = dict.fromkeys((*self._writers.get(name, ()), *self._writers.get(key, ())))
+        found = [writer for writer in candidates if writer in before]
+        if len(found) > 1:
+            found = self._nearest(node_id, found, name)
+        if found:
+            is_whole = name in (self._keys[found[0]] or ())
+            return self._require_possible(InOutputs((found[0],), *((name, ()) if is_whole else (key, tuple(path)))))
+        possible = tuple(writer for writer in self._unknown if writer in before)
+        if not possible:
+            raise _InputError(f"nobody before it writes that; there is {quoted(self._names(before))}")
+        return InOutputs(possible, key, tuple(path))
+
+    def _nearest(self, node_id: str, writers: Sequence[str], name: str) -> list[str]:
+        direct = {edge.source for edge in self._plan.incoming(node_id)}
+        nearest = [writer for writer in writers if writer in direct]
+        if len(nearest) != 1:
+            names = sorted(f"{writer}.{name}" for writer in writers)
+            raise _InputError(f"several nodes before it write that; write which one is meant: {quoted(names)}")
+        return nearest
+
+    def _leading_to(self, node_id: str) -> frozenset[str]:
+        if node_id not in self._before:
+            self._before[node_id] = self._plan.leading_to(node_id)
+        return self._before[node_id]
+
+    def _names(self, writers: Iterable[str]) -> list[str]:
+        return sorted([INPUT, *(f"{writer}.{key}" for writer in writers for key in self._keys.get(writer) or ())])
+
+
+@dataclass(frozen=True, slots=True)
+class KnownValues:
+    """The values that exist when a node gets its task: the request, and the results of the nodes before it.
+
+    `taken` are the nodes whose edge to it was taken. `skipped` and `failed` say why nodes have no output.
     """
 
     request: Any
@@ -40,34 +325,34 @@ class Known:
 
 
 class _MissingError(Exception):
-    """A value is not there. The text says why."""
+    """A value does not exist. The message says why."""
 
 
-def task_text(plan: Plan, node_id: str, known: Known) -> str:
-    """The text of the task of a node. Raises MissingInputError if it reads what is not there."""
+def task_text(plan: Plan, node_id: str, known: KnownValues) -> str:
+    """Return the text of a node's task. Raises MissingInputError if a value does not exist."""
     node = plan.node(node_id)
-    match source_of(plan, node_id):
+    match _inputs_of(plan).sources[node_id]:
         case Pieces(pieces):
             return "".join(each if isinstance(each, str) else _value(plan, node, each, known) for each in pieces)
         case TextOf(writer):
-            return _required(node, f"what {writer!r} has put out", lambda: _text_of(writer, known))
+            return _require(node, f"what {writer!r} has put out", lambda: _text_of(writer, known))
         case Upstream():
-            return _required(node, "what nodes before it have put out", lambda: _upstream(known))
+            return _require(node, "what nodes before it have put out", lambda: _upstream_text(known))
 
 
-def _value(plan: Plan, node: Node, named: Named, known: Known) -> str:
+def _value(plan: Plan, node: Node, named: Named, known: KnownValues) -> str:
     def value() -> str:
-        return rendered(_value_at(plan, node, named.place, known))
+        return render(_value_at(plan, node, named.place, known))
 
     if not named.reference.is_optional:
-        return _required(node, repr(named.reference.name), value)
+        return _require(node, repr(named.reference.name), value)
     try:
         return value()
     except _MissingError:
         return ""
 
 
-def _required(node: Node, what: str, value: Callable[[], str]) -> str:
+def _require(node: Node, what: str, value: Callable[[], str]) -> str:
     try:
         return value()
     except _MissingError as why:
@@ -77,18 +362,17 @@ def _required(node: Node, what: str, value: Callable[[], str]) -> str:
         ) from None
 
 
-def _value_at(plan: Plan, node: Node, place: Place, known: Known) -> Any:
+def _value_at(plan: Plan, node: Node, place: InRequest | InOutputs, known: KnownValues) -> Any:
     if isinstance(place, InRequest):
-        return _inside(known.request, place.path, "the request")
-    writer = place.writers[0] if len(place.writers) == 1 else _writer_among(plan, node, place, known)
+        return _walk(known.request, place.path, "the request")
+    writer = place.writers[0] if len(place.writers) == 1 else _find_writer(plan, node, place, known)
     outputs = known.outputs.get(writer)
     if outputs is None or place.key not in outputs:
-        raise _MissingError(_why_not(writer, known))
-    return _inside(outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
+        raise _MissingError(_why_missing(writer, known))
+    return _walk(outputs[place.key], place.path, f"{place.key!r} of {writer!r}")
 
 
-def _writer_among(plan: Plan, node: Node, place: InOutputs, known: Known) -> str:
-    """Who has written a key of which it was not known who would."""
+def _find_writer(plan: Plan, node: Node, place: InOutputs, known: KnownValues) -> str:
     found = [writer for writer in place.writers if place.key in known.outputs.get(writer, {})]
     if len(found) > 1:
         direct = {edge.source for edge in plan.incoming(node.id)}
@@ -96,20 +380,20 @@ def _writer_among(plan: Plan, node: Node, place: InOutputs, known: Known) -> str
     if len(found) == 1:
         return found[0]
     if found:
-        raise _MissingError(f"{listed(found)} have written it; write 'node.{place.key}' with the node that is meant")
-    raise _MissingError(f"none of {listed(place.writers)} has written it")
+        raise _MissingError(f"{quoted(found)} have written it; write 'node.{place.key}' with the node that is meant")
+    raise _MissingError(f"none of {quoted(place.writers)} has written it")
 
 
-def _inside(value: Any, path: tuple[str, ...], what: str) -> Any:
+def _walk(value: Any, path: tuple[str, ...], what: str) -> Any:
     for key in path:
-        found = inside(value, key)
+        found = look_inside(value, key)
         if found is MISSING:
             raise _MissingError(f"{what} has no {key!r}")
         value, what = found, f"{key!r} of {what}"
     return value
 
 
-def _why_not(writer: str, known: Known) -> str:
+def _why_missing(writer: str, known: KnownValues) -> str:
     if writer in known.skipped:
         return f"{writer!r} was skipped: {known.skipped[writer]}"
     if writer in known.failed:
@@ -117,19 +401,19 @@ def _why_not(writer: str, known: Known) -> str:
     outputs = known.outputs.get(writer)
     if outputs is None:
         return f"{writer!r} has not acted yet"
-    return f"{writer!r} has put out only {listed(outputs)}"
+    return f"{writer!r} has put out only {quoted(outputs)}"
 
 
-def _text_of(writer: str, known: Known) -> str:
+def _text_of(writer: str, known: KnownValues) -> str:
     if writer == START:
-        return rendered(known.request)
+        return render(known.request)
     if writer not in known.texts or writer in known.skipped or writer in known.failed:
-        raise _MissingError(_why_not(writer, known))
+        raise _MissingError(_why_missing(writer, known))
     return known.texts[writer]
 
 
-def _upstream(known: Known) -> str:
-    """What the nodes before have put out, each under its name if there are several."""
+def _upstream_text(known: KnownValues) -> str:
+    """Join the outputs of the nodes before, each under its id if there are several."""
     found: dict[str, str] = {}
     missing: list[str] = []
     for writer in known.taken:
@@ -137,23 +421,23 @@ def _upstream(known: Known) -> str:
             found[INPUT if writer == START else writer] = _text_of(writer, known)
         except _MissingError as why:
             missing.append(str(why))
-    told = {name: text for name, text in found.items() if text}
-    if not told:
+    texts = {name: text for name, text in found.items() if text}
+    if not texts:
         silent = [f"{name!r} has said nothing" for name in found]
         raise _MissingError("; ".join([*missing, *silent]) or "no edge to it was taken")
-    if len(told) == 1:
-        return next(iter(told.values()))
-    return "\n\n".join(f"{name}:\n{text}" for name, text in told.items())
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items())
 
 
-def rendered(value: object) -> str:
-    """A value as an agent is told it: a text as it is, everything else as JSON."""
+def render(value: object) -> str:
+    """Return a value as an agent reads it: a text as it is, everything else as JSON."""
     match value:
         case str():
             return value
         case Message():
             return value.text
         case list() if any(isinstance(each, Message) for each in cast("list[object]", value)):
-            return "\n".join(rendered(each) for each in cast("list[object]", value))
+            return "\n".join(render(each) for each in cast("list[object]", value))
         case _:
             return json_text(value, is_strict=False)

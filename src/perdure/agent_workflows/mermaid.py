@@ -1,7 +1,7 @@
-"""An agent workflow as a picture in the notation of Mermaid, which GitHub and many editors draw by themselves.
+"""Mermaid diagrams of agent workflows, which GitHub and many editors render.
 
-Routers are rhombs. An edge that is not always taken says when. Edges that go back are dotted, and so is the way to a
-fallback, which ends in a cross: it is no edge, and what the fallback says stands for the node that has failed.
+Routers are rhombs. An edge that is not always taken has its condition as a label. Back edges are dotted, and so is the
+line to a fallback, which ends in a cross because it is not an edge.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
-from perdure.agent_workflows.definition import END, START, Handoffs
-from perdure.agent_workflows.predicates import name_of, parts_of
+from perdure.agent_workflows.definition.values import END, START, Handoffs, predicate_name, predicate_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.agent_workflows.definition import Edge, Node
+    from perdure.agent_workflows.definition.values import Edge, Node
     from perdure.agent_workflows.plan import Plan
 
 _LABEL_LENGTH_MAX: Final = 80
 
-# Labels are HTML to Mermaid, a backtick begins Markdown, and %%{ a directive, wherever it stands.
+# To Mermaid labels are HTML, a backtick starts Markdown, and %%{ a directive.
 _ENTITIES: Final = str.maketrans(
     {
         "#": "#35;",
@@ -38,8 +37,8 @@ _ENTITIES: Final = str.maketrans(
 _UNDRAWABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def mermaid(plan: Plan) -> str:
-    """The text of a flowchart: nodes as they were declared, then edges as they were, then ways to fallbacks."""
+def to_mermaid(plan: Plan) -> str:
+    """Return a flowchart: the nodes, then the edges, then the lines to fallbacks."""
     names = _names(node.id for node in plan.definition.nodes)
     lines = [
         "START([START])",
@@ -52,7 +51,7 @@ def mermaid(plan: Plan) -> str:
 
 
 def _names(ids: Iterable[str]) -> Mapping[str, str]:
-    """By id a name that Mermaid can read, another one for each, and none of the words that it knows."""
+    """Return a unique name for each id, which Mermaid can read and which is none of its keywords."""
     names = {START: "START", END: "END"}
     taken = set(names.values())
     numbers: dict[str, int] = {}
@@ -61,7 +60,7 @@ def _names(ids: Iterable[str]) -> Mapping[str, str]:
             continue
         plain = name = f"n_{re.sub(r'[^0-9A-Za-z_]', '_', id_)}"
         while name in taken:
-            # It goes on where it has ended for the same name: many ids that look alike are not looked through again.
+            # Count on from the last number of this name: many similar ids must not take quadratic time.
             numbers[plain] = numbers.get(plain, 1) + 1
             name = f"{plain}_{numbers[plain]}"
         names[id_] = name
@@ -86,7 +85,7 @@ def _edge(edge: Edge, names: Mapping[str, str], *, is_back: bool) -> str:
 
 def _label(edge: Edge) -> str | None:
     asked = [] if edge.condition is None else [edge.condition.describe()]
-    asked += [name_of(each) or "predicate" for each in parts_of(edge.predicate)]
+    asked += [predicate_name(each) or "predicate" for each in predicate_parts(edge.predicate)]
     return " and ".join(asked) or ("default" if edge.is_default else None)
 
 
@@ -98,7 +97,7 @@ def _fallbacks(plan: Plan, names: Mapping[str, str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """A text on one line, not too long, in which nothing means anything to Mermaid."""
+    """Return a text on one line, shortened, with all special characters escaped."""
     line = "".join(" " if unicodedata.category(each) in _UNDRAWABLE else each for each in text)
     short = line if len(line) <= _LABEL_LENGTH_MAX else f"{line[: _LABEL_LENGTH_MAX - 1]}…"
     return short.translate(_ENTITIES)

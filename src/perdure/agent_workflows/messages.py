@@ -1,17 +1,18 @@
-"""What passes between the conductor of an agent workflow and its nodes."""
+"""Messages of an execution: tasks and results of nodes, approvals, and the result of the whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the codec follows the fields
+from collections.abc import Mapping  # noqa: TC003 - the codec reads the fields
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta  # noqa: TC003 - the codec reads the fields
+from typing import Any, Literal, TypeAlias
 
 from perdure import Message, register_type
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What was said before in a conversation, by where it stands: a thread, up to an event. That never changes."""
+class ThreadPosition:
+    """The messages of a thread up to an event. They never change."""
 
     session_id: str
     thread_id: str
@@ -20,23 +21,23 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """What a node is to do: its task as a text, and what was said before: in its conversation, then in `history`."""
+    """A task for a node: its text, after the messages at `past` and those in `history`."""
 
     node_id: str
     visit: int
-    """How often the node has acted before in this execution."""
+    """The number of tasks that the node had before in this execution."""
     text: str
     history: tuple[Message, ...] = ()
     error: str | None = None
-    """Of a fallback: why the node that it stands in for has failed."""
-    past: Past | None = None
+    """For a fallback: the error of the node that it replaces."""
+    past: ThreadPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What a node has put out, by key; or that a person has denied it.
+    """The outputs of a node by key, or the denial of a person.
 
-    `text` is the output as one text: what the agent said, or a value as JSON. `said` goes into the conversation.
+    `text` is the whole output as one text. `said` are the messages for the conversation.
     """
 
     node_id: str
@@ -45,16 +46,88 @@ class NodeResult:
     text: str = ""
     said: tuple[Message, ...] = ()
     denied: str | None = None
-    """The reason, if it was denied."""
+    """The reason of the denial."""
     is_timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
-    """The conductor's word to itself: to go on where the next thing may fail, once what came before is kept."""
+class Continue:
+    """The conductor's message to itself: do what may fail, now that all before it is committed."""
 
 
-register_type(GoOn, name="perdure:AgentWorkflowGoOn")
-register_type(Past, name="perdure:AgentWorkflowPast")
+@dataclass(frozen=True, slots=True)
+class NodeApprovalResponse:
+    """The answer to an approval request. `resume_data` replaces outputs of the same keys."""
+
+    approved: bool
+    reason: str | None = None
+    resume_data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApprovalRequest:
+    """Asks a person to approve the output of a node. Answer with `approve()` or `deny()`."""
+
+    node_id: str
+    agent_name: str
+    message: str
+    outputs: Mapping[str, Any]
+    timeout: timedelta | None = None
+    """After this time the request counts as denied."""
+
+    @staticmethod
+    def approve(reason: str | None = None, *, resume_data: Mapping[str, Any] | None = None) -> NodeApprovalResponse:
+        """Approve the output, as it is or with some outputs changed."""
+        return NodeApprovalResponse(approved=True, reason=reason, resume_data=dict(resume_data or {}))
+
+    @staticmethod
+    def deny(reason: str | None = None) -> NodeApprovalResponse:
+        """Deny the output."""
+        return NodeApprovalResponse(approved=False, reason=reason)
+
+
+ExecutionStatus: TypeAlias = Literal["completed", "waiting", "sleeping", "cancelled"]
+"""The status of an execution: ended, waiting for answers, waiting for a time, or stopped so that it can be resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentWorkflowResult:
+    """The result of an execution.
+
+    `final_answer` joins the texts of the nodes before END; None if there are none. `outputs` are those of all nodes, as
+    `node.key`. `success` is False if a person denied the output of a node with `on_error="stop"`, or if no end was
+    reached. For an execution that waits, sleeps or was cancelled, the result has what is known so far.
+    """
+
+    execution_id: str
+    success: bool
+    final_answer: str | None = None
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The errors of nodes that failed while the execution went on."""
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The reasons why nodes were skipped."""
+    error: str | None = None
+    duration: float = 0.0
+    """In seconds, waiting included."""
+    state: ExecutionStatus = "completed"
+    requests: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The open requests by id, if the execution waits: mostly `NodeApprovalRequest`s. `resume` takes the answers."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if the execution waits for answers to `requests`."""
+        return self.state == "waiting"
+
+    def __str__(self) -> str:
+        return self.final_answer or self.error or ""
+
+
+register_type(ThreadPosition, name="perdure:AgentWorkflowPast")
 register_type(NodeTask, name="perdure:NodeTask")
 register_type(NodeResult, name="perdure:NodeResult")
+register_type(Continue, name="perdure:AgentWorkflowGoOn")
+register_type(NodeApprovalRequest, name="perdure:NodeApprovalRequest")
+register_type(NodeApprovalResponse, name="perdure:NodeApprovalResponse")
+register_type(AgentWorkflowResult, name="perdure:AgentWorkflowResult")

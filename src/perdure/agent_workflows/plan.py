@@ -1,32 +1,40 @@
-"""A definition as a graph: the edges that are implied, the layers, and which edges go back and so make loops."""
+"""The plan of a definition: implied edges, layers, and the edges that go back and so form loops.
+
+The edges that go back follow from the shape of the graph alone; the order of declaration does not matter. A cycle that
+is entered at one node goes back to that node. If it has several entrances, some of them start it (see `_heads`): edges
+to them from inside the cycle go back, and the cycles that remain are treated in the same way.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from perdure.agent_workflows.definition import END, START, Edge
-from perdure.agent_workflows.plan_backs import back_ways, by_end, circles_of, reached
+from perdure.agent_workflows.definition.values import END, START, Edge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.agent_workflows.definition import Definition, Node
-    from perdure.agent_workflows.plan_backs import Way
+    from perdure.agent_workflows.definition.values import Definition, Node
+
+KeyT = TypeVar("KeyT", bound="Hashable")
+EdgeKey: TypeAlias = tuple[str, str]
+"""An edge by source and target: there is at most one between two nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A definition, and what follows from it. It is made by `plan_of`.
+    """A definition with all that follows from it. `plan_of` creates it.
 
-    `layers` are the nodes by how far they are from START, over edges that don't go back; `ends` the nodes with an edge
-    to END, as they were declared; `fallbacks` says, by fallback, whom it stands in for. Fallbacks are in no layer.
+    `layers` are the nodes by distance from START, over edges that do not go back. `ends` are the nodes with an edge to
+    END. `fallbacks` names, by fallback, the nodes that it replaces; a fallback is in no layer.
 
-    `circles` are the nodes that all lead to each other: loops with nodes in common are one. What comes after several
-    circles acts again once for all of them, so these have their passes together: they and all that comes after them
-    are one of the `loops`. Both are numbered, and a node is in one of each at most.
+    `cycles` are the largest sets of nodes that all lead to each other. Nodes after several cycles run again once for
+    all of them, so these cycles share their passes: together with all nodes after them they are one of the `loops`. A
+    node is in at most one cycle and one loop.
     """
 
     definition: Definition
@@ -34,44 +42,44 @@ class Plan:
     layers: tuple[tuple[str, ...], ...]
     ends: tuple[str, ...]
     fallbacks: Mapping[str, tuple[str, ...]]
-    backs: frozenset[Way]
+    back_edges: frozenset[EdgeKey]
     _nodes: Mapping[str, Node]
     _incoming: Mapping[str, tuple[Edge, ...]]
     _outgoing: Mapping[str, tuple[Edge, ...]]
-    _places: Mapping[str, tuple[int, int]]
+    _positions: Mapping[str, tuple[int, int]]
 
     @cached_property
-    def ways(self) -> tuple[str, ...]:
-        """All edges in words, and which of them go back: what an execution rests on that is under way."""
-        ways = sorted((edge.source, edge.target) for edge in self.edges)
-        return tuple(f"{way[0]!r} -> {way[1]!r}{' (back)' if way in self.backs else ''}" for way in ways)
+    def edge_names(self) -> tuple[str, ...]:
+        """Return all edges as texts, sorted. An execution only continues with the edges that it began with."""
+        keys = sorted((edge.source, edge.target) for edge in self.edges)
+        return tuple(f"{key[0]!r} -> {key[1]!r}{' (back)' if key in self.back_edges else ''}" for key in keys)
 
     def has_node(self, node_id: str) -> bool:
-        """Whether there is such a node."""
+        """Return True if there is such a node."""
         return node_id in self._nodes
 
     def node(self, node_id: str) -> Node:
-        """A node by its id. Raises KeyError."""
+        """Return a node by its id. Raises KeyError."""
         return self._nodes[node_id]
 
     def incoming(self, node_id: str) -> tuple[Edge, ...]:
-        """The edges to a node, those from START and those that go back included."""
+        """Return all edges to a node."""
         return self._incoming.get(node_id, ())
 
     def outgoing(self, node_id: str) -> tuple[Edge, ...]:
-        """The edges from a node, those to END and those that go back included."""
+        """Return all edges from a node."""
         return self._outgoing.get(node_id, ())
 
     def is_back(self, edge: Edge) -> bool:
-        """Whether an edge leads to a node that comes before it."""
-        return (edge.source, edge.target) in self.backs
+        """Return True if an edge goes back."""
+        return (edge.source, edge.target) in self.back_edges
 
     def forward_to(self, node_id: str) -> tuple[Edge, ...]:
-        """The edges to a node that don't go back."""
+        """Return the edges to a node that do not go back."""
         return self._forward_to.get(node_id, ())
 
     def forward_from(self, node_id: str) -> tuple[Edge, ...]:
-        """The edges from a node that don't go back."""
+        """Return the edges from a node that do not go back."""
         return self._forward_from.get(node_id, ())
 
     @cached_property
@@ -82,148 +90,145 @@ class Plan:
     def _forward_from(self) -> Mapping[str, tuple[Edge, ...]]:
         return {id_: tuple(each for each in edges if not self.is_back(each)) for id_, edges in self._outgoing.items()}
 
+    def _sources(self, node_id: str) -> Iterator[str]:
+        return (edge.source for edge in self.incoming(node_id))
+
+    def _forward_sources(self, node_id: str) -> Iterator[str]:
+        return (edge.source for edge in self.forward_to(node_id))
+
+    def _forward_targets(self, node_id: str) -> Iterator[str]:
+        return (edge.target for edge in self.forward_from(node_id))
+
     def before(self, node_id: str) -> frozenset[str]:
-        """The nodes that come before a node, over edges that don't go back."""
-        return reached([node_id], lambda each: (edge.source for edge in self.forward_to(each))) - {START}
+        """Return the nodes before a node, over edges that do not go back."""
+        return reach([node_id], self._forward_sources) - {START}
 
     def leading_to(self, node_id: str) -> frozenset[str]:
-        """The nodes that a node can follow, loops included: in a loop, also itself."""
-        return reached([node_id], lambda each: (edge.source for edge in self.incoming(each))) - {START}
+        """Return the nodes from which a node can be reached; in a loop, also itself."""
+        return reach([node_id], self._sources) - {START}
 
     def after(self, node_id: str) -> frozenset[str]:
-        """The nodes that come after a node, over edges that don't go back."""
-        return reached([node_id], lambda each: (edge.target for edge in self.forward_from(each))) - {END}
+        """Return the nodes after a node, over edges that do not go back."""
+        return reach([node_id], self._forward_targets) - {END}
+
+    def rerun_from(self, target: str) -> frozenset[str]:
+        """Return the nodes that are decided again when an edge goes back to `target`: it and all after it."""
+        return self.after(target) | {target}
 
     @cached_property
-    def circles(self) -> tuple[frozenset[str], ...]:
-        """By the number of a circle: the nodes that are in it."""
-        found = circles_of(self.edges)
-        return tuple(sorted(found, key=lambda nodes: self._places[self.in_order(nodes)[0]]))
+    def cycles(self) -> tuple[frozenset[str], ...]:
+        """Return the nodes of each cycle, by its number."""
+        found = find_cycles(self.edges)
+        return tuple(sorted(found, key=lambda nodes: self._positions[self.in_order(nodes)[0]]))
 
     @cached_property
-    def _circle_numbers(self) -> Mapping[str, int]:
-        return {node_id: number for number, nodes in enumerate(self.circles) for node_id in nodes}
+    def _cycle_numbers(self) -> Mapping[str, int]:
+        return {node_id: number for number, nodes in enumerate(self.cycles) for node_id in nodes}
 
-    def circle_of(self, way: Way) -> int:
-        """The number of the circle that an edge which goes back closes."""
-        return self._circle_numbers[way[1]]
-
-    @cached_property
-    def leading_to_circle(self) -> tuple[frozenset[str], ...]:
-        """By the number of a circle: the nodes in it, and all that it can follow, over edges that go back as well."""
-        return tuple(
-            nodes | reached(nodes, lambda each: (edge.source for edge in self.incoming(each))) - {START}
-            for nodes in self.circles
-        )
+    def cycle_of(self, key: EdgeKey) -> int:
+        """Return the number of the cycle that a back edge closes."""
+        return self._cycle_numbers[key[1]]
 
     @cached_property
-    def _from_circle(self) -> tuple[frozenset[str], ...]:
-        """By the number of a circle: the nodes in it, and all that comes after it."""
-        return tuple(
-            nodes | reached(nodes, lambda each: (edge.target for edge in self.forward_from(each))) - {END}
-            for nodes in self.circles
-        )
+    def leading_to_cycle(self) -> tuple[frozenset[str], ...]:
+        """Return, by the number of a cycle, its nodes and all from which it can be reached."""
+        return tuple(nodes | reach(nodes, self._sources) - {START} for nodes in self.cycles)
 
     @cached_property
-    def _circles_to(self) -> Mapping[str, frozenset[int]]:
-        """By node: the circles that it is in or comes after."""
+    def _from_cycle(self) -> tuple[frozenset[str], ...]:
+        """Return, by the number of a cycle, its nodes and all after it."""
+        return tuple(nodes | reach(nodes, self._forward_targets) - {END} for nodes in self.cycles)
+
+    @cached_property
+    def _cycles_up_to(self) -> Mapping[str, frozenset[int]]:
         found: dict[str, set[int]] = {}
-        for number, nodes in enumerate(self._from_circle):
+        for number, nodes in enumerate(self._from_cycle):
             for node_id in nodes:
                 found.setdefault(node_id, set()).add(number)
         return {node_id: frozenset(numbers) for node_id, numbers in found.items()}
 
-    def circles_to(self, node_id: str) -> frozenset[int]:
-        """The numbers of the circles that a node is in or comes after."""
-        return self._circles_to.get(node_id, frozenset())
+    def cycles_up_to(self, node_id: str) -> frozenset[int]:
+        """Return the numbers of the cycles that a node is in or after."""
+        return self._cycles_up_to.get(node_id, frozenset())
 
-    def circles_before(self, node_id: str) -> frozenset[int]:
-        """The numbers of the circles that a node comes after, and is not in."""
-        return self.circles_to(node_id) - {self._circle_numbers.get(node_id)}
+    def cycles_before(self, node_id: str) -> frozenset[int]:
+        """Return the numbers of the cycles that a node is after, but not in."""
+        return self.cycles_up_to(node_id) - {self._cycle_numbers.get(node_id)}
 
     @cached_property
-    def after_circles(self) -> tuple[str, ...]:
-        """The nodes that come after a circle, and are not in it."""
-        return self.in_order(node_id for node_id in self._circles_to if self.circles_before(node_id))
+    def after_cycles(self) -> tuple[str, ...]:
+        """Return the nodes after a cycle that they are not in."""
+        return self.in_order(node_id for node_id in self._cycles_up_to if self.cycles_before(node_id))
 
     @cached_property
     def deciding(self) -> tuple[frozenset[str], ...]:
-        """By the number of a circle: the nodes in it and before it. Nothing else changes what comes of a pass."""
-        return tuple(nodes.union(*(self.before(each) for each in nodes)) for nodes in self.circles)
-
-    def again(self, target: str) -> frozenset[str]:
-        """The nodes that are decided anew when something goes back to a node: it and all that comes after it."""
-        return self.after(target) | {target}
+        """Return, by the number of a cycle, the nodes in it and before it: only these can change a pass."""
+        return tuple(nodes.union(*(self.before(each) for each in nodes)) for nodes in self.cycles)
 
     @cached_property
     def loops(self) -> tuple[frozenset[str], ...]:
-        """By the number of a loop: the nodes that are in it."""
-        return _joined(self._from_circle)
+        """Return the nodes of each loop, by its number."""
+        found: list[frozenset[str]] = []
+        for each in self._from_cycle:
+            common = [other for other in found if other & each]
+            found = [*(other for other in found if not other & each), each.union(*common)]
+        return tuple(found)
 
     @cached_property
     def _loop_numbers(self) -> Mapping[str, int]:
         return {node_id: number for number, nodes in enumerate(self.loops) for node_id in nodes}
 
     def loop_of(self, node_id: str) -> int | None:
-        """The number of the loop that a node is in, if it is in one."""
+        """Return the number of a node's loop; None if it is in none."""
         return self._loop_numbers.get(node_id)
 
     @cached_property
-    def bearing_on(self) -> tuple[frozenset[str], ...]:
-        """By the number of a loop: the nodes that what happens there depends on. Of others it is independent."""
-        return tuple(
-            nodes | reached(nodes, lambda each: (edge.source for edge in self.forward_to(each))) - {START}
-            for nodes in self.loops
-        )
+    def influencing(self) -> tuple[frozenset[str], ...]:
+        """Return, by the number of a loop, the nodes on which it depends."""
+        return tuple(nodes | reach(nodes, self._forward_sources) - {START} for nodes in self.loops)
 
     def layer_of(self, node_id: str) -> int:
-        """The number of the layer of a node; of a fallback, that of the first node that it stands in for."""
+        """Return the number of a node's layer; of a fallback, that of the first node that it replaces."""
         while node_id in self.fallbacks:
             node_id = self.fallbacks[node_id][0]
-        return self._places[node_id][0]
+        return self._positions[node_id][0]
 
     def in_order(self, node_ids: Iterable[str]) -> tuple[str, ...]:
-        """The same nodes in the order of the plan: by layer, then as they were declared."""
-        return tuple(sorted(node_ids, key=lambda each: self._places[each]))
+        """Sort nodes by layer, then by declaration."""
+        return tuple(sorted(node_ids, key=lambda each: self._positions[each]))
 
 
 def plan_of(definition: Definition) -> Plan:
-    """The plan of a definition. What is wrong with one is for `checking` to say."""
-    fallbacks = _fallbacks(definition)
-    edges = (*definition.edges, *implied_edges(definition))
-    incoming, outgoing = by_end(edges, lambda edge: edge.target), by_end(edges, lambda edge: edge.source)
+    """Create the plan of a definition. `validation` reports what is wrong with one."""
+    fallbacks = _find_fallbacks(definition)
     ids = [node.id for node in definition.nodes if node.id not in fallbacks]
-    backs = back_ways(edges)
-    layers = _layers(ids, [edge for edge in edges if (edge.source, edge.target) not in backs])
+    edges = (*definition.edges, *_implied_edges(ids, definition.edges))
+    incoming, outgoing = _by_target(edges), _by_source(edges)
+    back_edges = find_back_edges(edges)
+    layers = _find_layers(ids, [edge for edge in edges if (edge.source, edge.target) not in back_edges])
     return Plan(
         definition=definition,
         edges=edges,
         layers=layers,
         ends=tuple(id_ for id_ in ids if any(edge.target == END for edge in outgoing.get(id_, ()))),
         fallbacks=fallbacks,
-        backs=backs,
+        back_edges=back_edges,
         _nodes={node.id: node for node in definition.nodes},
         _incoming=incoming,
         _outgoing=outgoing,
-        _places={id_: (layer, place) for layer, ids_ in enumerate(layers) for place, id_ in enumerate(ids_)},
+        _positions={id_: (layer, place) for layer, ids_ in enumerate(layers) for place, id_ in enumerate(ids_)},
     )
 
 
-def implied_edges(definition: Definition) -> tuple[Edge, ...]:
-    """From START to each node that nothing else leads to, and to END from each that leads nowhere.
-
-    An edge of a node to itself is none that leads to it from elsewhere. Fallbacks have no edges.
-    """
-    fallbacks = _fallbacks(definition)
-    others = [edge for edge in definition.edges if edge.source != edge.target]
+def _implied_edges(ids: Sequence[str], declared: Iterable[Edge]) -> Iterator[Edge]:
+    """Yield edges from START to nodes that no other node leads to, and to END from nodes that lead to no other."""
+    others = [edge for edge in declared if edge.source != edge.target]
     targets, sources = {edge.target for edge in others}, {edge.source for edge in others}
-    ids = [node.id for node in definition.nodes if node.id not in fallbacks]
-    starts = (Edge(START, id_) for id_ in ids if id_ not in targets)
-    ends = (Edge(id_, END) for id_ in ids if id_ not in sources)
-    return (*starts, *ends)
+    yield from (Edge(START, id_) for id_ in ids if id_ not in targets)
+    yield from (Edge(id_, END) for id_ in ids if id_ not in sources)
 
 
-def _fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
+def _find_fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for node in definition.nodes:
         fallback = node.on_error.fallback if node.on_error.mode == "fallback" else None
@@ -232,30 +237,136 @@ def _fallbacks(definition: Definition) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def _joined(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
-    """The same, those with something in common as one."""
-    found: list[frozenset[str]] = []
-    for each in sets:
-        common = [other for other in found if other & each]
-        found = [*(other for other in found if not other & each), each.union(*common)]
-    return tuple(found)
-
-
-def _layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:
-    """Each node in the first layer that comes after all nodes before it."""
+def _find_layers(ids: Sequence[str], forward: Sequence[Edge]) -> tuple[tuple[str, ...], ...]:
+    """Put each node into the first layer after all nodes before it."""
     known = set(ids)
     inner = [edge for edge in forward if edge.source in known and edge.target in known]
-    after = by_end(inner, lambda edge: edge.source)
+    following = _by_source(inner)
     missing = Counter(edge.target for edge in inner)
+    order = {id_: place for place, id_ in enumerate(ids)}
     layers: list[tuple[str, ...]] = []
     current = [id_ for id_ in ids if not missing[id_]]
-    order = {id_: place for place, id_ in enumerate(ids)}
     while current:
         layers.append(tuple(current))
-        following: list[str] = []
-        for edge in (edge for id_ in current for edge in after.get(id_, ())):
+        ready: list[str] = []
+        for edge in (edge for id_ in current for edge in following.get(id_, ())):
             missing[edge.target] -= 1
             if not missing[edge.target]:
-                following.append(edge.target)
-        current = sorted(following, key=order.__getitem__)
+                ready.append(edge.target)
+        current = sorted(ready, key=order.__getitem__)
     return tuple(layers)
+
+
+def find_back_edges(edges: Sequence[Edge]) -> frozenset[EdgeKey]:
+    """Return the edges that go back. Without them there is no cycle, and START leads to the same nodes."""
+    incoming, outgoing = _by_target(edges), _by_source(edges)
+    from_start = _distances(START, outgoing, lambda edge: edge.target)
+    to_end = _distances(END, incoming, lambda edge: edge.source)
+
+    def is_before(one: str, other: str) -> bool:
+        """Return True if one node is nearer to START than another, and not nearer to END."""
+        is_nearer = from_start.get(one, inf) < from_start.get(other, inf)
+        return is_nearer and to_end.get(one, inf) >= to_end.get(other, inf)
+
+    found: set[EdgeKey] = set()
+    pending = find_cycles(edges)
+    while pending:
+        nodes = pending.pop()
+        to_them = [edge for id_ in nodes for edge in incoming[id_] if (edge.source, edge.target) not in found]
+        inner = [edge for edge in to_them if edge.source in nodes]
+        # A cycle without an entrance is an error that `validation` reports; it gets a plan all the same.
+        entrances = {edge.target for edge in to_them if edge.source not in nodes} or {min(nodes)}
+        heads = _heads(entrances, inner, is_before)
+        found.update((edge.source, edge.target) for edge in inner if edge.target in heads)
+        pending += find_cycles([edge for edge in inner if edge.target not in heads])
+    return frozenset(found)
+
+
+def _heads(entrances: Collection[str], inner: Sequence[Edge], is_before: Callable[[str, str], bool]) -> frozenset[str]:
+    """Return the entrances of a cycle that do not wait for it; edges to them from inside go back.
+
+    An entrance that the cycle is certain to reach waits for that; otherwise it would run before all its inputs exist.
+    If several entrances remain, or none, one that is before another goes first. Those without such an order start
+    together.
+    """
+    always = [edge for edge in inner if not edge.is_conditional and not edge.is_default]
+    following = _by_source(always)
+    certain = reach(entrances, lambda each: (edge.target for edge in following.get(each, ())))
+    free = [each for each in entrances if each not in certain] or entrances
+    return frozenset(each for each in free if not any(is_before(other, each) for other in free))
+
+
+def _distances(
+    root: str, edges_at: Mapping[str, Sequence[Edge]], other_end: Callable[[Edge], str]
+) -> Mapping[str, float]:
+    found: dict[str, float] = {root: 0}
+    frontier = [root]
+    while frontier:
+        ends = dict.fromkeys(other_end(edge) for each in frontier for edge in edges_at.get(each, ()))
+        distance = found[frontier[0]] + 1
+        frontier = [each for each in ends if each not in found]
+        found.update(dict.fromkeys(frontier, distance))
+    return found
+
+
+def find_cycles(edges: Iterable[Edge]) -> list[frozenset[str]]:
+    """Return the largest sets of nodes that all lead to each other (Kosaraju's algorithm)."""
+    edges = list(edges)
+    following, leading = _by_source(edges), _by_target(edges)
+    found: list[frozenset[str]] = []
+    seen: set[str] = set()
+    for root in reversed(_postorder(following)):
+        if root in seen:
+            continue
+        cycle = {root} | reach([root], lambda each: (edge.source for edge in leading.get(each, ())), without=seen)
+        seen |= cycle
+        if len(cycle) > 1 or any(edge.target == root for edge in following.get(root, ())):
+            found.append(frozenset(cycle))
+    return found
+
+
+def _postorder(following: Mapping[str, Sequence[Edge]]) -> list[str]:
+    """Return the nodes in depth-first postorder. It has its own stack, because graphs may be deep."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in following:
+        stack = [] if root in seen else [(root, iter(following[root]))]
+        seen.add(root)
+        while stack:
+            node_id, rest = stack[-1]
+            target = next((edge.target for edge in rest if edge.target not in seen), None)
+            if target is None:
+                order.append(node_id)
+                stack.pop()
+            else:
+                seen.add(target)
+                stack.append((target, iter(following.get(target, ()))))
+    return order
+
+
+def _by_source(edges: Iterable[Edge]) -> Mapping[str, tuple[Edge, ...]]:
+    return _group(edges, lambda edge: edge.source)
+
+
+def _by_target(edges: Iterable[Edge]) -> Mapping[str, tuple[Edge, ...]]:
+    return _group(edges, lambda edge: edge.target)
+
+
+def _group(edges: Iterable[Edge], end: Callable[[Edge], str]) -> Mapping[str, tuple[Edge, ...]]:
+    found: dict[str, list[Edge]] = {}
+    for edge in edges:
+        found.setdefault(end(edge), []).append(edge)
+    return {id_: tuple(own) for id_, own in found.items()}
+
+
+def reach(
+    start: Iterable[KeyT], neighbours: Callable[[KeyT], Iterable[KeyT]], *, without: Collection[KeyT] = ()
+) -> frozenset[KeyT]:
+    """Return all that can be reached from `start`; a start itself only if something leads back to it."""
+    found: set[KeyT] = set()
+    frontier = list(start)
+    while frontier:
+        fresh = [each for each in neighbours(frontier.pop()) if each not in found and each not in without]
+        found.update(fresh)
+        frontier.extend(fresh)
+    return frozenset(found)

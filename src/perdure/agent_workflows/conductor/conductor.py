@@ -1,0 +1,593 @@
+"""The conductor: an executor that starts nodes with tasks and reacts to their results.
+
+`Conductor` receives messages. Each handler call creates an `_Execution`, which loads the state, asks `scheduling` for
+moves, and applies them: it emits events, records outputs and sends tasks, until nodes have to run or none can.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from perdure import (
+    AgentExecutorResponse,
+    AgentResponse,
+    Executor,
+    FailedMessage,
+    Message,
+    SystemClock,
+    WorkflowContext,
+    handler,
+    normalize_messages,
+)
+from perdure.agent_workflows.conductor import scheduling
+from perdure.agent_workflows.conductor.conversations import ExecutionThreads
+from perdure.agent_workflows.conductor.reporting import EventEmitter, make_result
+from perdure.agent_workflows.conductor.state import (
+    ActiveTask,
+    ExecutionRecord,
+    ExecutionState,
+    NodeOutput,
+    OutputView,
+    TaskRecord,
+)
+from perdure.agent_workflows.definition.values import ERROR, INPUT, START, EdgeContext, TextOutput
+from perdure.agent_workflows.errors import AgentWorkflowError, IterationLimitError, MissingInputError
+from perdure.agent_workflows.events import UNCHANGED
+from perdure.agent_workflows.inputs import KnownValues, task_text
+from perdure.agent_workflows.messages import AgentWorkflowResult, Continue, NodeResult, NodeTask
+from perdure.agent_workflows.validation import CONDUCTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from perdure import Clock
+    from perdure.agent_workflows.conductor.conversations import Conversations
+    from perdure.agent_workflows.conductor.scheduling import Move, Outcome
+    from perdure.agent_workflows.definition.values import Edge
+    from perdure.agent_workflows.plan import EdgeKey, Plan
+
+Context: TypeAlias = WorkflowContext[NodeTask | Continue, AgentWorkflowResult | AgentResponse | str]
+OutputForm: TypeAlias = Literal["result", "text", "response"]
+"""The form of a conductor's output."""
+RESULT_PROPERTY: Final = "agent_workflow_result"
+"""The additional property of an `AgentResponse` that has the result of the execution, as a dict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Setup:
+    """All that is the same in every handler call of a conductor."""
+
+    plan: Plan
+    conversations: Conversations | None
+    clock: Clock
+    name: str
+    on_begin: Callable[[], Awaitable[int | None]] | None
+    origins: Callable[[str], Awaitable[tuple[str, ...]]] | None
+
+    @cached_property
+    def edges_digest(self) -> str:
+        """Return the digest of the edges, with which an execution has to continue."""
+        return _digest(self.plan.edge_names)
+
+    @cached_property
+    def requirements(self) -> Mapping[str, str]:
+        """Return the conditions of the edges as texts. Predicates are known by their names alone."""
+        found = {edge.name: edge.requirement for edge in self.plan.edges}
+        return {name: requirement for name, requirement in found.items() if requirement is not None}
+
+    @cached_property
+    def requirements_digest(self) -> str:
+        """Return the digest of the conditions. A change of them is reported."""
+        return _digest(f"{name} {requirement}" for name, requirement in sorted(self.requirements.items()))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Conductor(Executor):
+    """Runs an execution by its plan. All that it keeps is state of the run.
+
+    It accepts a request as a text, a message, messages, a dict, or another agent's response. At the end it yields the
+    result in the form that `gives` names: the result itself, the final answer as a text, or an `AgentResponse` that
+    also has the result under `RESULT_PROPERTY`. If the execution is no success, the answer is its error.
+
+    `on_begin` is called when an execution begins, and returns the version of its definition. `origins` returns the
+    executions that one is a fork of. `author_name` is the author of an `AgentResponse`; by default the workflow.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        conversations: Conversations | None = None,
+        gives: OutputForm = "result",
+        clock: Clock | None = None,
+        on_begin: Callable[[], Awaitable[int | None]] | None = None,
+        origins: Callable[[str], Awaitable[tuple[str, ...]]] | None = None,
+        author_name: str | None = None,
+    ) -> None:
+        super().__init__(CONDUCTOR)
+        self._setup = _Setup(
+            plan=plan,
+            conversations=conversations,
+            clock=clock or SystemClock(),
+            name=name,
+            on_begin=on_begin,
+            origins=origins,
+        )
+        self._gives: OutputForm = gives
+        self._author_name = author_name or name
+
+    @handler
+    async def on_text(self, request: str, ctx: Context) -> None:
+        """Begin with a text."""
+        await self._begin(request, ctx)
+
+    @handler
+    async def on_message(self, request: Message, ctx: Context) -> None:
+        """Begin with a message."""
+        await self._begin(_request_in([request]), ctx)
+
+    @handler
+    async def on_messages(self, request: list[str | Message], ctx: Context) -> None:
+        """Begin with messages: those after the last one of an agent."""
+        await self._begin(_request_in(request), ctx)
+
+    @handler
+    async def on_values(self, request: dict[str, Any], ctx: Context) -> None:
+        """Begin with values, which nodes read as `input.<key>`."""
+        await self._begin(request, ctx)
+
+    @handler
+    async def on_response(self, request: AgentExecutorResponse, ctx: Context) -> None:
+        """Begin with another agent's response."""
+        await self._begin(_request_in(request.agent_response.messages or [""]), ctx)
+
+    @handler
+    async def on_node_completed(self, result: NodeResult, ctx: Context) -> None:
+        """Record the output of a node and start the nodes that can run now."""
+        await self._yield(await _Execution(self._setup, ctx).on_node_completed(result), ctx)
+
+    @handler
+    async def on_node_failed(self, failed: FailedMessage, ctx: Context) -> None:
+        """Apply the error mode of a node that failed in all its attempts."""
+        error = f"{failed.error.error_type}: {failed.error.message}"
+        await self._yield(await _Execution(self._setup, ctx).on_node_failed(failed.executor_id, error), ctx)
+
+    @handler
+    async def on_continue(self, _: Continue, ctx: Context) -> None:
+        """Do what may fail: all before it is committed by now."""
+        await self._yield(await _Execution(self._setup, ctx).on_continue(), ctx)
+
+    async def _begin(self, request: Any, ctx: Context) -> None:
+        await self._yield(await _Execution(self._setup, ctx).begin(request), ctx)
+
+    async def _yield(self, result: AgentWorkflowResult | None, ctx: Context) -> None:
+        """Yield the result of an execution that has ended."""
+        if result is None:
+            return
+        answer = (result.final_answer if result.success else result.error) or ""
+        match self._gives:
+            case "result":
+                await ctx.yield_output(result)
+            case "text":
+                await ctx.yield_output(answer)
+            case "response":
+                message = Message("assistant", [answer], author_name=self._author_name)
+                properties = {RESULT_PROPERTY: asdict(result)}
+                response = AgentResponse(messages=[message], additional_properties=properties)
+                await ctx.yield_output(response, in_pieces=True)
+
+
+def _request_in(messages: Sequence[str | Message]) -> str:
+    """Return the request of a conversation: all user messages after the last one of an agent, or that one itself.
+
+    Raises ValueError if there is no text.
+    """
+    texts: list[str] = []
+    for message in reversed(normalize_messages(list(messages))):
+        if texts and message.role != "user":
+            break
+        texts.insert(0, message.text)
+        if message.role != "user":
+            break
+    text = "\n\n".join(each for each in texts if each.strip())
+    if not text:
+        raise ValueError("an agent workflow begins with a request, and these messages have no text")
+    return text
+
+
+class _Execution:
+    """An execution during one handler call of the conductor."""
+
+    def __init__(self, setup: _Setup, ctx: WorkflowContext[Any, Any]) -> None:
+        self._setup = setup
+        self._plan = setup.plan
+        self._ctx = ctx
+        self._state = ExecutionState(ctx.scope())
+        self._events = EventEmitter(setup.plan, self._state, setup.clock, ctx)
+        self._threads = ExecutionThreads(setup.conversations, self._state, ctx)
+        self._may_fail = False
+        """Nothing has happened in this call yet that a failure would undo."""
+
+    async def begin(self, request: Any) -> AgentWorkflowResult | None:
+        """Begin an execution. Return the result if no node has to run. Raises RuntimeError if one is running."""
+        if self._state.is_running:
+            raise RuntimeError(
+                f"execution {self._state.record.execution_id!r} is running: answer its requests, or continue it "
+                "without a message; give another request to a new execution"
+            )
+        setup, on_begin = self._setup, self._setup.on_begin
+        version = None if on_begin is None else await self._ctx.step("definition", on_begin, key="definition")
+        record = ExecutionRecord(
+            self._ctx.run_id,
+            setup.clock.now().isoformat(),
+            setup.edges_digest,
+            setup.requirements_digest,
+            forked_from=await self._find_origins(),
+        )
+        self._state.start(record, request, edges=self._plan.edge_names, requirements=setup.requirements)
+        await self._events.started(setup.name, version)
+        await self._threads.begin()
+        return await self._apply(
+            scheduling.begin(self._plan, await self._find_holding(START, {INPUT: request}, request))
+        )
+
+    async def on_node_completed(self, result: NodeResult) -> AgentWorkflowResult | None:
+        """Record a node's output and start the nodes that can run now. Return the result if this was the last node."""
+        task = self._state.active_task(result.node_id)
+        if task is None or task.visit != result.visit:
+            return await self._ignore_late_result(result.node_id)
+        await self._resume()
+        if result.denied is not None:
+            return await self._apply(await self._fail_task(task, result.denied, is_denied=True))
+        await self._threads.add(result)
+        await self._events.agent_completed(task, outputs=result.outputs)
+        self._state.mark_succeeded(task)
+        output = NodeOutput(self._outputs(task.node_id, result), result.text)
+        return await self._apply(await self._finish_task(task, "completed", output))
+
+    async def on_node_failed(self, actor: str, error: str) -> AgentWorkflowResult | None:
+        """Apply the error mode of a failed node. Return the result if this was the last node."""
+        task = self._state.active_task(actor)
+        if task is None:
+            return await self._ignore_late_result(actor)
+        await self._resume()
+        return await self._apply(await self._fail_task(task, error))
+
+    async def on_continue(self) -> AgentWorkflowResult | None:
+        """Do what may fail. Raises MissingInputError or IterationLimitError."""
+        await self._resume()
+        unread = self._state.record.unread
+        self._state.update(is_called=False, unread={})
+        halted = self._state.progress.halted
+        if halted is not None:
+            for node_id, error in unread.items():
+                self._state.mark_failed(ActiveTask(node_id, node_id), error)
+            return await self._apply(scheduling.halt(self._plan, self._state.progress, unread, halted))
+        self._may_fail = True
+        return await self._apply(None, unread)
+
+    async def _find_origins(self) -> tuple[str, ...]:
+        """Return the executions that this one is a fork of."""
+        if not self._state.has_started:
+            # Only the store knows of a fork that was made before the execution began.
+            origins = self._setup.origins
+            return () if origins is None else await origins(self._ctx.run_id)
+        await self._threads.adopt_fork()
+        return self._state.record.forked_from
+
+    async def _resume(self) -> None:
+        """Continue, maybe in another process, with a changed definition, or in a fork. Raises AgentWorkflowError."""
+        await self._threads.adopt_fork()
+        record, setup = self._state.record, self._setup
+        if record.digest != setup.edges_digest:
+            changed = ", ".join(sorted(set(self._state.edges).symmetric_difference(self._plan.edge_names)))
+            raise AgentWorkflowError(
+                f"the edges of workflow {setup.name!r} have changed since execution {record.execution_id!r} began: "
+                f"{changed}; resume it with those that it began with, or begin a new execution"
+            )
+        if record.terms != setup.requirements_digest:
+            changed = _describe_changes(self._state.requirements, setup.requirements)
+            message = f"conditions have changed since the execution last ran: {changed}"
+            await self._events.diagnostic(f"{message}; earlier decisions stay", level="warning")
+            self._state.set_requirements(setup.requirements_digest, setup.requirements)
+
+    async def _ignore_late_result(self, actor: str) -> None:
+        message = f"{actor!r} has put out something that it was not asked for; it is ignored"
+        await self._events.diagnostic(message, level="warning", node_id=actor)
+
+    async def _apply(self, move: Move | None, unread: Iterable[str] = ()) -> AgentWorkflowResult | None:
+        """Apply a move and those that follow at once, until nodes have to run or none can."""
+        pending = deque(unread)
+        while True:
+            if move is not None:
+                await self._record_move(move)
+                pending.extend(move.starts)
+            if pending:
+                move = await self._start_node(pending.popleft())
+                continue
+            move = await self._next_pass()
+            if move is None:
+                break
+        if self._state.progress.active or self._state.record.is_called:
+            self._state.save()
+            return None
+        return await self._finish()
+
+    async def _record_move(self, move: Move) -> None:
+        self._may_fail = False
+        before = self._state.progress
+        if move.progress.passes != before.passes:
+            await self._events.layers_completed(is_pass_over=True)
+        self._state.progress = move.progress
+        for edge in move.taken:
+            await self._events.edge_traversed(edge, before=before)
+        for node_id in move.skips:
+            self._state.set_output(node_id, None)
+            self._state.clear_failures(node_id)
+            await self._events.agent_skipped(node_id, move.progress.skipped[node_id])
+        await self._events.layers_completed()
+
+    async def _start_node(self, node_id: str) -> Move | None:
+        """Give a node its task. Return the next move if it needs none or cannot have one."""
+        task = ActiveTask(node_id, node_id, since=self._setup.clock.now().isoformat())
+        try:
+            record = await self._make_task(task_text(self._plan, node_id, self._known_values(node_id)), node_id)
+        except MissingInputError as error:
+            if self._plan.node(node_id).on_error.mode in {"skip_dependents", "isolate"}:
+                return await self._fail_task(task, str(error))
+            # A fallback gets no task either: it would have to make up the missing input.
+            if self._may_fail:
+                raise
+            await self._events.agent_completed(task, error=str(error))
+            self._state.update(unread={**self._state.record.unread, node_id: str(error)})
+            return await self._send_continue()
+        self._may_fail = False
+        if not self._is_unchanged(node_id, record):
+            await self._send_task(task, record)
+            return None
+        await self._events.agent_skipped(node_id, UNCHANGED)
+        return await self._finish_task(task, "completed", self._state.output(node_id))
+
+    async def _send_continue(self) -> None:
+        """Continue in a superstep of its own: what came before is committed then, and a failure cannot undo it."""
+        if not self._state.record.is_called:
+            self._state.update(is_called=True)
+            await self._ctx.send_message(Continue(), target_id=CONDUCTOR)
+
+    def _known_values(self, node_id: str) -> KnownValues:
+        state = self._state
+        progress = state.progress
+        before = {edge.source for edge in self._plan.forward_to(node_id)} - {START}
+        taken = {source for source in before if progress.decision(source, node_id) in {"taken", "spent"}}
+        followed = (source for source, target in progress.followed if target == node_id)
+        return KnownValues(
+            request=state.request,
+            outputs=OutputView(state, lambda output: output.outputs),
+            texts=OutputView(state, lambda output: output.text),
+            taken=tuple(dict.fromkeys((*self._plan.in_order(taken), *followed))),
+            skipped=progress.skipped,
+            # A failed node that has outputs was replaced by a fallback.
+            failed={
+                each: error
+                for each, error in state.record.failed.items()
+                if progress.nodes.get(each) == "isolated" or state.output(each) is None
+            },
+        )
+
+    async def _make_task(self, text: str, actor: str) -> TaskRecord:
+        """Return a task as it is recorded. If the thread of the actor ends with the request, it is not repeated."""
+        is_request, is_compared = self._threads.is_request(text), self._plan.definition.iterations.change_aware
+        history = await self._threads.history(actor) if is_request or is_compared else ()
+        last = history[-1] if history else None
+        is_in_thread = is_request and last is not None and last.role == "user" and last.text == text
+        if not is_compared:
+            return TaskRecord(text, is_in_thread)
+        messages = [message.to_dict() for message in history]
+        return TaskRecord(text, is_in_thread, self._ctx.approval_digest([text, messages]))
+
+    def _is_unchanged(self, node_id: str, task: TaskRecord) -> bool:
+        """Return True if a node had the same task in the pass before, and succeeded."""
+        before = self._state.task(node_id)
+        return (
+            task.digest is not None
+            and before is not None
+            and before.digest == task.digest
+            and self._state.output(node_id) is not None
+            and node_id not in self._state.record.failures
+        )
+
+    async def _send_task(self, task: ActiveTask, record: TaskRecord) -> None:
+        past = await self._threads.position(task.actor, without_last=int(record.is_in_thread))
+        # Record it whatever the policies are: they may have changed when the node ends.
+        self._state.set_task(task.actor, record)
+        task = replace(task, visit=self._state.visits(task.actor), since=self._setup.clock.now().isoformat())
+        self._state.activate(task)
+        await self._events.agent_started(task, record.text)
+        message = NodeTask(task.actor, task.visit, record.text, error=task.error, past=past)
+        await self._ctx.send_message(message, target_id=task.actor)
+
+    async def _send_same_task(self, task: ActiveTask) -> None:
+        """Send the recorded task of a node to an actor."""
+        record = self._state.task(task.node_id)
+        assert record is not None, f"node {task.node_id!r} has failed in its task, so it had one"
+        await self._send_task(task, await self._make_task(record.text, task.actor))
+
+    async def _fail_task(self, task: ActiveTask, error: str, *, is_denied: bool = False) -> Move | None:
+        """Apply the error mode of a failed task's actor."""
+        self._may_fail = False
+        await self._events.agent_completed(task, error=error)
+        on_error = self._plan.node(task.actor).on_error
+        if on_error.mode == "stop" and not is_denied:
+            # It failed under another error mode, before a resume. Under this one the resume tries it again.
+            self._state.deactivate(task.actor)
+            await self._send_same_task(task)
+            return None
+        self._state.mark_failed(task, error)
+        denied = scheduling.denial_text(task.actor, error) if is_denied else None
+        if on_error.mode == "stop":
+            assert denied is not None, "another failure with this mode is tried again"
+            return await self._halt(task, denied)
+        if on_error.mode == "isolate":
+            return await self._finish_task(task, "isolated", NodeOutput({ERROR: error}))
+        if on_error.mode == "fallback" and self._state.progress.halted is None:
+            assert on_error.fallback is not None, "validation requires it"
+            await self._start_fallback(task, on_error.fallback, error)
+            return None
+        return await self._finish_task(task, "failed", None, denied=denied)
+
+    async def _start_fallback(self, failed: ActiveTask, fallback: str, error: str) -> None:
+        """Give the task of a failed node to its fallback; if that has a task, let it wait."""
+        await self._release(failed.actor)
+        task = ActiveTask(failed.node_id, fallback, error=error)
+        if self._state.active_task(fallback) is None:
+            await self._send_same_task(task)
+        else:
+            self._state.update(waiting=(*self._state.record.waiting, task))
+
+    async def _release(self, actor: str) -> None:
+        """End the task of an actor, and give it the next one that waits for it."""
+        self._state.deactivate(actor)
+        for waiting in self._state.record.waiting:
+            if waiting.actor == actor:
+                self._state.update(waiting=tuple(each for each in self._state.record.waiting if each is not waiting))
+                await self._send_same_task(waiting)
+                return
+
+    async def _finish_task(
+        self, task: ActiveTask, outcome: Outcome, output: NodeOutput | None, *, denied: str | None = None
+    ) -> Move:
+        """Record the output of a node and decide its edges."""
+        node_id = task.node_id
+        before = self._state.output(node_id)
+        if self._is_changed(before, output):
+            self._mark_changed(node_id)
+        if before != output:
+            self._state.set_output(node_id, output)
+        await self._end_task(task)
+        holding = set[str]()
+        if output is not None:
+            holding = await self._find_holding(node_id, output.outputs, self._state.request)
+        return scheduling.finish(self._plan, self._state.progress, node_id, outcome, holding, denied=denied)
+
+    async def _end_task(self, task: ActiveTask) -> None:
+        """Release the actor, and forget tasks that no later pass is compared with."""
+        await self._release(task.actor)
+        for each in dict.fromkeys((task.node_id, task.actor)):
+            record = self._state.task(each)
+            if record is not None and record.digest is None and self._state.active_task(each) is None:
+                self._state.forget_task(each)
+
+    async def _halt(self, task: ActiveTask, reason: str) -> Move:
+        """Start no further node after a denial."""
+        self._state.set_output(task.node_id, None)
+        failed = (task.node_id, *(each.node_id for each in self._state.record.waiting))
+        self._state.update(waiting=())
+        await self._end_task(task)
+        move = scheduling.halt(self._plan, self._state.progress, failed, reason)
+        others = ", ".join(map(repr, self._plan.in_order(move.progress.active)))
+        if others:
+            message = f"{reason}; nobody else begins, and the execution ends once {others} has: answer what is asked"
+            await self._events.diagnostic(message, level="warning", node_id=task.node_id)
+        return move
+
+    async def _find_holding(self, source: str, outputs: Mapping[str, Any], request: Any) -> set[str]:
+        """Return the targets of a node's edges whose conditions hold, evaluated in the order of declaration."""
+        edges = [edge for edge in self._plan.outgoing(source) if edge.is_conditional]
+        return {edge.target for edge in edges if await _holds(edge, outputs, request)}
+
+    async def _next_pass(self) -> Move | None:
+        """Return the first move of a further pass, or of leaving a loop; None if there is neither."""
+        for loop, keys in scheduling.idle_loops(self._plan, self._state.progress):
+            try:
+                return await self._continue_loop(loop, keys)
+            except IterationLimitError:
+                if self._may_fail:
+                    raise
+                await self._send_continue()
+        return None
+
+    async def _continue_loop(self, loop: int, held: tuple[EdgeKey, ...]) -> Move:
+        """Follow the back edges of a loop, unless one of its cycles is left first. Raises IterationLimitError."""
+        plan, state = self._plan, self._state
+        for cycle in sorted({plan.cycle_of(key) for key in held}):
+            if await self._is_cycle_over(cycle, [key for key in held if plan.cycle_of(key) == cycle]):
+                return scheduling.leave(plan, state.progress, loop, cycle)
+        state.update(unchanged=tuple(dict.fromkeys((*state.record.unchanged, *held))))
+        return scheduling.follow(plan, state.progress, loop)
+
+    async def _is_cycle_over(self, cycle: int, held: list[EdgeKey]) -> bool:
+        """Return True if a cycle is left though its back edges hold. Raises IterationLimitError."""
+        iterations, passes = self._plan.definition.iterations, self._state.progress.round(cycle) + 1
+        names = ", ".join(f"{source!r} -> {target!r}" for source, target in held)
+        if iterations.converges and set(held) <= set(self._state.record.unchanged):
+            await self._events.diagnostic(f"the loop {names} is left: pass {passes} has changed nothing")
+            return True
+        if passes < iterations.limit:
+            return False
+        if iterations.then == "leave":
+            await self._events.diagnostic(f"the loop {names} is left: it has had {passes} passes", level="warning")
+            return True
+        raise IterationLimitError(
+            f"the loop {names} would go on after {passes} passes, and its limit is {iterations.limit}: resume the "
+            "execution with a larger limit, and it goes on from here; or let the loop be left then, with "
+            "with_max_iterations(..., then='leave')"
+        )
+
+    def _is_changed(self, before: NodeOutput | None, after: NodeOutput | None) -> bool:
+        ignored = self._plan.definition.iterations.ignored_keys
+        one, other = (None if output is None else output.without(ignored) for output in (before, after))
+        return one != other
+
+    def _mark_changed(self, node_id: str) -> None:
+        """Record that something has changed in the cycles that a node is in or before."""
+        plan, unchanged = self._plan, self._state.record.unchanged
+        if unchanged:
+            left = tuple(key for key in unchanged if node_id not in plan.deciding[plan.cycle_of(key)])
+            self._state.update(unchanged=left)
+
+    def _outputs(self, node_id: str, result: NodeResult) -> dict[str, Any]:
+        """Return the outputs of a node, or of its fallback: with its text under the key that the node would have."""
+        output = self._plan.node(node_id).output
+        is_fallback = result.node_id != node_id
+        more = {output.key: result.text} if is_fallback and isinstance(output, TextOutput) else {}
+        return {**result.outputs, **more}
+
+    async def _finish(self) -> AgentWorkflowResult:
+        result = make_result(self._plan, self._state, self._setup.clock)
+        if result.error is not None and self._state.progress.halted is None:
+            await self._events.diagnostic(result.error, level="warning")
+        await self._events.completed(result)
+        self._state.update(is_finished=True)
+        self._state.save()
+        return result
+
+
+async def _holds(edge: Edge, outputs: Mapping[str, Any], request: Any) -> bool:
+    if edge.condition is not None and not edge.condition.holds(outputs):
+        return False
+    if edge.predicate is None:
+        return True
+    # A user's function might change its argument, so it gets a copy.
+    context = EdgeContext(edge.source, edge.target, copy.deepcopy(dict(outputs)), copy.deepcopy(request))
+    try:
+        answer = edge.predicate(context)
+        return bool(await answer if inspect.isawaitable(answer) else answer)
+    except Exception as error:
+        raise AgentWorkflowError(f"the predicate of edge {edge.name} raised {type(error).__name__}: {error}") from error
+
+
+def _describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} needs {now.get(name, 'nothing')} now, and {before.get(name, 'nothing')} before" for name in changed
+    )

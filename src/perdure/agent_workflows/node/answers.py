@@ -1,0 +1,220 @@
+"""Answers of agents, read as outputs; corrections of them by people; and the agent configured to answer so."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure import Agent, ChatMiddlewareLayer, Content, Message
+from perdure.agent_workflows.definition.values import (
+    ANSWER,
+    HANDOFF_TARGET,
+    MATCHED_TYPE,
+    RESULT,
+    Handoffs,
+    StructuredOutput,
+    TextOutput,
+    UnionOutput,
+)
+from perdure.agent_workflows.node.choices import ChoiceTool, RequireChoice, find_choices
+from perdure.agent_workflows.outputs import InvalidValueError, correct_outputs, json_text, main_key, parse_value
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from perdure import AgentExecutorResponse, SupportsAgentRun
+    from perdure.agent_workflows.definition.values import Node, Output
+    from perdure.agent_workflows.node.choices import Choice, Chosen
+
+_SHARED_CONTENTS: Final = frozenset({"text", "data", "uri", "hosted_file"})
+"""The contents that go into conversations. Tool calls and their results stay with the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as outputs by key, as one text, and as messages for the conversation."""
+
+    outputs: Mapping[str, Any]
+    text: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReader:
+    """Reads the answers of one node."""
+
+    output: Output
+    choices: Sequence[Choice]
+    author: str
+    """The author of messages."""
+
+    def read(self, response: AgentExecutorResponse, *, before: Collection[str]) -> Answer:
+        """Read a response. Raises InvalidValueError with the text for the model, if the response cannot be used."""
+        if self.choices:
+            return self._read_choice(self._one_choice(response, before), response)
+        match self.output:
+            case StructuredOutput(shape):
+                try:
+                    value = parse_value(_last_text(response.agent_response.messages), shape)
+                except InvalidValueError as fault:
+                    raise InvalidValueError(
+                        f"Your answer can't be used: {fault}. Answer again, with JSON of the form that was asked for "
+                        "and nothing else."
+                    ) from fault
+                return self._value_answer({**value, RESULT: value}, value)
+            case TextOutput(key):
+                text = response.agent_response.text
+                return Answer({key: text}, text, shared_messages(response.agent_response.messages))
+            case _:
+                raise AssertionError("a node with this output has choices")
+
+    @property
+    def has_default(self) -> bool:
+        """Return True if the node can go on without a choice of the model."""
+        return isinstance(self.output, Handoffs) and self.output.default is not None
+
+    def default(self, response: AgentExecutorResponse) -> Answer | None:
+        """Return the answer of a router whose model made no choice; None if there is no default."""
+        if not isinstance(self.output, Handoffs) or self.output.default is None:
+            return None
+        return self._handoff_answer(self.output.default, response)
+
+    def _one_choice(self, response: AgentExecutorResponse, before: Collection[str]) -> Chosen:
+        found = find_choices(self.choices, response.full_conversation, before=before)
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(choice.tool_name for choice in self.choices)
+        if not found:
+            raise InvalidValueError(
+                f"Nothing has come of that, as you have called none of these tools: {names}. Call exactly one of them."
+            )
+        called = " and ".join(each.choice.tool_name for each in found)
+        raise InvalidValueError(
+            f"Nothing has come of that, as you have called {called}. Call exactly one of these tools, once: {names}."
+        )
+
+    def _read_choice(self, chosen: Chosen, response: AgentExecutorResponse) -> Answer:
+        choice = chosen.choice
+        if isinstance(self.output, Handoffs):
+            return self._handoff_answer(choice.means, response)
+        try:
+            value = parse_value(json.dumps(chosen.value), choice.shape)
+        except InvalidValueError as fault:
+            raise InvalidValueError(
+                f"What you have given to {choice.tool_name} can't be used: {fault}. Call exactly one of these tools "
+                f"again, with all that it takes: {', '.join(each.tool_name for each in self.choices)}."
+            ) from fault
+        matched = {MATCHED_TYPE: choice.means} if isinstance(self.output, UnionOutput) else {}
+        return self._value_answer({**value, RESULT: value, **matched}, value)
+
+    def _handoff_answer(self, target: str, response: AgentExecutorResponse) -> Answer:
+        text = response.agent_response.text
+        return self._handoff(target, text, shared_messages(response.agent_response.messages))
+
+    def _handoff(self, target: str, text: str, messages: tuple[Message, ...]) -> Answer:
+        # Each task needs a reply in the conversation, so a router without a text replies with its choice.
+        return Answer({HANDOFF_TARGET: target, ANSWER: text}, text, messages or self._message(text or target))
+
+    def _value_answer(self, outputs: Mapping[str, Any], value: object) -> Answer:
+        text = json_text(value)
+        return Answer(outputs, text, self._message(text))
+
+    def _message(self, text: str) -> tuple[Message, ...]:
+        return (Message("assistant", [text], author_name=self.author),) if text else ()
+
+    def correct(self, answer: Answer, changes: Mapping[str, Any]) -> Answer:
+        """Apply a person's changes to an answer. Raises InvalidValueError with all that is wrong."""
+        if not changes:
+            return answer
+        outputs = correct_outputs(self.output, answer.outputs, changes)
+        whole: object = outputs[main_key(self.output) or ANSWER]
+        text = whole if isinstance(whole, str) else json_text(whole)
+        if isinstance(self.output, Handoffs):
+            messages = answer.messages if text and text == answer.text else ()
+            return self._handoff(outputs[HANDOFF_TARGET], text, messages)
+        return Answer(outputs, text, answer.messages if text == answer.text else self._message(text))
+
+
+def shared_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the assistant's messages for the conversation, without tool calls."""
+    found: list[Message] = []
+    for message in messages:
+        contents: list[str | Content] = [
+            each for each in message.contents if each.type in _SHARED_CONTENTS and (each.type != "text" or each.text)
+        ]
+        if message.role == "assistant" and contents:
+            found.append(Message("assistant", contents, author_name=message.author_name))
+    return tuple(found)
+
+
+def _last_text(messages: Sequence[Message]) -> str:
+    """Return the last text: before a tool call a model may have said something else."""
+    for message in reversed(messages):
+        if message.role == "assistant" and message.text:
+            return message.text
+    return ""
+
+
+def configure_agent(node: Node, agent: SupportsAgentRun, choices: Sequence[Choice]) -> SupportsAgentRun:
+    """Return a copy of an agent that answers as its node needs, or the agent itself if it needs no change.
+
+    Raises TypeError if only an `Agent` can do it, ValueError if one of its tools has the name of a choice.
+    """
+    why = _why_agent(node)
+    if why is None:
+        return agent
+    if not isinstance(agent, Agent):
+        raise TypeError(
+            f"node {node.id!r} {why}, and only an Agent supports that, not a {type(agent).__name__}; give the node "
+            "an Agent, or leave that out"
+        )
+    own = cast("Agent[Any]", agent)
+    copied = copy.copy(own)
+    copied.context_providers = list(own.context_providers)
+    # A client without this layer would pass middleware on to its provider.
+    is_forced = bool(choices) and isinstance(own.client, ChatMiddlewareLayer)
+    copied.middleware = [*own.middleware, *([RequireChoice()] if is_forced else ())]
+    copied.additional_properties = dict(own.additional_properties)
+    copied.default_options = _options_for(node, own, choices)
+    return copied
+
+
+def _why_agent(node: Node) -> str | None:
+    """Return the reason why a node needs an `Agent`; None if any agent will do."""
+    match node.output:
+        case Handoffs():
+            return "is a router"
+        case UnionOutput():
+            return "has an output of several types"
+        case StructuredOutput():
+            return "has a structured output"
+        case TextOutput():
+            return None if node.instructions is None else "has instructions"
+
+
+def _options_for(node: Node, agent: Agent[Any], choices: Sequence[Choice]) -> dict[str, Any]:
+    options: dict[str, Any] = dict(agent.default_options)
+    if node.instructions is not None:
+        options["instructions"] = "\n".join(filter(None, (options.get("instructions"), node.instructions)))
+    if choices:
+        options.pop("response_format", None)
+        tools = _tools_for(node, options, choices)
+        options |= {"tools": tools, "tool_choice": "required", "allow_multiple_tool_calls": False}
+    elif isinstance(node.output, StructuredOutput):
+        options["response_format"] = node.output.type
+    return options
+
+
+def _tools_for(node: Node, options: dict[str, Any], choices: Sequence[Choice]) -> list[Any]:
+    tools: list[Any] = list(options.get("tools") or ())
+    names = {getattr(tool, "name", None) for tool in tools}
+    for choice in choices:
+        if choice.tool_name in names:
+            raise ValueError(
+                f"the agent of node {node.id!r} has a tool named {choice.tool_name!r}, and the node needs that name "
+                f"for the choice of {choice.means!r}; rename the tool"
+            )
+        tools.append(ChoiceTool(choice))
+    return tools

@@ -1,0 +1,327 @@
+"""An agent workflow as an agent, as a tool of an agent, and as a node of a graph."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar, overload
+
+from perdure import (
+    AgentResponse,
+    BaseAgent,
+    Content,
+    FunctionalWorkflow,
+    InMemoryCheckpointStorage,
+    Message,
+    ResponseStream,
+    RunContext,
+    WorkflowAgent,
+    WorkflowExecutor,
+    normalize_messages,
+)
+from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.agent_workflows.messages import NodeApprovalRequest
+from perdure.agent_workflows.node.node import TIMED_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+
+    from perdure import (
+        AgentResponseUpdate,
+        AgentRunInputs,
+        AgentSession,
+        CheckpointStorage,
+        FunctionTool,
+        WorkflowRunResult,
+    )
+    from perdure.agent_workflows.workflow.graph import Parts
+
+    ApprovalMode = Literal["always_require", "never_require"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WAITING_MAX: Final = 1000
+"""How many executions of one workflow may wait in memory."""
+_APPROVAL: Final = "approve_output_of_node"
+"""The call that an agent asks to permit when a node asks for approval: agents can only ask for approvals of calls."""
+
+
+class WaitingRoom(Generic[T]):
+    """Objects that wait for an answer in this process only. If there are too many, the oldest is dropped."""
+
+    def __init__(self, what: str, *, limit: int = WAITING_MAX) -> None:
+        self._what = what
+        self._limit = limit
+        self._waiting: dict[str, T] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids of waiting objects, the oldest first."""
+        return list(self._waiting)
+
+    def get(self, key: str) -> T | None:
+        """Return a waiting object by its id."""
+        return self._waiting.get(key)
+
+    def add(self, key: str, waiting: T) -> None:
+        """Let an object wait."""
+        self._waiting.pop(key, None)
+        self._waiting[key] = waiting
+        while len(self._waiting) > self._limit:
+            dropped = next(iter(self._waiting))
+            del self._waiting[dropped]
+            logger.warning(
+                "%s %r is dropped: %d wait in this process, and it has waited longest; to let them wait in a store, "
+                "build the workflow with with_checkpointing() and a workflow store",
+                self._what,
+                dropped,
+                self._limit + 1,
+            )
+
+    def remove(self, key: str) -> T | None:
+        """Remove an object and return it."""
+        return self._waiting.pop(key, None)
+
+
+class AgentOfWorkflow(WorkflowAgent):
+    """An agent workflow as an agent: each message starts an execution, and the final answer is the reply."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        name: str | None,
+        description: str | None,
+        *,
+        storage: CheckpointStorage | None = None,
+        id: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        super().__init__(
+            parts.graph("response", storage=storage, author_name=name),
+            id=id,
+            name=name or parts.name,
+            description=description or parts.definition.description,
+        )
+        self._make_callable = partial(_callable_of, parts, name, description)
+        self._make_copy = partial(AgentOfWorkflow, parts, name, description, id=self.id)
+
+    def copy_for_run(self) -> AgentOfWorkflow:
+        """Return the same agent with its own executors and no storage: the run around it keeps its state."""
+        return self._make_copy()
+
+    def as_tool(self, **options: Any) -> FunctionTool:
+        """Return the agent as a tool of another one. Inside a workflow it is part of the run around it."""
+        return self._make_callable().as_tool(**options)
+
+
+def tool_of(parts: Parts, name: str | None, description: str | None, approval_mode: ApprovalMode) -> FunctionTool:
+    """Return the workflow as a tool with one argument, `input`."""
+    return _callable_of(parts, name, description).as_tool(
+        name=name,
+        description=description,
+        arg_name="input",
+        arg_description="What the workflow is to work on",
+        approval_mode=approval_mode,
+    )
+
+
+def executor_of(parts: Parts, executor_id: str) -> WorkflowExecutor:
+    """Return the workflow as a node of a graph. The run around it keeps its state and asks its requests."""
+    return WorkflowExecutor(parts.graph("text"), executor_id, propagate_request=True)
+
+
+def _callable_of(parts: Parts, name: str | None, description: str | None) -> CallableWorkflow:
+    storage = parts.execution_storage
+    return CallableWorkflow(
+        # Without a store, requests still have to wait somewhere for their answers.
+        lambda: AgentOfWorkflow(parts, name, description, storage=storage or InMemoryCheckpointStorage()),
+        lambda: AgentOfWorkflow(parts, name, description),
+        name=name or parts.name,
+        description=description or parts.definition.description,
+        is_stored=storage is not None,
+    )
+
+
+class CallableWorkflow(BaseAgent):
+    """A workflow as an agent that can be a tool; each call creates a new one.
+
+    Inside a run it is part of that run, which also asks its requests. Elsewhere it has its own run: if it waits for an
+    answer, it waits in its store if it has one (`is_stored`), or in memory until the same session brings the answer.
+    """
+
+    records_itself = True
+
+    def __init__(
+        self,
+        make: Callable[[], WorkflowAgent],
+        make_inside: Callable[[], WorkflowAgent],
+        *,
+        name: str,
+        description: str | None,
+        is_stored: bool,
+    ) -> None:
+        """Take factories of the agent: with a store, and without one for use inside a run."""
+        super().__init__(name=name, description=description)
+        self._make = make
+        self._inside = _PartOfRun(make_inside, name=name)
+        self._is_stored = is_stored
+        self._waiting = WaitingRoom[WorkflowAgent](f"the request of workflow {name!r} in session")
+
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[True],
+        session: AgentSession | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
+    @overload
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: Literal[False] = False,
+        session: AgentSession | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> Awaitable[AgentResponse[Any]]: ...
+    def run(
+        self,
+        messages: AgentRunInputs | None = None,
+        *,
+        stream: bool = False,
+        session: AgentSession | None = None,
+        function_invocation_kwargs: Mapping[str, Any] | None = None,
+        client_kwargs: Mapping[str, Any] | None = None,
+    ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
+        """Run the workflow. The response is its final answer, or its requests."""
+        given = normalize_messages(messages)
+        kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
+        answer: Awaitable[AgentResponse[Any]]
+        try:
+            answer = self._inside.answer(given, function_invocation_kwargs or {})
+        except _OutsideError:
+            answer = self._run_alone([_restore_answers(message) for message in given], session, kwargs)
+        return ResponseStream(_updates(answer), finalizer=AgentResponse[Any].from_updates) if stream else answer
+
+    async def _run_alone(
+        self, messages: list[Message], session: AgentSession | None, kwargs: Mapping[str, Any]
+    ) -> AgentResponse[Any]:
+        waiting = None if session is None else self._waiting.remove(session.session_id)
+        agent = waiting or self._make()
+        answer: Awaitable[AgentResponse[Any]] = agent.run(messages, stream=False, session=session, **kwargs)
+        response = await answer
+        for message in response.messages:
+            message.contents = [_as_approval_request(content) for content in message.contents]
+        if session is not None and response.user_input_requests and not self._is_stored:
+            self._waiting.add(session.session_id, agent)
+        return response
+
+
+async def _updates(answer: Awaitable[AgentResponse[Any]]) -> AsyncGenerator[AgentResponseUpdate]:
+    for update in (await answer).to_updates():
+        yield update
+
+
+def _as_approval_request(content: Content) -> Content:
+    """Return a node's request as the approval of a call. Raises AgentWorkflowError for other requests."""
+    if not _is_request(content):
+        return content
+    asked = WorkflowAgent.RequestInfoFunctionArgs.from_dict(content.parse_arguments() or {})
+    request: object = asked.request_event.data
+    if not isinstance(request, NodeApprovalRequest):
+        raise AgentWorkflowError(
+            f"a workflow that is a tool can only ask for approvals, and this one asks {type(request).__name__!r}: run "
+            "it by itself, where every request can be answered"
+        )
+    arguments = {"node": request.node_id, "message": request.message, "outputs": dict(request.outputs)}
+    call = Content.from_function_call(asked.request_id, _APPROVAL, arguments=arguments)
+    return Content.from_function_approval_request(asked.request_id, call)
+
+
+def _restore_answers(message: Message) -> Message:
+    """Return a message with approvals of `_as_approval_request` as answers for the workflow."""
+    contents = [_restore_answer(content) for content in message.contents]
+    return Message(message.role, contents, author_name=message.author_name)
+
+
+def _restore_answer(content: Content) -> Content:
+    call = content.function_call
+    is_answer = content.type == "function_approval_response" and call is not None and call.name == _APPROVAL
+    if not is_answer or content.id is None:
+        return content
+    answer = NodeApprovalRequest.approve() if content.approved is True else NodeApprovalRequest.deny()
+    return Content.from_function_result(content.id, result=answer)
+
+
+def _is_request(content: Content) -> bool:
+    return content.type == "function_call" and content.name == WorkflowAgent.REQUEST_INFO_FUNCTION_NAME
+
+
+class _OutsideError(Exception):
+    """There is no run here that could contain the workflow."""
+
+
+class _PartOfRun(FunctionalWorkflow):
+    """A workflow as a part of the run around it. It has no runs of its own: `run` raises _OutsideError instead."""
+
+    def __init__(self, make: Callable[[], WorkflowAgent], *, name: str) -> None:
+        async def act(told: list[Message], ctx: RunContext) -> AgentResponse[Any]:
+            return await _run_inside(make(), told, ctx)
+
+        super().__init__(act, name=f"agent workflow {name}")
+
+    def answer(self, messages: list[Message], kwargs: Mapping[str, Any]) -> Awaitable[AgentResponse[Any]]:
+        """Run the workflow as a part of the run around it. Raises _OutsideError."""
+        return _output_of(self.run(messages, function_invocation_kwargs=kwargs))
+
+    def stream(self, call: Any, *, include_status_events: bool = False) -> NoReturn:  # noqa: ARG002 - nothing starts
+        """Refuse to start a run."""
+        raise _OutsideError
+
+
+async def _output_of(running: Awaitable[WorkflowRunResult]) -> AgentResponse[Any]:
+    [response] = (await running).get_outputs()
+    return response
+
+
+async def _run_inside(agent: WorkflowAgent, messages: list[Message], ctx: RunContext) -> AgentResponse[Any]:
+    """Run the workflow to its end. The run around it asks its requests."""
+    kwargs = dict(ctx.kwargs)
+    response: AgentResponse[Any] = await agent.run(messages, stream=False, function_invocation_kwargs=kwargs)
+    while requests := _requests_in(response):
+        # The handler is suspended until all are answered, and re-entered then.
+        answers = await asyncio.gather(*[_ask(each, ctx) for each in requests])
+        contents = [_as_content(each, answer) for each, answer in zip(requests, answers, strict=True)]
+        response = await agent.run([Message("user", contents)], stream=False, function_invocation_kwargs=kwargs)
+    return response
+
+
+def _requests_in(response: AgentResponse[Any]) -> list[Content]:
+    contents = [content for message in response.messages for content in message.contents]
+    return [content for content in contents if _is_request(content) or content.user_input_request is True]
+
+
+def _ask(request: Content, ctx: RunContext) -> Coroutine[Any, Any, Any]:
+    """Ask a request of the workflow as a request of the run around it."""
+    if not _is_request(request):
+        return ctx.request_info(request, Content | bool)
+    event = WorkflowAgent.RequestInfoFunctionArgs.from_dict(request.parse_arguments() or {}).request_event
+    data: object = event.data
+    if not isinstance(data, NodeApprovalRequest):
+        return ctx.request_info(data, event.response_type)
+    # Deadlines inside are not watched, so the request outside has its own.
+    limit: dict[str, Any] = {} if data.timeout is None else {"deadline": data.timeout, "default": TIMED_OUT}
+    return ctx.request_info(data, event.response_type, approves=dict(data.outputs), **limit)
+
+
+def _as_content(request: Content, answer: Any) -> Content:
+    if isinstance(answer, bool) and request.type == "function_approval_request":
+        return request.to_function_approval_response(approved=answer)
+    if isinstance(answer, Content) and not _is_request(request):
+        return answer
+    return Content.from_function_result(request.call_id or "", result=answer)

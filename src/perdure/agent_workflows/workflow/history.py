@@ -1,0 +1,410 @@
+"""History of executions: finding them in a store, their origins, and what their events tell of their state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure import (
+    AgentResponse,
+    EventsForgottenError,
+    Host,
+    RunExistsError,
+    RunNotFoundError,
+    WorkflowEvent,
+    WorkflowRunState,
+)
+from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
+from perdure.agent_workflows.conductor.state import seconds_since
+from perdure.agent_workflows.definition.store import DefinitionStore
+from perdure.agent_workflows.definition.values import ERROR, TextOutput
+from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
+from perdure.agent_workflows.events import (
+    UNCHANGED,
+    WorkflowAgentCompletedEvent,
+    WorkflowAgentSkippedEvent,
+    WorkflowAgentStartedEvent,
+    WorkflowCompletedEvent,
+    WorkflowEdgeTraversedEvent,
+    WorkflowStartedEvent,
+)
+from perdure.agent_workflows.messages import AgentWorkflowResult
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from perdure import CheckpointStorage, Clock, PendingRequest, RunInfo
+    from perdure.agent_workflows.messages import ExecutionStatus
+    from perdure.agent_workflows.plan import Plan
+
+_DEADLINE: Final = "its deadline"
+"""The name under which the engine cancels a run whose time is up."""
+
+
+async def latest_execution(storage: CheckpointStorage, name: str) -> str:
+    """Return the execution that was advanced last. Raises ExecutionNotFoundError."""
+    checkpoint = await storage.get_latest(workflow_name=name)
+    if checkpoint is None:
+        raise ExecutionNotFoundError(
+            name, None, reason=f"there is no execution of workflow {name!r} in its store: begin one with run(...)"
+        )
+    return checkpoint.run_id
+
+
+async def require_execution(storage: Any, name: str, execution_id: str) -> None:
+    """Raise ExecutionNotFoundError if this workflow has no such execution."""
+    try:
+        host = Host(storage)
+    except TypeError:
+        return  # The engine asks a user's own storage, and only about this workflow.
+    try:
+        info = await host.info(execution_id)
+    except RunNotFoundError as error:
+        raise ExecutionNotFoundError(
+            name,
+            execution_id,
+            reason=f"there is no execution {execution_id!r} in the store of workflow {name!r}; executions() lists all",
+        ) from error
+    if info.workflow_name != name:
+        raise ExecutionNotFoundError(
+            name,
+            execution_id,
+            reason=f"execution {execution_id!r} is one of workflow {info.workflow_name!r}, not of {name!r}: resume it "
+            "with that one",
+        )
+
+
+async def has_execution(storage: Any, name: str, execution_id: str) -> bool:
+    """Return True if there is such an execution. Raises RunExistsError if it is one of another workflow."""
+    try:
+        info = await Host(storage).info(execution_id)
+    except (RunNotFoundError, TypeError):
+        return False
+    if info.workflow_name != name:
+        raise RunExistsError(execution_id, workflow_name=info.workflow_name)
+    return True
+
+
+async def requests_of(storage: Any, execution_id: str) -> list[PendingRequest] | None:
+    """Return the requests of an execution, also answered ones; None if the storage keeps no requests."""
+    if not hasattr(storage, "requests"):
+        return None
+    try:
+        return await storage.requests(execution_id)
+    except RunNotFoundError:
+        return []
+
+
+async def executions_of(storage: Any, name: str) -> list[RunInfo]:
+    """Return the executions of a workflow in the order of their start. Raises AgentWorkflowError."""
+    try:
+        host = Host(storage)
+    except TypeError as error:
+        raise AgentWorkflowError(
+            f"a {type(storage).__name__} keeps checkpoints but cannot list executions: use a storage that ships with "
+            "perdure"
+        ) from error
+    return await host.runs(workflow=name)
+
+
+def definitions_in(storage: CheckpointStorage) -> DefinitionStore | None:
+    """Return the store of definitions; None for a user's own storage."""
+    try:
+        return DefinitionStore(storage)
+    except AgentWorkflowError:
+        return None
+
+
+async def origins_of(storage: Any, execution_id: str) -> tuple[str, ...]:
+    """Return the executions that one is a fork of, the first one first. A user's own storage knows none."""
+    return tuple(run_id for run_id, _ in await _fork_points(storage, execution_id))
+
+
+async def start_time(storage: Any, execution_id: str) -> str | None:
+    """Return the start of an execution, for a fork that of the first one; None if the storage does not know it."""
+    first = next(iter(await origins_of(storage, execution_id)), execution_id)
+    for each in dict.fromkeys((first, execution_id)):
+        try:
+            return (await Host(storage).info(each)).created_at.isoformat()
+        except (RunNotFoundError, TypeError):
+            continue
+    return None
+
+
+async def stored_events(storage: Any, execution_id: str) -> AsyncGenerator[WorkflowEvent[Any]]:
+    """Yield the events of an execution; for a fork, first those of its parents up to the fork.
+
+    It yields nothing if the storage keeps no events, or has deleted some.
+    """
+    if not hasattr(storage, "events"):
+        return
+    try:
+        for run_id, number in await _fork_points(storage, execution_id):
+            async for event in _events_until(storage, run_id, number):
+                yield event
+        async for event in storage.events(execution_id):
+            yield event
+    except (RunNotFoundError, EventsForgottenError):
+        return
+
+
+async def _events_until(storage: Any, run_id: str, number: int) -> AsyncGenerator[WorkflowEvent[Any]]:
+    """Yield the events of a run up to one of its checkpoints."""
+    pending: list[WorkflowEvent[Any]] = []
+    async for event in storage.events(run_id):
+        pending.append(event)
+        if event.type == "checkpoint":
+            if _split_checkpoint_id(event.data.checkpoint_id)[1] > number:
+                return
+            for each in pending:
+                yield each
+            pending.clear()
+
+
+async def _fork_points(storage: Any, execution_id: str) -> list[tuple[str, int]]:
+    """Return the checkpoints at which forks lead to an execution, as run and number, the first run first."""
+    found: list[tuple[str, int]] = []
+    try:
+        host, run_id = Host(storage), execution_id
+        while (parent_id := (await host.info(run_id)).parent_checkpoint_id) is not None:
+            run_id, number = _split_checkpoint_id(parent_id)
+            found.insert(0, (run_id, number))
+    except (RunNotFoundError, TypeError):
+        pass  # The parents are deleted, or the storage does not know runs.
+    return found
+
+
+def _split_checkpoint_id(checkpoint_id: str) -> tuple[str, int]:
+    """Return the run and the number in the id of a checkpoint. A checkpoint made by hand is a run of its own."""
+    run_id, _, number = checkpoint_id.rpartition("@")
+    return (run_id, int(number)) if run_id and number.isdecimal() else (checkpoint_id, 0)
+
+
+@dataclass(slots=True)
+class EventSummary:
+    """The state of an execution as its events tell it. `has_begun` means that all events since its start were noted."""
+
+    plan: Plan
+    has_begun: bool = False
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    completed: WorkflowCompletedEvent | None = None
+    _outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, "Mapping[str, Any]"])
+    _started: dict[str, WorkflowAgentStartedEvent] = field(default_factory=dict[str, WorkflowAgentStartedEvent])
+    """The tasks that have not ended, by actor."""
+    _ended: set[str] = field(default_factory=set[str])
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """Return the outputs of all nodes as `node.key`, in the order of the plan."""
+        nodes = (node_id for layer in self.plan.layers for node_id in layer if node_id in self._outputs)
+        return {f"{node_id}.{key}": value for node_id in nodes for key, value in self._outputs[node_id].items()}
+
+    @property
+    def final_answer(self) -> str | None:
+        """Return the texts of the nodes before END, as far as they are texts."""
+        ends = [(node_id, self.plan.node(node_id).output) for node_id in self.plan.ends]
+        texts = [
+            self._outputs[node_id].get(output.key)
+            for node_id, output in ends
+            if isinstance(output, TextOutput) and node_id in self._outputs
+        ]
+        return "\n\n".join(str(each) for each in texts if each) or None
+
+    def failure_event(self, actor: str, error: str, *, duration: float) -> WorkflowAgentCompletedEvent:
+        """Return the event of a node whose failure stops the run: the conductor cannot emit it."""
+        started = self._started.get(actor)
+        replaced = self.plan.fallbacks.get(actor, (actor,))
+        node_id = next((each for each in replaced if each in self.failed), replaced[0])
+        return WorkflowAgentCompletedEvent(
+            actor,
+            success=False,
+            error=error,
+            progress=len(self._ended | {node_id}) / sum(len(layer) for layer in self.plan.layers),
+            duration=duration,
+            iteration=0 if started is None else started.iteration,
+            fallback_for=None if node_id == actor else node_id,
+        )
+
+    def note(self, event: WorkflowEvent[Any]) -> None:  # noqa: C901 - one case per kind of event
+        """Take in an event. Events of nested runs, and of nodes that do not exist any more, are ignored."""
+        data: object = event.data
+        named = (getattr(data, "node_id", None), getattr(data, "fallback_for", None))
+        if event.path or not all(self.plan.has_node(node_id) for node_id in named if node_id is not None):
+            return
+        match data:
+            case WorkflowStartedEvent():
+                for kept in (self.failed, self.skipped, self._outputs, self._started, self._ended):
+                    kept.clear()
+                self.has_begun, self.completed = True, None
+            case WorkflowAgentStartedEvent():
+                self._started[data.node_id] = data
+                self.skipped.pop(data.node_id, None)
+            case WorkflowAgentCompletedEvent():
+                self._note_completed(data)
+            case WorkflowAgentSkippedEvent():
+                self._ended.add(data.node_id)
+                if data.reason != UNCHANGED:
+                    self.skipped[data.node_id] = data.reason
+                    self._outputs.pop(data.node_id, None)
+                    self.failed.pop(data.node_id, None)
+            case WorkflowEdgeTraversedEvent():
+                if (data.source, data.target) in self.plan.back_edges:
+                    for node_id in self.plan.rerun_from(data.target):
+                        self._ended.discard(node_id)
+                        self.skipped.pop(node_id, None)
+            case WorkflowCompletedEvent():
+                self.completed = data
+            case _:
+                pass
+
+    def _note_completed(self, event: WorkflowAgentCompletedEvent) -> None:
+        actor, node_id = event.node_id, event.fallback_for or event.node_id
+        self._started.pop(actor, None)
+        if event.success:
+            self.failed.pop(actor, None)
+            self._outputs[node_id] = self._outputs_in(event)
+            self._ended.add(node_id)
+            return
+        error = event.error or ""
+        self.failed[actor] = error
+        self._outputs.pop(node_id, None)
+        mode = self.plan.node(actor).on_error.mode
+        if mode == "isolate":
+            self._outputs[node_id] = {ERROR: error}
+        if mode != "fallback":
+            self._ended.add(node_id)
+
+    def _outputs_in(self, event: WorkflowAgentCompletedEvent) -> Mapping[str, Any]:
+        """Return the outputs of a node. The text of a fallback also stands under the key of the node."""
+        output = None if event.fallback_for is None else self.plan.node(event.fallback_for).output
+        own = self.plan.node(event.node_id).output
+        if isinstance(output, TextOutput) and isinstance(own, TextOutput) and own.key in event.outputs:
+            return {**event.outputs, output.key: event.outputs[own.key]}
+        return event.outputs
+
+
+def status_of(events: Sequence[WorkflowEvent[Any]]) -> ExecutionStatus:
+    """Return the status of an execution after these events."""
+    states = [event.state for event in events if event.state is not None]
+    match states[-1] if states else None:
+        case WorkflowRunState.IDLE_WITH_PENDING_REQUESTS | WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS:
+            return "waiting"
+        case WorkflowRunState.SLEEPING:
+            return "sleeping"
+        case WorkflowRunState.CANCELLED:
+            return "cancelled"
+        case _:
+            return "completed"
+
+
+def result_in(events: Iterable[WorkflowEvent[Any]], execution_id: str) -> AgentWorkflowResult | None:
+    """Return the result that an execution yielded, in whichever form."""
+    found: AgentWorkflowResult | None = None
+    for event in events:
+        if event.type != "output":
+            continue
+        data: object = event.data
+        if isinstance(data, AgentResponse):
+            data = cast("AgentResponse[Any]", data).additional_properties.get(RESULT_PROPERTY)
+        if isinstance(data, Mapping):
+            found = AgentWorkflowResult(**cast("Mapping[str, Any]", data))
+        elif isinstance(data, AgentWorkflowResult):
+            found = data
+    # Inside another run, an execution knows itself by another id.
+    return None if found is None else replace(found, execution_id=execution_id)
+
+
+def partial_result(
+    execution_id: str, summary: EventSummary, events: Sequence[WorkflowEvent[Any]], requests: Mapping[str, Any]
+) -> AgentWorkflowResult:
+    """Return what is known of an execution that has yielded no result, or that is not over."""
+    status = status_of(events)
+    result = AgentWorkflowResult(
+        execution_id=execution_id,
+        success=False,
+        outputs=summary.outputs,
+        failed=dict(summary.failed),
+        skipped=dict(summary.skipped),
+        state=status,
+        requests=dict(requests) if status == "waiting" else {},
+        error=_status_text(status, events, has_requests=bool(requests)),
+    )
+    ended = summary.completed
+    if status != "completed" or ended is None:
+        return result
+    answer = summary.final_answer if ended.success else None
+    return replace(result, success=ended.success, final_answer=answer, error=ended.error, duration=ended.duration)
+
+
+def _status_text(status: ExecutionStatus, events: Sequence[WorkflowEvent[Any]], *, has_requests: bool) -> str:
+    match status:
+        case "waiting" if not has_requests:
+            return "what it has asked is answered: resume() goes on with it"
+        case "waiting":
+            return "it waits for answers: give them to resume(responses={id: ...}), the ids are those of `requests`"
+        case "sleeping":
+            return "it waits for its time: resume() goes on with it"
+        case "cancelled":
+            return _cancellation_text(events)
+        case _:
+            return "it has ended without a result"
+
+
+def _cancellation_text(events: Sequence[WorkflowEvent[Any]]) -> str:
+    about: dict[str, Any] = {}
+    for event in events:
+        if event.type == "cancelled" and event.data:
+            about = dict(event.data)
+    reason = f" ({about['reason']})" if about.get("reason") else ""
+    if about.get("by") == _DEADLINE:
+        return f"its time was up{reason}: resume(timeout=...) goes on with it, with more time"
+    by = f" by {about['by']}" if about.get("by") else ""
+    return f"it was cancelled{by}{reason}: resume() goes on with it"
+
+
+def open_requests(events: Iterable[WorkflowEvent[Any]]) -> dict[str, Any]:
+    """Return the requests by id that these events ask and do not answer."""
+    found: dict[str, Any] = {}
+    for event in events:
+        if event.type == "request_info":
+            found[event.request_id] = event.data
+        elif event.type == "answered":
+            found.pop(event.request_id, None)
+    return found
+
+
+class FailureTracker:
+    """Tracks nodes whose failure stops the run: the conductor is not called any more, and cannot emit their events."""
+
+    def __init__(self, clock: Clock, stopping: Iterable[str]) -> None:
+        self._clock = clock
+        self._stopping = frozenset(stopping)
+        self._since: dict[str, str] = {}
+        self._failed: dict[str, WorkflowEvent[Any]] = {}
+
+    def note(self, event: WorkflowEvent[Any]) -> None:
+        """Take in an event."""
+        actor = event.executor_id
+        if actor not in self._stopping or event.path:
+            return
+        if event.type == "executor_invoked":
+            self._failed.pop(actor, None)  # It is tried again, so it has not failed for good.
+            self._since.setdefault(actor, self._clock.now().isoformat())
+        elif event.type == "executor_failed":
+            self._failed[actor] = event
+
+    def events(self, summary: EventSummary) -> list[WorkflowEvent[Any]]:
+        """Return the events of the failed nodes."""
+        return [self._event(actor, event, summary) for actor, event in self._failed.items()]
+
+    def __bool__(self) -> bool:
+        return bool(self._failed)
+
+    def _event(self, actor: str, failed: WorkflowEvent[Any], summary: EventSummary) -> WorkflowEvent[Any]:
+        details = failed.details
+        error = "" if details is None else f"{details.error_type}: {details.message}"
+        duration = seconds_since(self._clock, self._since.get(actor, self._clock.now().isoformat()))
+        data = summary.failure_event(actor, error, duration=duration)
+        return WorkflowEvent(data.type, data, executor_id=actor)
