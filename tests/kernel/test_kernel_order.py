@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from perdure import Executor, InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, handler, response_handler
 from perdure.codec import Kept, LiveValues
-from perdure.engine import Driver
-from perdure.engine.ledger import NoLedger
+from perdure.engine import RunLoop
 from perdure.graph import Graph, Rules
 from perdure.kernel import Delivery, Snapshot, Trail, plan
 from perdure.testing.clock import ManualClock
@@ -91,17 +90,16 @@ async def superstep(
 ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
     """One superstep of a graph: the snapshot after it, and what it told."""
     graph = Graph(name="small", start_id="a", executors=executors, groups=groups, rules=rules or Rules())
-    driver = Driver(
+    driver = RunLoop(
         graph=graph,
         snapshot=before,
         values=VALUES,
-        ledger=NoLedger(),
+        committer=None,
         scope_id="run",
-        is_checkpointed=False,
         clock=ManualClock(),
     )
     told: list[WorkflowEvent[Any]] = []
-    async with aclosing(driver.supersteps()) as batches:
+    async with aclosing(driver.run()) as batches:
         async for events in batches:
             told += events
             if events[-1].type == "superstep_completed":

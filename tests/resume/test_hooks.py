@@ -218,7 +218,7 @@ async def test_a_restore_that_raises_is_told_by_executor(storage: Storage) -> No
     await watched(storage, []).run(2)
     head = await storage.get_latest(workflow_name="watched")
     assert head is not None
-    with pytest.raises(WorkflowCheckpointException, match="executor 'a' could not take over its stored state"):
+    with pytest.raises(WorkflowCheckpointException, match="executor 'a' could not restore its stored state"):
         await watched(storage, [], Picky).run(checkpoint_id=head.checkpoint_id)
 
 

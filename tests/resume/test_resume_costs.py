@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from shapes import Tally, counting
@@ -12,7 +11,7 @@ from tests.inbox.meddling import meddled
 from perdure import WorkflowBuilder
 from perdure.clock import SystemClock
 from perdure.codec import LiveValues
-from perdure.engine.outside import RunOutside
+from perdure.engine.inbox import Inbox
 from perdure.kernel import Snapshot
 from perdure.storage import StoreStorage, is_host_store
 
@@ -169,7 +168,7 @@ async def test_what_was_read_at_once_is_not_taken_for_what_was_written_since(sto
 async def test_what_was_read_of_an_inbox_holds_until_there_is_news(storage: Storage) -> None:
     await stopped(storage, 1, commits=2)
     graph = counting(None).blueprint.graph
-    outside = RunOutside(
+    inbox = Inbox(
         graph=graph,
         values=LiveValues(),
         clock=SystemClock(),
@@ -179,10 +178,10 @@ async def test_what_was_read_of_an_inbox_holds_until_there_is_news(storage: Stor
         is_streamed=False,
     )
     await storage.cancel("r")
-    outside.bring(())
-    assert await outside.look(Snapshot(), recorded=dict) is None
-    outside.bring(())
-    outside.heard(sys.maxsize)
-    taken = await outside.look(Snapshot(), recorded=dict)
+    inbox.offer(())
+    assert await inbox.apply(Snapshot(), recorded=dict) is None
+    inbox.offer(())
+    inbox.refresh()
+    taken = await inbox.apply(Snapshot(), recorded=dict)
     assert taken is not None
     assert len(taken.consumed) == 1

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from perdure.codec import Codec, Trust
-from perdure.engine.journal import RunJournal
+from perdure.engine.journal import Journal, JournalLog
 from perdure.storage import MemoryStore
 from perdure.testing.stores import new_run
 
@@ -40,7 +40,8 @@ class SlowStore(MemoryStore):
 async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupted() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
     claim = await store.claim("r", create=new_run("r"))
-    journal = RunJournal(store, claim, codec)
+    log = JournalLog(store, claim, codec)
+    journal = Journal(log)
     journal.note("done", lambda: codec.encode(1, path="x"))
     waiting = asyncio.ensure_future(journal.settle())
     for _ in range(3):
@@ -58,7 +59,8 @@ async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupte
 async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
     claim = await store.claim("r", create=new_run("r"))
-    journal = RunJournal(store, claim, codec)
+    log = JournalLog(store, claim, codec)
+    journal = Journal(log)
     for number in range(100):
         journal.note(f"first {number}", lambda: codec.encode(1, path="x"))
     await asyncio.sleep(0)
@@ -76,12 +78,13 @@ async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> N
 async def test_what_was_noted_before_a_commit_is_void_after_it() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
     claim = await store.claim("r", create=new_run("r"))
-    journal = RunJournal(store, claim, codec)
+    log = JournalLog(store, claim, codec)
+    journal = Journal(log)
     journal.note("void", lambda: codec.encode(1, path="x"))
-    journal.move("r@1")
+    log.move("r@1", None)
     journal.note("done", lambda: codec.encode(1, path="x"))
     store.may_record.set()
     await journal.settle()
     assert store.recorded == ["done"]
-    assert list(journal.entries) == ["done"]
+    assert list(log.records) == ["done"]
     await store.close()

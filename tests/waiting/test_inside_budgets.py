@@ -9,7 +9,7 @@ from tests.waiting.scenes import RUN_ID
 from tests.workflow.nodes import Context, node, passing, sending
 
 from perdure import Workflow, WorkflowBuilder, WorkflowExecutor
-from perdure.engine.purse import Purse
+from perdure.engine import BudgetTracker
 from perdure.errors import BudgetExceededError
 from perdure.testing.clock import ManualClock
 
@@ -91,13 +91,18 @@ async def test_the_messages_of_one_superstep_share_what_is_left(storage: Storage
 
 
 def test_what_was_spent_inside_is_counted_once() -> None:
-    run = Purse()
-    one, other = run.of("1.0/one#0"), run.of("1.0/other#0")
-    inner = one.of("1.0/inner#0")
-    one.spend({"usd": 1})
-    inner.spend({"usd": 2})
-    assert (run.beside("usd"), one.beside("usd"), inner.beside("usd"), other.beside("usd")) == (0, 0, 0, 3)
-    one.spend({"usd": 3})
-    assert other.beside("usd") == 3
-    run.spend({"usd": 5})
-    assert (one.beside("usd"), other.beside("usd")) == (0, 0)
+    run = BudgetTracker()
+    one, other = run.child("1.0/one#0"), run.child("1.0/other#0")
+    inner = one.child("1.0/inner#0")
+    one.report({"usd": 1})
+    inner.report({"usd": 2})
+    assert (
+        run.spent_by_siblings("usd"),
+        one.spent_by_siblings("usd"),
+        inner.spent_by_siblings("usd"),
+        other.spent_by_siblings("usd"),
+    ) == (0, 0, 0, 3)
+    one.report({"usd": 3})
+    assert other.spent_by_siblings("usd") == 3
+    run.report({"usd": 5})
+    assert (one.spent_by_siblings("usd"), other.spent_by_siblings("usd")) == (0, 0)

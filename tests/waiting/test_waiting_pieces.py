@@ -12,7 +12,7 @@ from perdure.checkpoint import JournalReader, JournalWriter
 from perdure.checkpoint.changes import ChangeFinder
 from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
 from perdure.codec import Codec, CodedValues, Kept, LiveValues, Trust, as_kept, plain
-from perdure.engine.rekeep import rekept
+from perdure.engine import convert_values
 from perdure.kernel import Cancelled, Delayed, Delivery, Limits, Request, Snapshot, Suspended, Trail
 
 CODEC = Codec(Trust.of([]))
@@ -129,7 +129,7 @@ def test_a_sub_workflow_in_a_journal_is_read_as_it_was_written_and_brings_its_pa
 @each
 def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: str) -> None:
     stored = read(*written(WAITING[name]))
-    moved = rekept(stored, VALUES, CodedValues(CODEC))
+    moved = convert_values(stored, VALUES, CodedValues(CODEC))
     assert shown(read(*written(moved))) == shown(WAITING[name])
 
 
@@ -137,19 +137,19 @@ def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: st
 def test_a_record_of_a_sub_workflow_that_is_carried_brings_all_parts_to_another_store(name: str) -> None:
     record = Kept(path="record", encoded=JournalWriter(CODEC).snapshot(WAITING[name]))
     stored = read(*written(Snapshot(carried={"1.0/sub#0/child": record})))
-    moved = as_kept(rekept(stored, VALUES, VALUES).carried["1.0/sub#0/child"]).require_encoded()
+    moved = as_kept(convert_values(stored, VALUES, VALUES).carried["1.0/sub#0/child"]).require_encoded()
     found = JournalReader(CODEC, {part.hash: part.data for part in moved.parts}, "r@1").snapshot(moved.text)
     assert shown(found) == shown(WAITING[name])
 
 
 def test_a_run_that_moves_through_memory_keeps_its_records() -> None:
     live, records = LiveValues(), WAITING["records"]
-    there = rekept(read(*written(records)), VALUES, live)
-    back = rekept(there, live, VALUES)
+    there = convert_values(read(*written(records)), VALUES, live)
+    back = convert_values(there, live, VALUES)
     assert shown(read(*written(back)).carried) == shown(records.carried)
 
 
 def test_a_record_is_moved_as_the_document_that_it_is() -> None:
     record = Kept(path="record", encoded=plain({"at": "2024", "result": 1}), stored={})
-    moved = rekept(Snapshot(carried={"1.0/a#0/step/x#0": record}), VALUES, VALUES)
+    moved = convert_values(Snapshot(carried={"1.0/a#0/step/x#0": record}), VALUES, VALUES)
     assert as_kept(moved.carried["1.0/a#0/step/x#0"]).require_encoded().text == record.require_encoded().text

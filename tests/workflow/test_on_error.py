@@ -17,7 +17,7 @@ from perdure import (
     executor,
     handler,
 )
-from perdure.engine.routing import Routing, route
+from perdure.engine import Routing, route
 
 FAILURE = FailedMessage("order", "worker", WorkflowErrorDetails("ValueError", "no such order"), attempts=3)
 

@@ -6,8 +6,7 @@ from tests.workflow.nodes import ending, passing, told
 
 from perdure import Executor, FailedMessage, WorkflowBuilder, WorkflowContext, WorkflowEvent, WorkflowExecutor, handler
 from perdure.codec import LiveValues
-from perdure.engine import Driver
-from perdure.engine.ledger import NoLedger
+from perdure.engine import RunLoop
 from perdure.kernel import Snapshot, begin_turn
 
 
@@ -28,24 +27,23 @@ class Mourner(Executor):
         await ctx.yield_output(failed.error.message)
 
 
-def driver(*, streaming: bool) -> Driver:
+def driver(*, streaming: bool) -> RunLoop:
     a, b = passing("a"), ending("b")
     graph = WorkflowBuilder(start_executor=a).add_edge(a, b).build().graph
     values = LiveValues()
     snapshot = begin_turn(Snapshot(), target_id="a", value=values.fix(1, "message"))
-    return Driver(
+    return RunLoop(
         graph=graph,
         snapshot=snapshot,
         values=values,
-        ledger=NoLedger(),
+        committer=None,
         scope_id="run",
-        is_checkpointed=False,
         streaming=streaming,
     )
 
 
-async def batches_of(driver: Driver) -> list[list[WorkflowEvent[Any]]]:
-    return [batch async for batch in driver.supersteps()]
+async def batches_of(driver: RunLoop) -> list[list[WorkflowEvent[Any]]]:
+    return [batch async for batch in driver.run()]
 
 
 async def test_each_superstep_is_one_batch() -> None:

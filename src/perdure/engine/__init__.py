@@ -1,27 +1,24 @@
 """Drive one run: open it, run its supersteps, commit each, emit its events."""
 
-from perdure.engine.activation import FRAMEWORK, ActivationRecorder
-from perdure.engine.answers import accepted
+from perdure.engine.activation import RUN_KWARGS_KEY, ActivationRecorder
 from perdure.engine.blueprint import Blueprint
 from perdure.engine.branches import branch_place, trunk
+from perdure.engine.budget import BudgetTracker
 from perdure.engine.call import ABSENT, Call
-from perdure.engine.closing import Closing
-from perdure.engine.driver import Driver, Events
-from perdure.engine.failing import failure_of, is_of_another_program
+from perdure.engine.commit import ChildCommitter, status_of
+from perdure.engine.events import FRAMEWORK, output_events
+from perdure.engine.executor_state import ChangeDetector, load, restore_state, states_of, with_states
 from perdure.engine.flight import is_async, is_inside_step, step_key
-from perdure.engine.instances import Drift, load, restore_state, states_of, with_states
-from perdure.engine.journal import STEP, ChildLedger, Journal
-from perdure.engine.kwargs import GLOBAL_KWARGS_KEY
-from perdure.engine.ledger import status_of
-from perdure.engine.narration import output_events
-from perdure.engine.opening import Tenure, is_unfinished
-from perdure.engine.outside import BY_DEADLINE, fan_ins_of
+from perdure.engine.inbox import BY_DEADLINE, accepted
+from perdure.engine.journal import STEP, Journal
+from perdure.engine.lease import LOCAL_LEASES, is_read_elsewhere
+from perdure.engine.loop import Closing, Events, RunLoop
 from perdure.engine.parking import OutOfTimeError, has_failed, within
-from perdure.engine.presence import PRESENCE, is_read_elsewhere
 from perdure.engine.reading import compared
-from perdure.engine.routing import accepts
-from perdure.engine.session import Session, final_state, input_digest
-from perdure.engine.staging import RUN_KWARGS_KEY
+from perdure.engine.recovery import LoadedRun, convert_values, fork, is_unfinished, rewind
+from perdure.engine.routing import Routing, accepts, fan_ins_of, route
+from perdure.engine.run_kwargs import GLOBAL_KWARGS_KEY
+from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program
 from perdure.engine.steps import NOT_DONE
 from perdure.engine.tries import is_final
 
@@ -30,29 +27,33 @@ __all__ = [
     "BY_DEADLINE",
     "FRAMEWORK",
     "GLOBAL_KWARGS_KEY",
+    "LOCAL_LEASES",
     "NOT_DONE",
-    "PRESENCE",
     "RUN_KWARGS_KEY",
     "STEP",
     "ActivationRecorder",
     "Blueprint",
+    "BudgetTracker",
     "Call",
-    "ChildLedger",
+    "ChangeDetector",
+    "ChildCommitter",
     "Closing",
-    "Drift",
-    "Driver",
     "Events",
     "Journal",
+    "LoadedRun",
     "OutOfTimeError",
+    "Routing",
+    "RunLoop",
     "Session",
-    "Tenure",
     "accepted",
     "accepts",
     "branch_place",
     "compared",
+    "convert_values",
     "failure_of",
     "fan_ins_of",
     "final_state",
+    "fork",
     "has_failed",
     "input_digest",
     "is_async",
@@ -64,6 +65,8 @@ __all__ = [
     "load",
     "output_events",
     "restore_state",
+    "rewind",
+    "route",
     "states_of",
     "status_of",
     "step_key",

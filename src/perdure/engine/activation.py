@@ -1,9 +1,11 @@
-"""One handler call: it collects what the handler does through its context, and tells it live."""
+"""One attempt at an activation: it collects the effects of a handler call and emits its events live."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+from dataclasses import dataclass, field
 from types import CoroutineType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -11,15 +13,27 @@ from weakref import WeakSet
 from perdure.checkpoint import counts_in, counts_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept
+from perdure.engine.asking import Asking, require_approved
 from perdure.engine.branches import branch_path, trunk_of
-from perdure.engine.logbook import FRAMEWORK, Logbook
-from perdure.engine.parking import Parked, Parking
-from perdure.engine.spending import Spending, require_amounts
-from perdure.engine.staging import Staging
-from perdure.engine.surroundings import Surroundings
+from perdure.engine.budget import COUNTED_BY_ENGINE, BudgetTracker, require_amounts
+from perdure.engine.events import ActivationEvents, warning_event
+from perdure.engine.left_out import steps_left_out, warning_of
+from perdure.engine.parking import Parked, Parking, finished
+from perdure.engine.questions import Question, Questions
+from perdure.engine.sleeping import begin_sleep
+from perdure.engine.steps import Steps
+from perdure.errors import BudgetExceededError, ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
-from perdure.graph import Place, Terms, TimersDue, enter, private_scope
-from perdure.kernel import ActivationResult, Effects, Output, Suspension, UnroutedMessage
+from perdure.graph import SHARED_SCOPE, Place, Terms, TimersDue, enter, private_scope, wiring
+from perdure.kernel import (
+    ActivationResult,
+    Effects,
+    Output,
+    Suspension,
+    UnroutedMessage,
+    Write,
+    activation_id_of,
+)
 from perdure.streams import has_pieces
 from perdure.tracing import NO_SPAN
 
@@ -27,400 +41,348 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from perdure.engine.asking import Asking
+    from perdure.clock import Clock
+    from perdure.codec import Encoded, Held, Values
     from perdure.engine.branches import Branch
     from perdure.engine.flight import Inside
-    from perdure.engine.questions import Questions
+    from perdure.engine.journal import Journal
     from perdure.engine.reading import Reading
-    from perdure.engine.steps import Steps
     from perdure.events import WorkflowErrorDetails
-    from perdure.graph import Executor, Numbering, OutputKind, StepCall
-    from perdure.kernel import Activation, Moment, PendingEvent, Request, Snapshot
+    from perdure.graph import Executor, Graph, Numbering, OutputKind, StepCall
+    from perdure.kernel import Activation, Moment, PendingEvent, Request, Snapshot, StateKey
     from perdure.tracing import Span
 
-__all__ = ["FRAMEWORK", "ActivationRecorder", "Surroundings"]
+RUN_KWARGS_KEY = "_workflow_run_kwargs"
 
 _ENGINE_ONLY = frozenset({"output", "intermediate", "started", "status", "failed"})
 
 
+@dataclass(slots=True)
+class ActivationContext:
+    """Everything the activations of a superstep share."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    root_id: str
+    """Identifies run, fork and sub-workflow, so that ids derived from it are the same for every attempt."""
+    run_kwargs: dict[str, Any]
+    """The kwargs of the run, including those that are not stored."""
+    journal: Journal
+    clock: Clock
+    emit: Callable[[WorkflowEvent[Any]], None]
+    """Emit an event to the reader of the run."""
+    run_id: str = ""
+    """The id of the run; inside a sub-workflow, followed by the names of the enclosing executors."""
+    span: Span = NO_SPAN
+    streaming: bool = False
+    is_checkpointed: bool = False
+    budget: BudgetTracker = field(default_factory=BudgetTracker)
+    overlays: dict[str, dict[StateKey, Write]] = field(default_factory=dict[str, "dict[StateKey, Write]"])
+    """By executor: the writes of its earlier activations in this superstep."""
+    children: dict[str, Snapshot] = field(default_factory=dict[str, "Snapshot"])
+    """By executor: its sub-workflow as its earlier activations in this superstep left it."""
+    opened: set[str] = field(default_factory=set[str])
+    """The ids of the requests opened in this superstep."""
+    keeps_records: bool = field(init=False)
+    """Whether a later attempt will find what an activation records."""
+    has_records: bool = field(init=False)
+    """Whether an earlier attempt has recorded anything."""
+
+    def __post_init__(self) -> None:
+        self.keeps_records = self.is_checkpointed and self.journal.is_open
+        self.has_records = self.keeps_records and not self.journal.is_empty
+
+    def derived_id(self, name: str) -> str:
+        """Return an id that is the same for every attempt, and differs in a fork."""
+        return hashlib.blake2b(f"{self.root_id}/{name}".encode(), digest_size=16).hexdigest()
+
+    def held(self, activation_id: str) -> dict[str, Held]:
+        """Return an activation's step results that could not be recorded, by place."""
+        return self.values.held.setdefault(f"{self.root_id}/{activation_id}", {})
+
+    def memo(self, activation_id: str) -> dict[str, object]:
+        """Return what attempts at an activation leave in memory for later ones in this process."""
+        return self.values.memos.setdefault(f"{self.root_id}/{activation_id}", {})
+
+    def forget(self, activation: Activation) -> None:
+        """Drop what was held in memory for an activation that has ended."""
+        if self.values.held or self.values.memos:
+            name = f"{self.root_id}/{activation_id_of(self.snapshot, activation)}"
+            self.values.held.pop(name, None)
+            self.values.memos.pop(name, None)
+
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
+        """Record something durably, even if the waiting task is cancelled. Return whether it is recorded.
+
+        Raises CheckpointWriteError.
+        """
+        if not self.keeps_records:
+            return False
+        try:
+            await finished(self.journal.put(key, encoded, is_progress=is_progress))
+        except (ClaimLostError, StaleHeadError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.emit(warning_event(f"finished work is not recorded: {error}"))
+            return False
+        return True
+
+    def add(self, result: ActivationResult) -> None:
+        """Make the effects of an ended activation visible to later activations of its executor."""
+        effects = result.effects
+        executor_id = effects.activation.executor_id
+        if effects.writes:
+            self.overlays.setdefault(executor_id, {}).update((write.key, write) for write in effects.writes)
+        if effects.requests:
+            self.opened.update(request.id for request in effects.requests)
+        if effects.child is not None:
+            self.children[executor_id] = effects.child
+        if self.snapshot.limits.budget:
+            self.budget.child(activation_id_of(self.snapshot, effects.activation)).report(effects.spent)
+
+
+class StateView:
+    """The state as one activation sees it: committed, plus earlier writes of its executor, plus its own writes."""
+
+    def __init__(self, executor: Executor, context: ActivationContext) -> None:
+        self._context = context
+        self._own: dict[StateKey, Any] = {}
+        self._erased: set[StateKey] = set()
+        self._updates: dict[StateKey, list[object | None]] = {}
+        # An executor that handles several messages at once has no earlier writes: the result must not be a race.
+        is_parallel = wiring(executor).max_concurrency > 1
+        self._earlier: Mapping[StateKey, Write] = {} if is_parallel else context.overlays.get(executor.id, {})
+
+    def read(self, place: StateKey) -> Any:
+        """Return a value, a copy if it is mutable. Raises KeyError."""
+        if place in self._own:
+            return self._own[place]
+        if place in self._erased:
+            raise KeyError(place[1])
+        values, earlier = self._context.values, self._earlier.get(place)
+        if earlier is not None:
+            if earlier.erase:
+                raise KeyError(place[1])
+            return values.give_state(earlier.value)
+        if place == (SHARED_SCOPE, RUN_KWARGS_KEY):
+            return {kind: dict(by_target) for kind, by_target in self._context.run_kwargs.items()}
+        return values.give_state(self._context.snapshot.state[place])
+
+    def write(self, place: StateKey, value: Any) -> None:
+        """Stage a value. For a key with a reducer it is an update that is merged when the superstep ends."""
+        reducer = self._context.graph.reducers.get(place)
+        if reducer is not None:
+            values = self._context.values
+            fixed = values.fix(value, _state_path(place))
+            self._updates.setdefault(place, []).append(fixed)
+            try:
+                current = self.read(place)
+            except KeyError:
+                value = values.give_state(fixed)
+            else:
+                value = reducer(current, values.give_state(fixed))
+        self._own[place] = value
+        self._erased.discard(place)
+
+    def erase(self, place: StateKey) -> None:
+        """Stage the removal of a key. Raises KeyError."""
+        self.read(place)
+        self._own.pop(place, None)
+        if place in self._context.graph.reducers:
+            self._updates[place] = [None]
+        self._erased.add(place)
+
+    def has(self, place: StateKey) -> bool:
+        """Return whether a key has a value, without reading it."""
+        if place in self._own:
+            return True
+        if place in self._erased:
+            return False
+        earlier = self._earlier.get(place)
+        return place in self._context.snapshot.state if earlier is None else not earlier.erase
+
+    def keys(self, scope: str) -> Sequence[str]:
+        """Return the keys of a scope."""
+        found = dict.fromkeys(key for place, key in self._context.snapshot.state if place == scope)
+        for (place, key), write in self._earlier.items():
+            if place == scope:
+                found.pop(key, None) if write.erase else found.setdefault(key)
+        found.update(dict.fromkeys(key for place, key in self._own if place == scope))
+        return [key for key in found if (scope, key) not in self._erased]
+
+    def writes(self) -> tuple[Write, ...]:
+        """Encode the writes as they are now."""
+        fix = self._context.values.fix
+        erased = [Write(place, None, erase=True) for place in sorted(self._erased)]
+        return (*erased, *(Write(place, fix(value, _state_path(place))) for place, value in self._own.items()))
+
+    def updates(self) -> dict[StateKey, tuple[object | None, ...]]:
+        """Return the updates that reducers merge, by key."""
+        return {place: tuple(updates) for place, updates in self._updates.items()}
+
+
+def _state_path(place: StateKey) -> str:
+    scope, key = place
+    return f"state[{key!r}]" if scope == SHARED_SCOPE else f"state[{key!r}] of scope {scope!r}"
+
+
 class ActivationRecorder:
-    """The context's port for one attempt at an activation, and the maker of its effects."""
+    """The effects of one attempt, collected behind the `WorkflowContext` of its handler.
+
+    Most handlers only send messages, so the rest (state, requests, steps, questions) is created on first use.
+    """
 
     child: Snapshot | None = None
+    """The sub-workflow of the executor, if this activation advanced it."""
     asked_inside: Mapping[str, Request] = MappingProxyType({})
-    """What an agent that is a workflow has asked when it was left, with its deadlines."""
+    """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = NO_SPAN
     failure: WorkflowErrorDetails | None = None
-    """What the handler raised."""
     reading: Reading | None = None
-    """How the function reads that the handler is; None if it is none."""
+    """The source version of the handler, if it is a functional workflow."""
     _is_over = False
     _has_returned = False
     _warned: frozenset[str] = frozenset()
-    # Most handlers do nothing but send: what they don't use is never made.
-    _used_staging: Staging | None = None
-    _used_asking: Asking | None = None
+    _state: StateView | None = None
+    _requests: Asking | None = None
     _used_steps: Steps | None = None
     _used_questions: Questions | None = None
-    _used_spending: Spending | None = None
-    _used_trunk: Branch | None = None
-    _used_tasks: WeakSet[asyncio.Task[Any]] | None = None
+    _trunk: Branch | None = None
+    _tasks: WeakSet[asyncio.Task[Any]] | None = None
     _task: asyncio.Task[Any] | None = None
 
-    def __init__(self, activation: Activation, executor: Executor, around: Surroundings) -> None:
+    def __init__(self, activation: Activation, executor: Executor, context: ActivationContext) -> None:
         self.activation = activation
         self.executor = executor
-        self.around = around
-        self.book = Logbook(around, executor.id)
+        self.around = context
+        self.book = ActivationEvents(context, executor.id)
         self.parking = Parking(executor.id)
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
         self._outputs: list[tuple[OutputKind, Any, bool]] = []
         self._yielded: list[Any] = []
         self._shown: list[Any] = []
-        self.message: Any = self._message()
+        self._spent: dict[str, float] = {}
+        delivery, give = activation.delivery, context.values.give
+        self.message: Any
+        if delivery.woken_at is not None:
+            self.message = TimersDue(delivery.woken_at)
+        elif delivery.is_gathered:
+            self.message = [give(value) for value in delivery.values]
+        else:
+            self.message = give(delivery.values[0])
 
     @property
     def home(self) -> str:
-        """Where the activation was entered first."""
-        return self.around.home_of(self.activation)
-
-    @property
-    def _staging(self) -> Staging:
-        if self._used_staging is None:
-            self._used_staging = Staging(self.executor, self.around)
-        return self._used_staging
-
-    @property
-    def _asking(self) -> Asking:
-        if self._used_asking is None:
-            from perdure.engine.asking import Asking  # noqa: PLC0415 - loaded when used
-
-            self._used_asking = Asking(self.executor, self.around, self.home, self.book)
-        return self._used_asking
-
-    @property
-    def _steps(self) -> Steps:
-        if self._used_steps is None:
-            from perdure.engine.steps import Steps  # noqa: PLC0415 - few programs need it: loaded when used
-
-            self._used_steps = Steps(self)
-        return self._used_steps
-
-    @property
-    def _questions(self) -> Questions:
-        if self._used_questions is None:
-            from perdure.engine.questions import Questions  # noqa: PLC0415 - loaded when used
-
-            self._used_questions = Questions(self)
-        return self._used_questions
-
-    @property
-    def trunk(self) -> Branch:
-        """Where the counting begins of what the handler asks in tasks of its own."""
-        if self._used_trunk is None:
-            self._used_trunk = trunk_of(self, self._task)
-        return self._used_trunk
-
-    @property
-    def tasks(self) -> WeakSet[asyncio.Task[Any]]:
-        """The tasks that functions have begun which are part of the handler."""
-        if self._used_tasks is None:
-            self._used_tasks = WeakSet()
-        return self._used_tasks
-
-    @property
-    def _spending(self) -> Spending:
-        if self._used_spending is None:
-            self._used_spending = Spending(self)
-        return self._used_spending
-
-    @property
-    def enclosing(self) -> Inside | None:
-        """The step of this activation whose function is running here, if one is."""
-        return self._enclosing
-
-    @property
-    def _enclosing(self) -> Inside | None:
-        """The step of this activation whose function is running here, if one is."""
-        return None if self._used_steps is None else self._used_steps.enclosing
-
-    @property
-    def reading_here(self) -> Reading | None:
-        """How the function reads that is running here; None if it is none."""
-        return self.reading if self._used_steps is None else self._used_steps.reading
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the handler has not ended, or a step of it is being finished here."""
-        return not self._is_over or self._enclosing is not None
-
-    @property
-    def is_left(self) -> bool:
-        """Whether the handler is being left, to be entered again."""
-        return self.parking.parked is not None
-
-    def require_running(self) -> None:
-        """Raise RuntimeError if the handler has ended, but for a step that is being finished."""
-        if not self.is_running:
-            raise RuntimeError(
-                f"the handler of executor {self.executor.id!r} has returned: what it does through its context now "
-                "would be lost; await every task that uses the context inside of the handler"
-            )
-
-    def _message(self) -> Any:
-        delivery, give = self.activation.delivery, self.around.values.give
-        if delivery.woken_at is not None:
-            return TimersDue(delivery.woken_at)
-        if delivery.is_gathered:
-            return [give(value) for value in delivery.values]
-        return give(delivery.values[0])
+        """Return the activation_id, which is the same for every attempt."""
+        return activation_id_of(self.around.snapshot, self.activation)
 
     @property
     def executor_id(self) -> str:
-        """Whose activation it is."""
+        """Return the id of the executor."""
         return self.executor.id
 
     @property
+    def run_id(self) -> str:
+        """Return the id of the run."""
+        return self.around.run_id
+
+    @property
+    def streaming(self) -> bool:
+        """Return whether the caller reads a stream."""
+        return self.around.streaming
+
+    @property
+    def source_executor_ids(self) -> Sequence[str]:
+        """Return the executors that sent the message."""
+        return self.activation.delivery.sources
+
+    @property
+    def request_id(self) -> str | None:
+        """Return the id of the request that the message answers, if it is an answer."""
+        request = self.activation.delivery.answers
+        return None if request is None else request.id
+
+    @property
     def request_data(self) -> Any:
-        """The request that the message answers."""
+        """Return the request that the message answers."""
         request = self.activation.delivery.answers
         assert request is not None, "the message is no answer"
         return self.around.values.give(request.data)
 
     @property
-    def source_executor_ids(self) -> Sequence[str]:
-        """Where the message came from."""
-        return self.activation.delivery.sources
-
-    @property
-    def request_id(self) -> str | None:
-        """The request that is being answered, if one is."""
-        request = self.activation.delivery.answers
-        return None if request is None else request.id
-
-    @property
-    def run_id(self) -> str:
-        """The run that it is part of."""
-        return self.around.run_id
-
-    @property
     def idempotency_key(self) -> str:
-        """What names this activation to others: the same however often it is entered."""
+        """Return a key for outside services that is the same for every attempt."""
         return self.around.derived_id(f"{self.home}/key")
 
     @property
-    def streaming(self) -> bool:
-        """Whether the caller reads a stream."""
-        return self.around.streaming
+    def memo(self) -> dict[str, object]:
+        """Return what earlier attempts left in memory."""
+        return self.around.memo(self.home)
 
     @property
     def sent(self) -> Sequence[Any]:
-        """The messages sent so far."""
+        """Return the messages sent so far."""
         return [message for message, _, _ in self._sent]
 
     @property
     def yielded(self) -> Sequence[Any]:
-        """The outputs yielded so far."""
+        """Return the outputs yielded so far."""
         return self._yielded
 
-    def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
-        """Queue a message for the next superstep, or for later."""
-        self.require_running()
-        due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
-        self._sent.append((message, target_id, due))
-
-    def output(self, value: Any, *, in_pieces: bool = False) -> None:
-        """Tell an output, as the builder designated this executor; or only record it, since its pieces are shown."""
-        self.require_running()
-        self._yielded.append(value)
-        kind = self._output_kind
-        if kind is not None:
-            self.tell_output(kind, value, in_pieces=in_pieces)
+    # The life of the attempt.
 
     @property
-    def _output_kind(self) -> OutputKind | None:
-        return self.around.graph.output_kinds[self.executor.id]
+    def enclosing(self) -> Inside | None:
+        """Return the step of this activation whose function is running here, if any."""
+        return None if self._used_steps is None else self._used_steps.enclosing
 
-    def tell_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
-        """Tell an output of a given kind."""
-        self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
-        if not (in_pieces and self.around.streaming):
-            self.book.show(kind, value)
-        self.book.output(len(self._outputs) - 1)
+    @property
+    def reading_here(self) -> Reading | None:
+        """Return the source version of the functional workflow that is running here."""
+        return self.reading if self._used_steps is None else self._used_steps.reading
 
-    def show(self, value: Any) -> None:
-        """Tell a piece of an output to who reads a stream now."""
-        self.require_running()
-        self._shown.append(value)
-        kind = self._output_kind
-        if kind is not None and self.around.streaming:
-            self.book.show(kind, value)
+    @property
+    def is_running(self) -> bool:
+        """Return whether the handler has not ended, or a step of it is still being finished here."""
+        return not self._is_over or self.enclosing is not None
 
-    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
-        """Tell an event of the executor's own; the engine's own kinds are not for users to tell."""
-        self.require_running()
-        if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:
-            self.warn(
-                f"executor {self.executor.id!r} tried to tell a {event.type!r} event, which only the engine tells; "
-                "use yield_output for outputs, or a type of your own"
+    @property
+    def is_left(self) -> bool:
+        """Return whether the handler is being suspended."""
+        return self.parking.parked is not None
+
+    def require_running(self) -> None:
+        """Raise RuntimeError if the handler has ended."""
+        if self._is_over and self.enclosing is None:
+            raise RuntimeError(
+                f"the handler of executor {self.executor.id!r} has returned, so the effects of this call would be "
+                "lost; await every task that uses the context inside the handler"
             )
-        elif transient:
-            self.book.tell(event, is_kept=False)
-        else:
-            self.book.tell_own(event, self._told_before)
 
     @property
-    def _told_before(self) -> Mapping[str, int]:
-        """How often entries before this one have told each event of the handler's own."""
-        if self.activation.delivery.activation_id is None:
-            return {}
-        found = self.around.journal.find(f"{self.home}/told")
-        return {} if found is None else counts_in(found)
-
-    def pass_on(self, told: PendingEvent) -> None:
-        """Keep what the workflow inside of this executor told, as a `sub_workflow` event."""
-        self.book.inner(told)
-
-    def warn(self, text: str) -> None:
-        """Tell a warning."""
-        self.book.warn(text)
-
-    def warn_once(self, text: str) -> None:
-        """Tell a warning, unless this attempt has told it."""
-        if text not in self._warned:
-            self._warned |= {text}
-            self.book.warn(text)
-
-    def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
-        """Open a request."""
-        self.require_running()
-        self._asking.request(data, response_type, request_id, terms)
-
-    def is_open(self, request_id: str) -> bool:
-        """Whether a request of this id waits for its answer, or was just opened."""
-        return request_id in self.around.snapshot.requests or request_id in self.around.opened
-
-    def wait_for(self, request_id: str, data: Any, response_type: Any, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
-        """Open a request that the activation itself goes on with."""
-        self._asking.wait_for(request_id, data, response_type, terms)
-
-    def ask(
-        self,
-        data: Any,
-        response_type: Any,
-        request_id: str | None,
-        terms: Terms = Terms(),  # noqa: B008 - frozen
-        *,
-        place: Place = Place(),  # noqa: B008 - frozen
-    ) -> Coroutine[Any, Any, Any]:
-        """A question, to be awaited. Which one it is does not depend on the order in which they are awaited."""
-        from perdure.engine.questions import Question  # noqa: PLC0415 - loaded when used
-
-        self.require_running()
-        return self._questions.begin(Question(data, response_type, request_id, terms), place)
-
-    def digest(self, value: Any) -> str:
-        """What tells a value that is approved from any other."""
-        return value_digest(value, self.around.values)
-
-    def require_approved(self, value: Any) -> None:
-        """Raise ApprovalMismatchError unless the request that is being answered was about this value."""
-        from perdure.engine.asking import require_approved  # noqa: PLC0415 - loaded when used
-
-        require_approved(value, self.activation.delivery.answers, self.around)
-
-    def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
-        """A step, to be awaited."""
-        self.require_running()
-        return self._steps.begin(call)
-
-    def number(self, name: str) -> int:
-        """How often something of this name was begun before, here or in the step that is running here."""
-        return self.numbering(name).take()
+    def trunk(self) -> Branch:
+        """Return the root of the numbering of the handler's tasks."""
+        if self._trunk is None:
+            self._trunk = trunk_of(self, self._task)
+        return self._trunk
 
     @property
-    def memo(self) -> dict[str, object]:
-        """What attempts before this one have left for it."""
-        return self.around.memo(self.home)
-
-    def numbering(self, name: str) -> Numbering:
-        """Numbers for things of this name, here or in the step that is running here."""
-        self.require_running()
-        return self._steps.numbering(name)
+    def tasks(self) -> WeakSet[asyncio.Task[Any]]:
+        """Return the tasks started by functional workflows that are part of the handler."""
+        if self._tasks is None:
+            self._tasks = WeakSet()
+        return self._tasks
 
     @property
     def branch(self) -> str:
-        """Which of the tasks of a function this is called in; nothing in its own, and where there is no function."""
+        """Return the path of the current task inside a functional workflow; empty in its own task."""
         return branch_path(self)
 
-    def _warn_of_steps_left_out(self) -> None:
-        from perdure.engine.left_out import steps_left_out, warning_of  # noqa: PLC0415 - loaded when used
-
-        begun = () if self._used_steps is None else self._used_steps.begun
-        again = self.activation.delivery.activation_id is not None
-        names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
-        if names:
-            self.warn(warning_of(self.executor.id, names))
-
-    def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
-        """A wait, to be awaited. Until when is settled by the first life that comes here."""
-        from perdure.engine.sleeping import begin_sleep  # noqa: PLC0415 - loaded when used
-
-        self.require_running()
-        return begin_sleep(self, self._steps, until)
-
-    def spend(self, amounts: Mapping[str, float]) -> None:
-        """Count what was spent. Raises ValueError, and counts nothing then."""
-        self.require_running()
-        require_amounts(amounts)
-        self.count(amounts)
-
-    def count(self, spent: Mapping[str, float]) -> None:
-        """Count what was spent: in a step, with its record."""
-        self._spending.count(spent)
-
-    def require_budget(self) -> None:
-        """Raise BudgetExceededError if the run has spent all that it may of something, what runs beside it included."""
-        self._spending.require_budget()
-
-    @property
-    def left(self) -> Mapping[str, float]:
-        """What may still be spent of what is limited, without what this attempt has spent."""
-        return self._spending.left
-
-    def private_scope(self) -> str:
-        """The scope that belongs to this executor alone."""
-        return private_scope(self.executor.id)
-
-    def common_scope(self) -> str | None:
-        """The scope of what this executor has in common with others: that of the first of them."""
-        first_id = self.around.graph.sharing.get(self.executor.id)
-        return None if first_id is None else private_scope(first_id)
-
-    def read(self, scope: str, key: str) -> Any:
-        """A value of the state, a copy if it could be changed. Raises KeyError."""
-        return self._staging.read((scope, key))
-
-    def write(self, scope: str, key: str, value: Any) -> None:
-        """Stage a value."""
-        self.require_running()
-        self._staging.write((scope, key), value)
-
-    def erase(self, scope: str, key: str) -> None:
-        """Stage the removal of a value. Raises KeyError."""
-        self.require_running()
-        self._staging.erase((scope, key))
-
-    def has(self, scope: str, key: str) -> bool:
-        """Whether a key has a value, as this activation sees it."""
-        return self._staging.has((scope, key))
-
-    def keys(self, scope: str) -> Sequence[str]:
-        """The keys of a scope as this activation sees it."""
-        return self._staging.keys(scope)
-
-    async def called(self, handler: Callable[..., Any], *args: Any) -> None:
-        """Call the handler. Steps that it left in flight are finished; if it was cancelled, they are cancelled, too."""
+    async def call(self, handler: Callable[..., Any], *args: Any) -> None:
+        """Call the handler and finish the steps that it left running. If it is cancelled, cancel them too."""
         enter(self)
         self._task = self.parking.task = asyncio.current_task()
         try:
@@ -439,101 +401,316 @@ class ActivationRecorder:
                 if self._used_steps is not None:
                     await self._used_steps.settle()
             finally:
-                self._end_tasks()
+                if self._tasks is not None and not self._has_returned:
+                    # The next attempt starts these tasks again.
+                    for task in list(self._tasks):
+                        task.cancel()
 
-    def _end_tasks(self) -> None:
-        """Tasks of a function that was left or has failed do not go on without it: its next entry begins them anew."""
-        if self._used_tasks is not None and not self._has_returned:
-            for task in list(self._used_tasks):
-                task.cancel()
+    def release(self) -> None:
+        """Break the reference cycles of an attempt that is over, so that its memory is freed at once."""
+        self._task = self._trunk = self._used_steps = self._used_questions = None
 
-    def let_go(self) -> None:
-        """The attempt is over. What knows this and is known by it would keep all of it until garbage is collected."""
-        self._task = self._used_trunk = self._used_steps = self._used_questions = self._used_spending = None
+    # Messages, outputs and events.
+
+    def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
+        """Queue a message for the next superstep, or for later."""
+        self.require_running()
+        due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
+        self._sent.append((message, target_id, due))
+
+    def output(self, value: Any, *, in_pieces: bool = False) -> None:
+        """Yield an output. With `in_pieces`, a streaming reader has already seen its pieces."""
+        self.require_running()
+        self._yielded.append(value)
+        kind = self.around.graph.output_kinds[self.executor.id]
+        if kind is not None:
+            self.tell_output(kind, value, in_pieces=in_pieces)
+
+    def tell_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
+        """Emit an output of a given kind."""
+        self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
+        if not (in_pieces and self.around.streaming):
+            self.book.show(kind, value)
+        self.book.keep_output(len(self._outputs) - 1)
+
+    def show(self, value: Any) -> None:
+        """Emit a piece of an output to a streaming reader. It is not recorded."""
+        self.require_running()
+        self._shown.append(value)
+        kind = self.around.graph.output_kinds[self.executor.id]
+        if kind is not None and self.around.streaming:
+            self.book.show(kind, value)
+
+    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
+        """Emit an event of the handler. Types that belong to the engine become a warning."""
+        self.require_running()
+        if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:
+            self.warn(
+                f"executor {self.executor.id!r} tried to emit a {event.type!r} event, which only the engine emits; "
+                "use yield_output for outputs, or an event type of your own"
+            )
+        elif transient:
+            self.book.emit(event, is_kept=False)
+        else:
+            self.book.emit_own(event, self._emitted_before())
+
+    def _emitted_before(self) -> Mapping[str, int]:
+        """Return how often earlier attempts emitted each event of the handler."""
+        if self.activation.delivery.activation_id is None:
+            return {}
+        found = self.around.journal.find(f"{self.home}/told")
+        return {} if found is None else counts_in(found)
+
+    def pass_on(self, event: PendingEvent) -> None:
+        """Keep an event of the sub-workflow as a `sub_workflow` event."""
+        self.book.keep_inner(event)
+
+    def warn(self, text: str) -> None:
+        """Emit a warning."""
+        self.book.warn(text)
+
+    def warn_once(self, text: str) -> None:
+        """Emit a warning unless this attempt has emitted it."""
+        if text not in self._warned:
+            self._warned |= {text}
+            self.book.warn(text)
+
+    # Requests, questions, steps and timers.
+
+    def _asking(self) -> Asking:
+        if self._requests is None:
+            self._requests = Asking(self.executor, self.around, self.home, self.book)
+        return self._requests
+
+    def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
+        """Open a request for a response handler."""
+        self.require_running()
+        self._asking().request(data, response_type, request_id, terms)
+
+    def wait_for(self, request_id: str, data: Any, response_type: Any, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
+        """Open a request that this activation awaits."""
+        self._asking().wait_for(request_id, data, response_type, terms)
+
+    def is_open(self, request_id: str) -> bool:
+        """Return whether a request with this id is open."""
+        return request_id in self.around.snapshot.requests or request_id in self.around.opened
+
+    def ask(
+        self,
+        data: Any,
+        response_type: Any,
+        request_id: str | None,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
+        *,
+        place: Place = Place(),  # noqa: B008 - frozen
+    ) -> Coroutine[Any, Any, Any]:
+        """Return a question to await. The call fixes its identity, not the order of awaiting."""
+        self.require_running()
+        if self._used_questions is None:
+            self._used_questions = Questions(self)
+        return self._used_questions.begin(Question(data, response_type, request_id, terms), place)
+
+    def digest(self, value: Any) -> str:
+        """Return the digest that identifies an approved value."""
+        return value_digest(value, self.around.values)
+
+    def require_approved(self, value: Any) -> None:
+        """Raise ApprovalMismatchError unless the answered request approved this value."""
+        require_approved(value, self.activation.delivery.answers, self.around)
+
+    def _steps(self) -> Steps:
+        if self._used_steps is None:
+            self._used_steps = Steps(self)
+        return self._used_steps
+
+    def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
+        """Return a step to await."""
+        self.require_running()
+        return self._steps().begin(call)
+
+    def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
+        """Return a wait to await. The first attempt fixes its end."""
+        self.require_running()
+        return begin_sleep(self, self._steps(), until)
+
+    def number(self, name: str) -> int:
+        """Return how many things of this name were begun before, here or in the step that is running here."""
+        return self.numbering(name).take()
+
+    def numbering(self, name: str) -> Numbering:
+        """Return the counter for things of this name, here or in the step that is running here."""
+        self.require_running()
+        return self._steps().numbering(name)
+
+    # Budget.
+
+    def spend(self, amounts: Mapping[str, float]) -> None:
+        """Count spending. Raises ValueError for amounts that are not finite or negative, and counts nothing then."""
+        self.require_running()
+        require_amounts(amounts)
+        self.count(amounts)
+
+    def count(self, spent: Mapping[str, float]) -> None:
+        """Count spending; inside a step, as part of the step's record."""
+        inside = self.enclosing
+        totals = self._spent if inside is None else inside.spent
+        for name, amount in spent.items():
+            totals[name] = totals.get(name, 0) + amount
+        if inside is None and self.around.snapshot.limits.budget:
+            self.around.budget.child(self.home).report(self._spent)
+
+    def require_budget(self) -> None:
+        """Raise BudgetExceededError if nothing is left of a resource, counting parallel activations."""
+        left = self.around.snapshot.left
+        for name in left.keys() - COUNTED_BY_ENGINE:
+            spent = self._spent_of(name) + self.around.budget.child(self.home).spent_by_siblings(name)
+            if spent >= left[name]:
+                # The loop of the run reports the totals of the whole run.
+                raise BudgetExceededError(self.around.root_id, name=name, spent=spent, limit=left[name])
+
+    @property
+    def left(self) -> Mapping[str, float]:
+        """Return the remaining budget after this attempt's spending."""
+        return {name: left - self._spent_of(name) for name, left in self.around.snapshot.left.items()}
+
+    def _spent_of(self, name: str) -> float:
+        inside = self.enclosing
+        return self._spent.get(name, 0) + (0 if inside is None else inside.spent_of(name))
+
+    # State.
+
+    def private_scope(self) -> str:
+        """Return the scope that belongs to this executor alone."""
+        return private_scope(self.executor.id)
+
+    def common_scope(self) -> str | None:
+        """Return the scope that this executor shares with others: that of the first of them."""
+        first_id = self.around.graph.sharing.get(self.executor.id)
+        return None if first_id is None else private_scope(first_id)
+
+    def _view(self) -> StateView:
+        if self._state is None:
+            self._state = StateView(self.executor, self.around)
+        return self._state
+
+    def read(self, scope: str, key: str) -> Any:
+        """Return a value of the state, a copy if it is mutable. Raises KeyError."""
+        return self._view().read((scope, key))
+
+    def write(self, scope: str, key: str, value: Any) -> None:
+        """Stage a value."""
+        self.require_running()
+        self._view().write((scope, key), value)
+
+    def erase(self, scope: str, key: str) -> None:
+        """Stage the removal of a key. Raises KeyError."""
+        self.require_running()
+        self._view().erase((scope, key))
+
+    def has(self, scope: str, key: str) -> bool:
+        """Return whether a key has a value."""
+        return self._view().has((scope, key))
+
+    def keys(self, scope: str) -> Sequence[str]:
+        """Return the keys of a scope."""
+        return self._view().keys(scope)
+
+    # The end of the attempt.
 
     def finish(
         self,
         *,
         earlier: Sequence[PendingEvent] = (),
         warning: str | None = None,
-        is_told: bool = True,
-        has_acted: bool = True,
+        is_called: bool = True,
     ) -> ActivationResult:
-        """Fix all values as they are now, and tell that the handler has returned. The messages are still to be routed.
+        """Encode all effects as they are now and emit that the handler has returned.
 
-        `earlier` is what attempts before this one told, `warning` what there is to say about this one. If it has not
-        acted, it only hands a message on.
+        `earlier` are the events of earlier attempts, `warning` is one about this attempt. `is_called` is False if no
+        handler was called and the activation only passes its message on.
         """
         self._is_over = True
-        staging, asking, name = self._used_staging, self._used_asking, self.executor.id
-        writes = staging.writes() if staging is not None else ()
-        requests = asking.opened() if asking is not None else ()
-        outputs = self._fixed_outputs(name) if self._outputs else ()
-        unrouted = self._fixed_messages(name) if self._sent else ()
-        for heavy in self.around.values.warnings():
-            self.book.tell(WorkflowEvent("warning", heavy, origin=FRAMEWORK))
-        if is_told:
-            made = [*[message for message, _, _ in self._sent], *self._yielded]
-            self.book.completed(made or list(self._shown))
+        state, context, name = self._state, self.around, self.executor.id
+        fix = context.values.fix
+        writes = state.writes() if state is not None else ()
+        requests = self._requests.opened() if self._requests is not None else ()
+        outputs = tuple(
+            [
+                Output(name, kind, fix(value, f"output of executor {name!r}"), is_whole)
+                for kind, value, is_whole in self._outputs
+            ]
+        )
+        unrouted = tuple(
+            [
+                UnroutedMessage(fix(message, f"message of executor {name!r}"), target, message, due)
+                for message, target, due in self._sent
+            ]
+        )
+        for text in context.values.warnings():
+            self.book.emit(warning_event(text))
+        if is_called:
+            produced = [*[message for message, _, _ in self._sent], *self._yielded] or list(self._shown)
+            self.book.emit_call("executor_completed", produced or None)
         if warning is not None:
             self.warn(warning)
-        if has_acted and self.around.goes_on:
-            self._warn_of_steps_left_out()
+        if is_called and context.has_records:
+            self._warn_of_skipped_steps()
         effects = Effects(
             self.activation,
             writes=writes,
             requests=requests,
             outputs=outputs,
             child=self.child,
-            events=(*earlier, *self.book.told(outputs, requests)),
-            spent={} if self._used_spending is None else self._used_spending.spent,
+            events=(*earlier, *self.book.collect(outputs, requests)),
+            spent=self._spent,
         )
-        return ActivationResult(effects, unrouted, staging.updates() if staging is not None else {})
+        return ActivationResult(effects, unrouted, state.updates() if state is not None else {})
 
-    def _fixed_outputs(self, name: str) -> tuple[Output, ...]:
-        fix, path = self.around.values.fix, f"output of executor {name!r}"
-        return tuple([Output(name, kind, fix(value, path), is_whole) for kind, value, is_whole in self._outputs])
+    def _warn_of_skipped_steps(self) -> None:
+        begun = () if self._used_steps is None else self._used_steps.begun
+        again = self.activation.delivery.activation_id is not None
+        names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
+        if names:
+            self.warn(warning_of(self.executor.id, names))
 
-    def _fixed_messages(self, name: str) -> tuple[UnroutedMessage, ...]:
-        fix, path = self.around.values.fix, f"message of executor {name!r}"
-        return tuple([UnroutedMessage(fix(message, path), target, message, due) for message, target, due in self._sent])
-
-    def failed(self, error: BaseException) -> None:
-        """Tell that the handler raised. What it did comes to nothing."""
-        self._come_to_nothing()
+    def fail(self, error: BaseException) -> None:
+        """Discard the effects and emit that the handler raised."""
+        self._discard()
         if self._used_steps is not None:
             self._used_steps.failed(error)
-        self.failure = self.book.failed(error)
+        self.failure = self.book.emit_failure(error)
 
-    def _come_to_nothing(self) -> None:
+    def _discard(self) -> None:
         self._is_over = True
-        if self._used_asking is not None:
-            self._used_asking.discard()
+        if self._requests is not None:
+            self._requests.discard()
 
-    def suspended(self, parked: Parked, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
-        """Tell that the handler was left, and for what. What it did comes to nothing but for what is recorded."""
-        self._come_to_nothing()
-        self.book.suspended(parked.wake_at or parked.awaits)
+    def suspend(self, parked: Parked, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
+        """Discard the effects except recorded ones, and emit that the handler was suspended."""
+        self._discard()
+        self.book.emit_suspension(parked.wake_at or parked.awaits)
+        suspension = Suspension(
+            parked.wake_at,
+            parked.awaits,
+            self._carried(),
+            self._used_questions.given_up if self._used_questions is not None else (),
+        )
         effects = Effects(
             self.activation,
-            requests=self._used_asking.awaited if self._used_asking is not None else (),
-            events=(*earlier, *self.book.rest()),
-            suspension=Suspension(
-                parked.wake_at,
-                parked.awaits,
-                self._carried(),
-                self._used_questions.given_up if self._used_questions is not None else (),
-            ),
+            requests=self._requests.awaited if self._requests is not None else (),
+            events=(*earlier, *self.book.collect_discarded()),
+            suspension=suspension,
         )
         return ActivationResult(effects, (), {})
 
     def _carried(self) -> Mapping[str, object]:
-        """What is recorded of this activation. Answers are, where there is no journal too."""
+        """Return the records of this activation for the snapshot. Answers are kept even without a journal."""
         answers = f"{self.home}/answer/"
         given = {key: value for key, value in self.around.snapshot.carried.items() if key.startswith(answers)}
         caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.left()
-        return {**given, **self.around.journal.records(self.home), **caught, **self._counted_events()}
-
-    def _counted_events(self) -> Mapping[str, object]:
-        key, counts = f"{self.home}/told", self.book.counted_own(self._told_before)
-        return {key: Kept(path=f"record {key!r}", encoded=counts_record(counts))} if counts else {}
+        found = {**given, **self.around.journal.records(self.home), **caught}
+        counts = self.book.count_own(self._emitted_before())
+        if counts:
+            key = f"{self.home}/told"
+            found[key] = Kept(path=f"record {key!r}", encoded=counts_record(counts))
+        return found

@@ -17,8 +17,8 @@ from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
     from perdure.codec import Kept
-    from perdure.engine.activation import Surroundings
-    from perdure.engine.logbook import Logbook
+    from perdure.engine.activation import ActivationContext
+    from perdure.engine.events import ActivationEvents
     from perdure.graph import Executor
     from perdure.kernel import Moment
 
@@ -39,7 +39,7 @@ class _Asked:
 class Asking:
     """The requests of one attempt at an activation."""
 
-    def __init__(self, executor: Executor, around: Surroundings, home: str, book: Logbook) -> None:
+    def __init__(self, executor: Executor, around: ActivationContext, home: str, book: ActivationEvents) -> None:
         self._executor = executor
         self._around = around
         self._home = home
@@ -128,7 +128,7 @@ class Asking:
         self._around.opened.difference_update(each.id for each in (*self._asked, *self._awaited))
 
 
-def require_approved(value: Any, request: Request | None, around: Surroundings) -> None:
+def require_approved(value: Any, request: Request | None, around: ActivationContext) -> None:
     """Raise ApprovalMismatchError unless the request that is being answered said that it approves this value."""
     if request is None:
         raise RuntimeError("require_approved is for a @response_handler: no request is being answered here")

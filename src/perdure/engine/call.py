@@ -1,32 +1,51 @@
-"""A call on a run, as the caller made it."""
+"""A call on a run: what the caller asked for, checked against the run and then applied. A refusal changes nothing."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from perdure.data import frozen
+from perdure.checkpoint import answer_id, shown
+from perdure.engine import run_kwargs
+from perdure.engine.inbox import accepted, answered_event, checked_answer
+from perdure.engine.routing import accepts
+from perdure.errors import (
+    AlreadyAnsweredError,
+    AnswerTypeError,
+    IncompatibleTypeError,
+    MissingRunKwargsError,
+    UntrustedTypeError,
+)
+from perdure.graph import WorkflowMessage
+from perdure.kernel import PendingEvent, answer, begin_turn, revoke_cancel
+from perdure.typenames import describe, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from perdure.checkpoint import AnswerCommand
+    from perdure.codec import Values
+    from perdure.engine.recovery import LoadedRun
+    from perdure.graph import Graph
+    from perdure.kernel import Limits, Request, Snapshot
     from perdure.records import Claim
 
 
 class Absent:
-    """Stands for a message that was not given, since None may be one."""
+    """The type of `ABSENT`."""
 
 
 ABSENT: Final = Absent()
+"""Stands for a message that was not given, since None may be a message."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Call:
-    """What a caller asked for."""
+    """The arguments of a call on a run."""
 
     message: Any = ABSENT
     message_id: str | None = None
-    """What names the message, so that whoever gives it again can see that the run has had it."""
+    """Identifies the message, so that one given twice is applied once."""
     responses: Mapping[str, Any] | None = None
     checkpoint_id: str | None = None
     run_id: str | None = None
@@ -35,40 +54,187 @@ class Call:
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None
-    """When the run has to be over, in UTC as ISO 8601."""
+    """When the run must be over, in UTC as ISO 8601."""
     budget: Mapping[str, float] | None = None
     waits: bool = True
     """Whether to wait for timers, or to leave the run asleep."""
     only_begins: bool = False
-    """Whether the message is for a run that is not there yet: one that is goes on."""
+    """Whether the message is for a new run only: an existing one simply continues."""
     only_goes_on: bool = False
-    """Whether nobody asks what the run has told before."""
+    """Whether events of earlier calls are of no interest."""
     only_enters: bool = False
-    """Whether what comes with the call is made durable, and nothing is run."""
+    """Whether the input is made durable and nothing is run."""
     token: int | None = None
-    """The claim's token, if it is made by whoever decides who advances the run."""
+    """The fencing token of the lease, if a scheduler chose it."""
     claim: Claim | None = None
-    """The claim, if the caller has made it: the run that `run_id` names goes on under it."""
+    """The lease, if the caller has acquired it."""
     is_unasked: bool = False
-    """Whether nobody wants just this run to go on: one that was halted or cancelled is left as it is."""
+    """Whether nobody asked for this very run: a failed, quarantined or cancelled one is left as it is."""
     repeats_answers: bool = False
-    """Whether answers that the run has had may be given again: they are no news."""
+    """Whether answers that the run already has may be given again."""
     tells_what_is_open: bool = False
-    """Whether the requests are told that are still open once the answers are taken in."""
+    """Whether to emit the requests that are still open after the answers are applied."""
     only_cancels: bool = False
-    """Whether only the wish to cancel is taken in; nothing is run."""
+    """Whether only a cancellation is applied and nothing is run."""
 
     @property
     def has_message(self) -> bool:
-        """Whether there is a message."""
+        """Return whether there is a message."""
         return self.message is not ABSENT
 
     @property
     def names_a_run(self) -> bool:
-        """Whether the call says which run it means."""
+        """Return whether the call says which run it means."""
         return self.run_id is not None or self.checkpoint_id is not None
 
     @property
     def brings_something(self) -> bool:
-        """Whether the run is given anything, and not only to go on."""
-        return self.has_message or bool(self.responses)
+        """Return whether the call has any input for the run."""
+        return self.message is not ABSENT or bool(self.responses)
+
+
+@dataclass(frozen=True, slots=True)
+class CallInput:
+    """The accepted input of a call."""
+
+    kind: str | None
+    """The kind of the checkpoint that applies it; None if there is nothing to apply."""
+    answers: tuple[tuple[Request, object], ...]
+    kwargs: dict[str, Any]
+    limits: Limits
+    shown: Mapping[str, str]
+    """A short form of each answer, by request id."""
+    revokes_cancel: bool = False
+    message_id: str | None = None
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """Return the ids of commands that would give the same answers."""
+        return tuple(answer_id(request.id) for request, _ in self.answers)
+
+    def events(self, values: Values, *, by: str | None) -> tuple[PendingEvent, ...]:
+        """Return the events of the checkpoint."""
+        first = (PendingEvent("started"),) if self.kind == "entry" else ()
+        answers = [answered_event(each, values, by=by, what=self.shown.get(each.id)) for each, _ in self.answers]
+        return (*first, *answers, PendingEvent("checkpoint"))
+
+
+def check_input(
+    graph: Graph,
+    call: Call,
+    run: LoadedRun,
+    *,
+    is_turn: bool,
+    live_kwargs: Mapping[str, Any],
+    later: Snapshot | None,
+    waiting: Mapping[str, AnswerCommand],
+) -> CallInput:
+    """Check the input of a call against the run.
+
+    `later` is the head of the run that a fork leaves, `live_kwargs` are the run's kwargs in this process, `waiting`
+    the answers in its inbox by request id. Raises RequestError, MissingRunKwargsError.
+    """
+    responses: dict[str, Any] = {}
+    answers: list[tuple[Request, object]] = []
+    if call.responses:
+        responses = _new_responses(call, graph, run, waiting)
+        answers = accepted(
+            responses,
+            graph=graph,
+            snapshot=run.snapshot,
+            values=run.values,
+            run_id=run.run_id if run.head is None else run.head.run_id,
+            later=later,
+        )
+    kwargs = run_kwargs.resolved(call.kwargs, graph.executors)
+    before = run.snapshot
+    if not is_turn:
+        stored: dict[str, Any] = {} if before.kwargs is None else run.values.give(before.kwargs)
+        kwargs = run_kwargs.completed(stored, before.withheld_kwargs, live_kwargs) | kwargs
+        missing = run_kwargs.missing(before.withheld_kwargs, kwargs)
+        if missing and not (before.is_settled and not answers):
+            raise MissingRunKwargsError(run_id=run.run_id, names=missing)
+    limits = before.limits
+    if call.deadline is not None or call.budget is not None:
+        budget = limits.budget if call.budget is None else {**limits.budget, **call.budget}
+        limits = replace(limits, deadline=call.deadline or limits.deadline, budget=budget)
+    revokes_cancel = before.cancelled is not None and not (call.only_cancels or call.is_unasked)
+    kind = "entry" if is_turn else "response" if answers else None
+    if kind is None and (revokes_cancel or limits != before.limits):
+        kind = "resume"
+    return CallInput(
+        kind,
+        tuple(answers),
+        kwargs,
+        limits,
+        {request_id: shown(answer) for request_id, answer in responses.items()},
+        revokes_cancel=revokes_cancel,
+        message_id=call.message_id,
+    )
+
+
+def _new_responses(call: Call, graph: Graph, run: LoadedRun, waiting: Mapping[str, AnswerCommand]) -> dict[str, Any]:
+    """Return the responses of a call without those that the run or its inbox already has."""
+    responses = dict(call.responses or {})
+    if call.repeats_answers:
+        responses = {key: answer for key, answer in responses.items() if not _is_given(key, answer, run.snapshot)}
+    for request_id, command in waiting.items():
+        if request_id in responses:
+            _require_same(responses.pop(request_id), command, graph, run)
+    return responses
+
+
+def _is_given(request_id: str, answer: Any, snapshot: Snapshot) -> bool:
+    """Return whether a closed request was answered with just this."""
+    given = snapshot.answers_to(request_id)
+    return request_id not in snapshot.requests and bool(given) and given[-1].what == shown(answer)
+
+
+def _require_same(answer: Any, command: AnswerCommand, graph: Graph, run: LoadedRun) -> None:
+    """Raise AlreadyAnsweredError unless the waiting answer is the same, AnswerTypeError if this one does not fit."""
+    request, values = run.snapshot.requests.get(command.request_id), run.values
+    given: Any = ABSENT if request is None else checked_answer(request, answer, graph, values)
+    waiting: Any = None
+    if request is not None:
+        try:
+            waiting = checked_answer(request, values.give(command.value), graph, values)
+        except (AnswerTypeError, UntrustedTypeError, IncompatibleTypeError):
+            waiting = ABSENT  # the run reports it when it applies the command
+    if request is None or given != waiting:
+        raise AlreadyAnsweredError(
+            command.request_id, run_id=run.run_id, answered_at=command.at, by=command.by, what=command.shown
+        )
+
+
+def apply_input(given: CallInput, graph: Graph, run: LoadedRun, message: Any, *, at: str, by: str | None) -> Snapshot:
+    """Return the snapshot of the run with the input applied."""
+    snapshot, is_turn = run.snapshot, given.kind == "entry"
+    if given.revokes_cancel or is_turn or given.answers:
+        snapshot = revoke_cancel(snapshot)
+    if given.limits is not snapshot.limits:
+        snapshot = replace(snapshot, limits=given.limits)
+    if is_turn:
+        value = run.values.fix(require_handled(graph, message), "the message of the run")
+        snapshot = begin_turn(snapshot, target_id=graph.start_id, value=value, message_id=given.message_id)
+    elif given.answers:
+        snapshot = answer(snapshot, given.answers, at=at, by=by, what=given.shown)
+    if not given.kwargs and not snapshot.withheld_kwargs and snapshot.kwargs is None:
+        return snapshot
+    if not is_turn and run_kwargs.missing(snapshot.withheld_kwargs, given.kwargs):
+        # A settled run no longer needs them, but must not forget that it had them.
+        return snapshot
+    kept, withheld = run_kwargs.storable(given.kwargs, run.values)
+    return replace(snapshot, kwargs=kept, withheld_kwargs=withheld)
+
+
+def require_handled(graph: Graph, message: Any) -> Any:
+    """Return the unwrapped message if the start executor can handle it. Raises RuntimeError."""
+    if isinstance(message, WorkflowMessage):
+        message = message.data
+    start = graph.executors[graph.start_id]
+    if not accepts(start, message):
+        takes = ", ".join(describe(type_) for type_ in start.input_types)
+        raise RuntimeError(
+            f"start executor {start.id!r} can't handle a message of type {type_of(message)}; it takes {takes}"
+        )
+    return message

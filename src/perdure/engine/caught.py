@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from perdure.checkpoint import StepRecord
-    from perdure.engine.surroundings import Surroundings
+    from perdure.engine.activation import ActivationContext
 
 _MEMO = "raised"
 _BUILTIN: dict[str, type[Exception]] = {
@@ -58,7 +58,7 @@ class _Raised:
 class Caught:
     """The errors that the steps of one attempt have raised, by place: one that is called again may raise again."""
 
-    def __init__(self, around: Surroundings, home: str) -> None:
+    def __init__(self, around: ActivationContext, home: str) -> None:
         self._around = around
         self._home = home
         self._raised: dict[str, list[_Raised]] = {}

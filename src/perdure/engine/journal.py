@@ -1,12 +1,11 @@
-"""The journal of the superstep in progress: what has finished is noted, a resumed superstep runs only the rest."""
+"""The journal of the superstep in progress: a resumed superstep runs only what is not recorded here."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from perdure.checkpoint import JournalReader, JournalWriter, stored_of
 from perdure.codec import Encoded, Kept, as_kept, with_parts
@@ -17,401 +16,255 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from perdure.codec import Codec
-    from perdure.events import CheckpointInfo
     from perdure.kernel import Activation, ActivationResult, PendingEvent, Snapshot
-    from perdure.records import Claim, Command
+    from perdure.records import Claim
     from perdure.storage import Store
 
 logger = logging.getLogger(__name__)
 
-_NOTHING: Mapping[str, Collection[str]] = MappingProxyType({})
-_CHILD = "child"
 TRACE = "trace"
-"""The span of the life that has written since the head."""
-_CHILD_TOLD = "child/told/"
+"""The key of the span that has written since the head."""
 STEP = "/step/"
-"""In a key: between the home of an activation and a step of it."""
+"""In a key: separates an activation_id from a step."""
+_CHILD = "child"
+_CHILD_EVENTS = "child/told/"
 
 
-class Journal(Protocol):
-    """What a superstep can note down and find again, by key.
-
-    The key of an activation is its home; what is recorded inside of it has keys that begin with its home and a slash.
-    """
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is certainly nothing to be found."""
-        ...
-
-    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
-        """The part of the journal whose keys begin with a prefix, and records that a snapshot has carried so far."""
-        ...
-
-    def find(self, key: str) -> Kept | None:
-        """A record of this life or of an earlier one."""
-        ...
-
-    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
-        """Keep a record. Nobody waits for it."""
-        ...
-
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
-        """Keep a record; it is synced when this returns. What only says that something begins is no progress.
-
-        Raises CheckpointWriteError, ClaimLostError.
-        """
-        ...
-
-    def records(self, home: str | None = None) -> Mapping[str, Kept]:
-        """All records, or those of one activation, with their parts, for a snapshot to carry."""
-        ...
-
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
-        """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
-
-        Only of one that is entered again anything was carried.
-        """
-        ...
-
-    def done(self, home: str, activation: Activation) -> ActivationResult | None:
-        """An activation that an earlier life has finished."""
-        ...
-
-    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
-        """Note activations that have finished, by home, all of them or none. Nobody waits for it."""
-        ...
-
-    def child(self) -> Snapshot | None:
-        """A sub-workflow as an earlier life has left it."""
-        ...
-
-    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
-        """Note a sub-workflow after one of its supersteps, and what that told. Nobody waits for it."""
-        ...
-
-    def child_told(self) -> Sequence[PendingEvent]:
-        """What the supersteps of a sub-workflow told that an earlier life has noted, in order."""
-        ...
-
-    async def settle(self) -> None:
-        """Wait until all that was noted is written."""
-        ...
-
-
-class NoJournal:
-    """Where nothing is checkpointed, nothing is noted."""
-
-    is_empty = True
-
-    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
-        """Nothing, too."""
-        del prefix, carried
-        return self
-
-    def find(self, key: str) -> Kept | None:
-        """Nothing."""
-        del key
-        return None
-
-    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
-        """Forget it."""
-
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
-        """Forget it."""
-
-    def records(self, home: str | None = None) -> Mapping[str, Kept]:
-        """Nothing."""
-        del home
-        return {}
-
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
-        """None."""
-        del home, is_entered_again
-        return ()
-
-    def done(self, home: str, activation: Activation) -> ActivationResult | None:
-        """Nothing."""
-        del home, activation
-        return None
-
-    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
-        """Forget it."""
-
-    def child(self) -> Snapshot | None:
-        """Nothing."""
-        return None
-
-    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
-        """Forget it."""
-
-    def child_told(self) -> Sequence[PendingEvent]:
-        """Nothing."""
-        return ()
-
-    async def settle(self) -> None:
-        """There is nothing to wait for."""
-
-
-class RunJournal:
-    """The journal of a run since its head, in a store."""
+class JournalLog:
+    """The records of a run since its head, in a store."""
 
     def __init__(self, store: Store, claim: Claim, codec: Codec) -> None:
         self._store = store
         self._claim = claim
         self.codec = codec
         self.writer = JournalWriter(codec)
-        self.entries: dict[str, Kept] = {}
-        self.steps_before: dict[str, list[str]] = {}
-        """By activation: the keys of the steps that an earlier life has recorded."""
-        self._head: str | None = None
+        self.records: dict[str, Kept] = {}
+        self.earlier_steps: dict[str, list[str]] = {}
+        """By activation_id: the keys of the steps that an earlier attempt recorded."""
+        self.head: str | None = None
         self.before: Snapshot | None = None
-        """What the head was made of, if that is known."""
-        self._noted: list[JournalRecord] = []
-        """What the store was not given yet."""
-        self._writing: asyncio.Task[None] | None = None
+        """The snapshot of the head, if it is known."""
+        self._queued: list[JournalRecord] = []
+        self.writing: asyncio.Task[None] | None = None
 
-    async def open(
-        self, head: str, before: Snapshot | None = None, *, records: Sequence[JournalRecord] | None = None
-    ) -> None:
-        """Take over what an earlier life has finished since the head. Its records may be read already."""
-        self._head, self.before = head, before
+    async def open(self, head: str, before: Snapshot | None, *, records: Sequence[JournalRecord] | None = None) -> None:
+        """Read the records that an earlier attempt made since the head, unless they are given."""
+        self.head, self.before = head, before
         if records is None:
             records = await self._store.journal(self._claim.run_id)
         refs = [ref for record in records for ref in record.refs]
-        parts: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
-        self.entries = {
+        blobs: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
+        self.records = {
             record.key: Kept(
                 path=f"record {record.key!r}",
                 encoded=Encoded(record.data, (), record.refs, immutable=False),
-                stored=parts,
+                stored=blobs,
                 checkpoint_id=head,
             )
             for record in records
         }
-        self.steps_before = {}
-        for key in self.entries:
-            home, mark, _ = key.partition(STEP)
+        self.earlier_steps = {}
+        for key in self.records:
+            activation_id, mark, _ = key.partition(STEP)
             if mark:
-                self.steps_before.setdefault(home, []).append(key)
+                self.earlier_steps.setdefault(activation_id, []).append(key)
 
-    def move(self, head: str, before: Snapshot | None = None) -> None:
-        """The head has moved: what was noted is void."""
-        self._head, self.before = head, before
-        self.entries = {}
-        self.steps_before = {}
-        self._noted = []
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether neither an earlier life has recorded anything, nor this one since the head."""
-        return not self.entries
-
-    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
-        """The part of the journal whose keys begin with a prefix."""
-        return _JournalPart(self, prefix, carried)
+    def move(self, head: str, before: Snapshot | None) -> None:
+        """Drop all records: the head has moved."""
+        self.head, self.before = head, before
+        self.records = {}
+        self.earlier_steps = {}
+        self._queued = []
 
     def reader(self, kept: Kept) -> JournalReader:
-        """What reads a record."""
+        """Return a reader for one record."""
         stored = kept.stored
         if stored is None:
             stored = {part.hash: part.data for part in kept.require_encoded().parts}
-        return JournalReader(self.codec, stored, self._head or "")
+        return JournalReader(self.codec, stored, self.head or "")
 
-    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
-        """Hand a record to the store without waiting for it."""
-        self.note_all({key: encode})
-
-    def note_all(
-        self, encoders: Mapping[str, Callable[[], Encoded]], stored: Mapping[str, Collection[str]] = _NOTHING
+    def queue(
+        self, encoders: Mapping[str, Callable[[], Encoded]], stored: Mapping[str, Collection[str]] | None = None
     ) -> None:
-        """Hand records to the store, which keeps all of them or none, without waiting for it.
+        """Record all or none of these without waiting.
 
-        `stored` are parts that the head has, by the key of a record which does not bring them: the head is there as
-        long as the record.
+        `stored` lists, by key, blobs of the head that the record does not bring: the head lives as long as the record.
         """
         try:
             encoded = {key: encode() for key, encode in encoders.items()}
         except EncodeError:
-            # It can't be committed either, and the commit says why.
-            return
-        self._noted += [self._entered(key, each, stored.get(key)) for key, each in encoded.items()]
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write_noted())
+            return  # the commit fails for the same reason, and reports it
+        known = stored or {}
+        self._queued += [self._add(key, each, known.get(key)) for key, each in encoded.items()]
+        if self.writing is None or self.writing.done():
+            self.writing = asyncio.ensure_future(self._write_queued())
 
-    def _entered(self, key: str, encoded: Encoded, stored: Collection[str] | None = None) -> JournalRecord:
-        self.entries[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self._head or "")
-        parts = tuple(encoded.beyond(stored.__contains__)) if stored else encoded.parts
-        return JournalRecord(key, encoded.text, encoded.refs, parts, is_progress=key != TRACE)
+    def _add(self, key: str, encoded: Encoded, stored: Collection[str] | None = None) -> JournalRecord:
+        self.records[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self.head or "")
+        blobs = tuple(encoded.beyond(stored.__contains__)) if stored else encoded.parts
+        return JournalRecord(key, encoded.text, encoded.refs, blobs, is_progress=key != TRACE)
 
-    async def _write_noted(self) -> None:
-        """Write what was noted. What many have noted until the store has time for it is one write."""
-        while self._noted:
-            records, self._noted = self._noted, []
+    async def _write_queued(self) -> None:
+        """Write the queue. Records that arrive during a write go into the next one together."""
+        while self._queued:
+            records, self._queued = self._queued, []
             try:
-                await self._store.record(self._claim, head=self._head, records=records, durable=False)
-            except Exception as error:  # noqa: BLE001 - the commit that follows says it to the user, or makes it void
-                logger.warning("run %r: what has finished could not be noted: %s", self._claim.run_id, error)
+                await self._store.record(self._claim, head=self.head, records=records, durable=False)
+            except Exception as error:  # noqa: BLE001 - the commit that follows reports it, or makes the records void
+                logger.warning("run %r: finished work could not be recorded: %s", self._claim.run_id, error)
 
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
-        """Write a record and wait until it is synced."""
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool) -> None:
+        """Write one record and wait until it is durable."""
         record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress)
         try:
-            await self._store.record(self._claim, head=self._head, records=[record])
+            await self._store.record(self._claim, head=self.head, records=[record])
         except AgentFrameworkException:
             raise
         except Exception as error:
             raise CheckpointWriteError(run_id=self._claim.run_id, reason=f"{type(error).__name__}: {error}") from error
-        self._entered(key, encoded)
+        self._add(key, encoded)
+
+
+class Journal:
+    """Records of a superstep, by key: a log's keys below a prefix, and records that a snapshot carries.
+
+    The key of an activation is its activation_id. Records inside it have keys that begin with that and a slash.
+    Without a log (nothing is checkpointed) nothing is recorded or found.
+    """
+
+    def __init__(
+        self, log: JournalLog | None = None, prefix: str = "", carried: Mapping[str, object] | None = None
+    ) -> None:
+        self._log = log
+        self._prefix = prefix
+        self._carried: Mapping[str, object] = {} if carried is None or log is None else carried
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether records are kept at all."""
+        return self._log is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is certainly nothing to find."""
+        return not self._carried and (self._log is None or not self._log.records)
+
+    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
+        """Return the part below a prefix, with the records that its own snapshot carries."""
+        if self._carried and prefix:
+            inner = {key.removeprefix(prefix): each for key, each in self._carried.items() if key.startswith(prefix)}
+            carried = {**inner, **carried}
+        return Journal(self._log, f"{self._prefix}{prefix}", carried)
+
+    def find(self, key: str) -> Kept | None:
+        """Return a record; one of this superstep before a carried one."""
+        if self._log is None:
+            return None
+        found = self._log.records.get(f"{self._prefix}{key}")
+        if found is None and key in self._carried:
+            return as_kept(self._carried[key])
+        return found
+
+    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
+        """Queue a record without waiting for it."""
+        if self._log is not None:
+            self._log.queue({f"{self._prefix}{key}": encode})
+
+    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
+        """Write a record durably. `is_progress` is False for one that only says that work begins.
+
+        Raises CheckpointWriteError, ClaimLostError.
+        """
+        if self._log is not None:
+            await self._log.put(f"{self._prefix}{key}", encoded, is_progress=is_progress)
+
+    def records(self, activation_id: str | None = None) -> Mapping[str, Kept]:
+        """Return all records, or those of one activation, with their blobs, for a snapshot to carry."""
+        if self._log is None:
+            return {}
+        found = {key: as_kept(value) for key, value in self._carried.items()}
+        for key, kept in self._log.records.items():
+            if key.startswith(self._prefix) and key != TRACE:
+                found[key.removeprefix(self._prefix)] = _with_blobs(kept)
+        if activation_id is None:
+            return found
+        inside = f"{activation_id}/"
+        return {key: kept for key, kept in found.items() if key == activation_id or key.startswith(inside)}
+
+    def steps_before(self, activation_id: str, *, is_entered_again: bool) -> Sequence[str]:
+        """Return the keys of an activation's steps that an earlier attempt recorded.
+
+        Records are carried only for an activation that was suspended and is entered again.
+        """
+        if self._log is None:
+            return ()
+        recorded = self._log.earlier_steps.get(f"{self._prefix}{activation_id}", ())
+        keys = [key.removeprefix(self._prefix) for key in recorded]
+        if is_entered_again:
+            keys += [key for key in self._carried if key.startswith(f"{activation_id}{STEP}")]
+        return keys
+
+    def find_activation(self, activation_id: str, activation: Activation) -> ActivationResult | None:
+        """Return the result of an activation that an earlier attempt finished."""
+        found = self.find(activation_id)
+        if found is None or self._log is None:
+            return None
+        return self._log.reader(found).done(found.require_encoded().text, activation)
+
+    def note_activations(self, finished: Mapping[str, ActivationResult]) -> None:
+        """Queue the results of activations by activation_id: all are recorded, or none."""
+        log = self._log
+        if log is None:
+            return
+        by_key = {f"{self._prefix}{activation_id}": result for activation_id, result in finished.items()}
+        # Without this, each sibling that appends to a long value would write the whole value again.
+        stored = None if log.before is None else {key: stored_of(each, log.before) for key, each in by_key.items()}
+        log.queue({key: partial(log.writer.done, result) for key, result in by_key.items()}, stored)
+
+    def child(self) -> Snapshot | None:
+        """Return the sub-workflow as an earlier attempt left it."""
+        found = self.find(_CHILD)
+        if found is None or self._log is None:
+            return None
+        return self._log.reader(found).snapshot(found.require_encoded().text)
+
+    def keep_child(self, snapshot: Snapshot, events: Sequence[PendingEvent]) -> None:
+        """Queue a sub-workflow after one of its supersteps. Events come first, so that a snapshot never lacks them."""
+        if self._log is not None:
+            writer = self._log.writer
+            self.note(f"{_CHILD_EVENTS}{snapshot.iteration}", lambda: writer.told(events))
+            self.note(_CHILD, lambda: writer.snapshot(snapshot))
+
+    def child_events(self) -> Sequence[PendingEvent]:
+        """Return the recorded events of a sub-workflow's supersteps, in order."""
+        reached = self.child()
+        if reached is None or self._log is None:
+            return ()
+        found = [self.find(f"{_CHILD_EVENTS}{number}") for number in range(reached.iteration + 1)]
+        return [
+            event
+            for kept in found
+            if kept is not None
+            for event in self._log.reader(kept).told(kept.require_encoded().text)
+        ]
 
     async def settle(self) -> None:
-        """Wait until all that was noted is written, however often that is interrupted."""
+        """Wait until all queued records are written, even if the waiting task is cancelled."""
+        log = self._log
         interruption: asyncio.CancelledError | None = None
-        while self._writing is not None and not self._writing.done():
+        while log is not None and log.writing is not None and not log.writing.done():
             try:
-                await asyncio.wait([self._writing])
+                await asyncio.wait([log.writing])
             except asyncio.CancelledError as error:
                 interruption = error
         if interruption is not None:
             raise interruption
 
 
-class _JournalPart:
-    """Keys of a journal that begin with a prefix, and records that a snapshot has carried."""
-
-    def __init__(self, journal: RunJournal, prefix: str, carried: Mapping[str, object]) -> None:
-        self._journal = journal
-        self._prefix = prefix
-        self._carried = carried
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was carried, and nothing is recorded, under whichever prefix."""
-        return not self._carried and self._journal.is_empty
-
-    def under(self, prefix: str, carried: Mapping[str, object]) -> Journal:
-        """A part of the part: what was carried of it, and what its own snapshot has carried since."""
-        inner = (
-            {key.removeprefix(prefix): value for key, value in self._carried.items() if key.startswith(prefix)}
-            if self._carried and prefix
-            else {}
-        )
-        return _JournalPart(self._journal, f"{self._prefix}{prefix}", {**inner, **carried})
-
-    def find(self, key: str) -> Kept | None:
-        """A record; one of this superstep before one that was carried."""
-        found = self._journal.entries.get(f"{self._prefix}{key}")
-        if found is None and key in self._carried:
-            return as_kept(self._carried[key])
-        return found
-
-    def note(self, key: str, encode: Callable[[], Encoded]) -> None:
-        """Keep a record without waiting."""
-        self._journal.note(f"{self._prefix}{key}", encode)
-
-    async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
-        """Keep a record, synced."""
-        await self._journal.put(f"{self._prefix}{key}", encoded, is_progress=is_progress)
-
-    def records(self, home: str | None = None) -> Mapping[str, Kept]:
-        """All records, or those of one activation, with their parts."""
-        found = {key: as_kept(value) for key, value in self._carried.items()}
-        for key, kept in self._journal.entries.items():
-            if key.startswith(self._prefix) and key != TRACE:
-                found[key.removeprefix(self._prefix)] = _with_parts(kept)
-        return {key: kept for key, kept in found.items() if home is None or key == home or key.startswith(f"{home}/")}
-
-    def steps_before(self, home: str, *, is_entered_again: bool) -> Sequence[str]:
-        """The keys of an activation's steps that an earlier life has recorded, or that were carried since it was left.
-
-        Only of one that is entered again anything was carried.
-        """
-        recorded = self._journal.steps_before.get(f"{self._prefix}{home}", ()) if self._journal.steps_before else ()
-        carried = [key for key in self._carried if key.startswith(f"{home}{STEP}")] if is_entered_again else ()
-        return [*(key.removeprefix(self._prefix) for key in recorded), *carried] if recorded or carried else ()
-
-    def done(self, home: str, activation: Activation) -> ActivationResult | None:
-        """An activation that an earlier life has finished."""
-        found = self.find(home)
-        if found is None:
-            return None
-        return self._journal.reader(found).done(found.require_encoded().text, activation)
-
-    def keep(self, finished: Mapping[str, ActivationResult]) -> None:
-        """Note activations that have finished, all of them or none."""
-        encode, before = self._journal.writer.done, self._journal.before
-        by_key = {f"{self._prefix}{home}": done for home, done in finished.items()}
-        # Of siblings that add to long values each record would have all of them, with every superstep.
-        stored = {} if before is None else {key: stored_of(done, before) for key, done in by_key.items()}
-        self._journal.note_all({key: partial(encode, done) for key, done in by_key.items()}, stored)
-
-    def child(self) -> Snapshot | None:
-        """A sub-workflow as an earlier life has left it."""
-        found = self.find(_CHILD)
-        return None if found is None else self._journal.reader(found).snapshot(found.require_encoded().text)
-
-    def keep_child(self, snapshot: Snapshot, told: Sequence[PendingEvent]) -> None:
-        """Note a sub-workflow after one of its supersteps; first what it told, so that a snapshot never lacks it."""
-        self.note(f"{_CHILD_TOLD}{snapshot.iteration}", lambda: self._journal.writer.told(told))
-        self.note(_CHILD, lambda: self._journal.writer.snapshot(snapshot))
-
-    def child_told(self) -> Sequence[PendingEvent]:
-        """What the supersteps of a sub-workflow told, up to the snapshot that is noted."""
-        reached = self.child()
-        if reached is None:
-            return ()
-        found = ((number, self.find(f"{_CHILD_TOLD}{number}")) for number in range(reached.iteration + 1))
-        return [
-            told
-            for _, kept in found
-            if kept is not None
-            for told in self._journal.reader(kept).told(kept.require_encoded().text)
-        ]
-
-    async def settle(self) -> None:
-        """Wait until all that was noted is written."""
-        await self._journal.settle()
-
-
-def _with_parts(kept: Kept) -> Kept:
-    """A record of a journal that a checkpoint takes over: the parts have to come with it."""
+def _with_blobs(kept: Kept) -> Kept:
+    """Return a record with its blobs: a checkpoint that carries it must store them."""
     encoded = kept.require_encoded()
     if kept.stored is None or not encoded.refs:
         return kept
     whole = Encoded(encoded.text, with_parts(encoded.refs, kept.stored), encoded.refs, immutable=False)
     return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
-
-
-class ChildLedger:
-    """The ledger of a sub-workflow: each of its supersteps is a record in the journal of its parent."""
-
-    waiting = 0
-    commands: Sequence[Command] | None = None
-
-    def __init__(self, journal: Journal, tell: Callable[[PendingEvent], None]) -> None:
-        self.journal = journal
-        self._tell = tell
-
-    async def open(self) -> Journal:
-        """The part of the parent's journal that is about this child. What an earlier life told is told on."""
-        for each in self.journal.child_told():
-            self._tell(each)
-        return self.journal
-
-    async def commit(
-        self,
-        snapshot: Snapshot,
-        kind: str,
-        *,
-        told: Sequence[PendingEvent] = (),
-        consumed: tuple[str, ...] = (),
-        done: tuple[str, ...] = (),
-    ) -> CheckpointInfo | None:
-        """Note the child; its parent's commit absorbs it."""
-        del kind, consumed, done
-        # There is no checkpoint but the parent's.
-        told = [each for each in told if each.type != "checkpoint"]
-        self.journal.keep_child(snapshot, told)
-        for each in told:
-            self._tell(each)
-        return None

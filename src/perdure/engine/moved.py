@@ -10,8 +10,8 @@ from perdure.data import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perdure.engine.activation import ActivationContext
     from perdure.engine.reading import Reading
-    from perdure.engine.surroundings import Surroundings
 
 _KEYED = "@"
 # What counts in a branch is kept as a key, too: it begins with a space, which users' keys don't.
@@ -47,7 +47,7 @@ class Found:
 class Moved:
     """Which calls of one attempt have which records. Each record is that of one call, or of all calls of one key."""
 
-    def __init__(self, around: Surroundings, home: str) -> None:
+    def __init__(self, around: ActivationContext, home: str) -> None:
         self._around = around
         self._home = home
         self._users: dict[str, str] = {}

@@ -19,10 +19,10 @@ from perdure.typenames import describe_stored
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from perdure.engine.activation import ActivationContext
     from perdure.engine.flight import Inside
     from perdure.engine.parking import Parking
     from perdure.engine.reading import Reading
-    from perdure.engine.surroundings import Surroundings
     from perdure.graph import Place, Terms
 
 
@@ -67,7 +67,7 @@ class Spot:
 class Asker(Protocol):
     """The activation that asks, as far as questions need it."""
 
-    around: Surroundings
+    around: ActivationContext
     parking: Parking
 
     @property

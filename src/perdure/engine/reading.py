@@ -9,7 +9,7 @@ from perdure.checkpoint import label_in, label_record
 from perdure.data import frozen
 
 if TYPE_CHECKING:
-    from perdure.engine.surroundings import Surroundings
+    from perdure.engine.activation import ActivationContext
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """`asyncio.wait_for` begins a task in some versions of Python and none in others."""
@@ -26,14 +26,14 @@ class Reading:
     """Whether it may call the same things from other places: it was edited, or runs in another Python."""
 
 
-def compared(around: Surroundings, place: str, now: str | None) -> Reading:
+def compared(around: ActivationContext, place: str, now: str | None) -> Reading:
     """Note how the function at some place reads, unless it was entered before."""
     first = _noted(around, f"{place}/function", now)
     is_edited = first is not None and first != now
     return Reading(now, is_edited, is_edited or _noted(around, f"{place}/python", PYTHON) != PYTHON)
 
 
-def _noted(around: Surroundings, key: str, now: str | None) -> str | None:
+def _noted(around: ActivationContext, key: str, now: str | None) -> str | None:
     """What was noted first under a key; if nothing was, what is noted now."""
     found = around.journal.find(key)
     if found is not None:

@@ -1,11 +1,17 @@
-"""Where a message goes. Conditions and selections are users' code, asked here, once the superstep has ended."""
+"""Routing: find the targets of messages, and fold the results of a superstep into the next snapshot.
+
+Conditions and selections are users' code. They run here when the superstep has ended, in plan order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.data import value
+from perdure.engine.events import FRAMEWORK, warning_event
+from perdure.errors import StateConflictError, UndeliveredError
+from perdure.events import UndeliveredMessage, WorkflowEvent
 from perdure.graph import (
     Executor,
     FailedMessage,
@@ -17,80 +23,71 @@ from perdure.graph import (
     ask,
     wiring,
 )
+from perdure.kernel import FanIn, RoutedMessage, conflicts, fold
 from perdure.typenames import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from perdure.codec import Values
     from perdure.graph import EdgeGroup, Graph, Ways
+    from perdure.kernel import ActivationResult, Effects, Snapshot, StateKey, UnroutedMessage
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Routing:
-    """Where one message goes; `undelivered` says why it goes nowhere, if that is a loss."""
+    """The destinations of one message; `undelivered` says why it has none, if that is a loss."""
 
     targets: tuple[str, ...] = ()
     fan_ins: tuple[str, ...] = ()
     undelivered: str | None = None
 
 
-class _Verdict:
-    """What the groups said of one message, collected."""
+@dataclass(slots=True)
+class _Offers:
+    """The outcome of offering one message to all edge groups."""
 
-    def __init__(self) -> None:
-        self.targets: list[str] = []
-        self.fan_ins: list[str] = []
-        self.refused: list[str] = []
-        self.is_held_back = False
-
-
-def is_straight(graph: Graph, ways: Ways, message: Any) -> bool:
-    """Whether every executor on ways where nobody is asked can take a message."""
-    executors = graph.executors
-    return all(accepts(executors[target_id], message) for target_id in ways.targets) and all(
-        accepts(executors[target_id], [message]) for target_id in ways.gatherers
-    )
+    targets: list[str] = field(default_factory=list[str])
+    fan_ins: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    is_held_back: bool = False
+    """Whether a condition or selection chose not to send it."""
 
 
-def is_known_by_class(graph: Graph, ways: Ways, cls: type) -> bool:
-    """Whether all direct instances of a class go these ways, whatever they hold."""
-    targets = [graph.executors[name] for name in ways.targets]
-    gathering = [graph.executors[name] for name in ways.gatherers]
-    return (
-        all(each.__class__.can_handle is Executor.can_handle for each in (*targets, *gathering))
-        and all(wiring(each).dispatch.takes_all(cls) for each in targets)
-        and all(wiring(each).dispatch.takes_lists_of(cls) for each in gathering)
-    )
+def accepts(executor: Executor, message: Any) -> bool:
+    """Return whether an executor has a handler for a message."""
+    if executor.__class__.can_handle is Executor.can_handle:
+        return wiring(executor).dispatch.route_of(message) is not None
+    return executor.can_handle(WorkflowMessage(message, source_id=executor.id))
+
+
+def fan_ins_of(graph: Graph) -> Mapping[str, FanIn]:
+    """Return the fan-in groups of a graph for the kernel."""
+    return {
+        group_id: FanIn(tuple(group.source_executor_ids), group.target_id) for group_id, group in graph.fan_ins.items()
+    }
 
 
 async def route(graph: Graph, *, source_id: str, target_id: str | None, message: Any) -> Routing:
-    """Ask every group of the source where this message goes. A failure goes to its source's `on_error` unasked."""
-    if target_id is not None and isinstance(message, FailedMessage) and target_id == _on_error(graph, source_id):
-        return _handed_on(graph, target_id, message)
+    """Ask every edge group of the source about a message. A FailedMessage goes straight to `on_error`."""
+    on_error = wiring(graph.executors[source_id]).policy.on_error if isinstance(message, FailedMessage) else None
+    if target_id is not None and target_id == on_error:
+        if accepts(graph.executors[target_id], message):
+            return Routing((target_id,))
+        return Routing(undelivered=_refusal(message, (target_id,)))
     if target_id is None:
         groups = graph.groups_from[source_id]
     else:
         groups = graph.groups_between.get((source_id, target_id), ())
         if not groups:
             return Routing(undelivered=f"executor {target_id!r} is not connected to {source_id!r}")
-    verdict = _Verdict()
+    offers = _Offers()
     for group in groups:
-        if not _offer_unasked(graph, group, message, target_id, verdict):
-            await _ask_group(graph, group, message, target_id, verdict)
+        await _offer_to_group(graph, group, message, target_id, offers)
     undelivered = None
-    if verdict.refused and not verdict.targets and not verdict.fan_ins and not verdict.is_held_back:
-        undelivered = _refusal(message, verdict.refused)
-    return Routing(tuple(verdict.targets), tuple(verdict.fan_ins), undelivered)
-
-
-def _on_error(graph: Graph, source_id: str) -> str | None:
-    return wiring(graph.executors[source_id]).policy.on_error
-
-
-def _handed_on(graph: Graph, target_id: str, message: FailedMessage) -> Routing:
-    if accepts(graph.executors[target_id], message):
-        return Routing((target_id,))
-    return Routing(undelivered=_refusal(message, (target_id,)))
+    if offers.refused and not offers.targets and not offers.fan_ins and not offers.is_held_back:
+        undelivered = _refusal(message, offers.refused)
+    return Routing(tuple(offers.targets), tuple(offers.fan_ins), undelivered)
 
 
 def _refusal(message: Any, refused: Iterable[str]) -> str:
@@ -98,52 +95,38 @@ def _refusal(message: Any, refused: Iterable[str]) -> str:
     return f"a {type_of(message)} can't be handled by {takers}"
 
 
-def _offer_unasked(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> bool:
-    """Offer the message to the targets of a group that asks nobody; False if it is one that does."""
+async def _offer_to_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, offers: _Offers) -> None:
     match group:
         case FanInEdgeGroup():
             if accepts(graph.executors[group.target_id], [message]):
-                verdict.fan_ins.append(group.id)
+                offers.fan_ins.append(group.id)
             else:
-                verdict.refused.append(group.target_id)
-        case FanOutEdgeGroup():
-            if group.selection_func is not None or isinstance(group, SwitchCaseEdgeGroup):
-                return False
-            _offer(graph, group.target_ids, message, target_id, verdict)
-        case _:
-            edge = group.edges[0]
-            if edge.condition is not None:
-                return False
-            _offer(graph, (edge.target_id,), message, None, verdict)
-    return True
-
-
-async def _ask_group(graph: Graph, group: EdgeGroup, message: Any, target_id: str | None, verdict: _Verdict) -> None:
-    match group:
+                offers.refused.append(group.target_id)
         case SwitchCaseEdgeGroup():
-            _offer(graph, (await _switch(graph, group, message),), message, target_id, verdict)
+            _offer(graph, (await _switch(graph, group, message),), message, target_id, offers)
         case FanOutEdgeGroup():
-            _offer(graph, await _selected(group, message), message, target_id, verdict)
+            chosen = group.target_ids if group.selection_func is None else await _select(group, message)
+            _offer(graph, chosen, message, target_id, offers)
         case _:
             edge = group.edges[0]
-            if not accepts(graph.executors[edge.target_id], message):
-                verdict.refused.append(edge.target_id)
+            if edge.condition is None:
+                _offer(graph, (edge.target_id,), message, None, offers)
+            elif not accepts(graph.executors[edge.target_id], message):
+                offers.refused.append(edge.target_id)
             elif await edge.should_route(message):
-                verdict.targets.append(edge.target_id)
+                offers.targets.append(edge.target_id)
             else:
-                verdict.is_held_back = True
+                offers.is_held_back = True
 
 
-def _offer(graph: Graph, chosen: Sequence[str], message: Any, target_id: str | None, verdict: _Verdict) -> None:
+def _offer(graph: Graph, chosen: Sequence[str], message: Any, target_id: str | None, offers: _Offers) -> None:
     if target_id is not None:
         chosen = [target_id] if target_id in chosen else []
     if not chosen:
-        verdict.is_held_back = True
+        offers.is_held_back = True
     for candidate in chosen:
-        if accepts(graph.executors[candidate], message):
-            verdict.targets.append(candidate)
-        else:
-            verdict.refused.append(candidate)
+        accepted = offers.targets if accepts(graph.executors[candidate], message) else offers.refused
+        accepted.append(candidate)
 
 
 async def _switch(graph: Graph, group: SwitchCaseEdgeGroup, message: Any) -> str:
@@ -155,7 +138,7 @@ async def _switch(graph: Graph, group: SwitchCaseEdgeGroup, message: Any) -> str
     return group.default_id
 
 
-async def _selected(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
+async def _select(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
     assert group.selection_func is not None, "a group without a selection sends to all"
     selected: object = await ask(group.selection_func, message, list(group.target_ids))
     label = f"selection {group.selection_func_name!r} of executor {group.source_executor_ids[0]!r}"
@@ -171,8 +154,114 @@ async def _selected(group: FanOutEdgeGroup, message: Any) -> Sequence[str]:
     return chosen
 
 
-def accepts(executor: Executor, message: Any) -> bool:
-    """Whether an executor has a handler for a message."""
-    if executor.__class__.can_handle is Executor.can_handle:
-        return wiring(executor).dispatch.route_of(message) is not None
-    return executor.can_handle(WorkflowMessage(message, source_id=executor.id))
+class SuperstepFolder:
+    """Route the messages of a superstep, merge state updates, and fold everything into the next snapshot."""
+
+    def __init__(self, graph: Graph, values: Values) -> None:
+        self._graph = graph
+        self._values = values
+        self._fan_ins = fan_ins_of(graph)
+        self._ways: dict[tuple[str, type[object]], Ways] = {}
+        """By source and class: the destinations, where they depend on nothing else."""
+        self._is_fixed: dict[tuple[Ways, type[object]], bool] = {}
+        """Whether they do. Many sources share the same ways."""
+
+    async def fold(
+        self, before: Snapshot, results: Sequence[ActivationResult]
+    ) -> tuple[Snapshot, list[WorkflowEvent[Any]]]:
+        """Return the next snapshot, and the events about undelivered messages and conflicts."""
+        events: list[WorkflowEvent[Any]] = []
+        effects = [await self._route(result, events) if result.unrouted else result.effects for result in results]
+        if len(effects) > 1:
+            events += self._find_conflicts(effects)
+        updates = [result.updates for result in results if result.updates]
+        merged = self._merge(before, updates) if updates else None
+        after = fold(before, effects, fan_ins=self._fan_ins, merged=merged)
+        return after, [*events, *[warning_event(text) for text in self._values.warnings()]]
+
+    async def _route(self, result: ActivationResult, events: list[WorkflowEvent[Any]]) -> Effects:
+        source_id = result.effects.activation.executor_id
+        sends: list[RoutedMessage] = []
+        for unrouted in result.unrouted:
+            ways = None
+            if unrouted.asked_for is None:
+                ways = self._ways.get((source_id, type(unrouted.message))) or self._find_ways(source_id, unrouted)
+            if ways is None:
+                sends.append(await self._ask_edges(source_id, unrouted, events))
+            else:
+                sends.append(RoutedMessage(unrouted.data, None, ways.targets, ways.fan_ins, unrouted.due))
+        return replace(result.effects, sends=tuple(sends))
+
+    def _find_ways(self, source_id: str, unrouted: UnroutedMessage) -> Ways | None:
+        """Return the destinations of a message if no user code decides them and all targets accept it."""
+        graph, cls = self._graph, type(unrouted.message)
+        ways = graph.open_ways.get(source_id)
+        if ways is None:
+            return None
+        targets = [graph.executors[name] for name in ways.targets]
+        gatherers = [graph.executors[name] for name in ways.gatherers]
+        is_fixed = self._is_fixed.get((ways, cls))
+        if is_fixed is None:
+            is_fixed = self._is_fixed[ways, cls] = (
+                all(each.__class__.can_handle is Executor.can_handle for each in (*targets, *gatherers))
+                and all(wiring(each).dispatch.takes_all(cls) for each in targets)
+                and all(wiring(each).dispatch.takes_lists_of(cls) for each in gatherers)
+            )
+        if is_fixed:
+            self._ways[source_id, cls] = ways
+            return ways
+        message = self._visible(source_id, unrouted)
+        if all(accepts(each, message) for each in targets) and all(accepts(each, [message]) for each in gatherers):
+            return ways
+        return None
+
+    async def _ask_edges(
+        self, source_id: str, unrouted: UnroutedMessage, events: list[WorkflowEvent[Any]]
+    ) -> RoutedMessage:
+        target_id, message = unrouted.asked_for, self._visible(source_id, unrouted)
+        routing = await route(self._graph, source_id=source_id, target_id=target_id, message=message)
+        if routing.undelivered is not None:
+            if self._graph.rules.undelivered == "error":
+                raise UndeliveredError(source_id=source_id, target_id=target_id, reason=routing.undelivered)
+            data = UndeliveredMessage(unrouted.message, source_id, target_id, routing.undelivered)
+            events.append(WorkflowEvent("undelivered", data, executor_id=source_id, origin=FRAMEWORK))
+        return RoutedMessage(unrouted.data, target_id, routing.targets, routing.fan_ins, unrouted.due)
+
+    def _visible(self, source_id: str, unrouted: UnroutedMessage) -> Any:
+        """Return the message for users' code: as it was encoded, not as it may have changed since."""
+        return self._values.give(unrouted.data) if source_id in self._graph.asking else unrouted.message
+
+    def _find_conflicts(self, effects: Sequence[Effects]) -> list[WorkflowEvent[Any]]:
+        """Return warnings about keys that several executors wrote. Raises StateConflictError in strict mode."""
+        found: list[WorkflowEvent[Any]] = []
+        for conflict in conflicts(effects):
+            if conflict.key in self._graph.reducers:
+                continue
+            error = StateConflictError(key=conflict.key[1], executor_ids=conflict.executor_ids)
+            if self._graph.rules.state_conflicts == "strict":
+                raise error
+            found.append(warning_event(f"{error}; the last write wins"))
+        return found
+
+    def _merge(
+        self, before: Snapshot, updates: Iterable[Mapping[StateKey, tuple[object | None, ...]]]
+    ) -> Mapping[StateKey, object]:
+        """Apply reducers. A recorded update whose key has no reducer any more is an ordinary write."""
+        by_key: dict[StateKey, list[object | None]] = {}
+        for each in updates:
+            for key, values in each.items():
+                if key in self._graph.reducers:
+                    by_key.setdefault(key, []).extend(values)
+        merged = {key: self._reduce(before, key, values) for key, values in by_key.items()}
+        return {key: value for key, value in merged.items() if value is not None}
+
+    def _reduce(self, before: Snapshot, key: StateKey, updates: Sequence[object | None]) -> object | None:
+        """Return the encoded result of the updates; None if they end with a removal."""
+        reducer, give = self._graph.reducers[key], self._values.give_state
+        merged = [give(before.state[key])] if key in before.state else []
+        for update in updates:
+            if update is None:
+                merged.clear()
+            else:
+                merged = [reducer(merged[0], give(update)) if merged else give(update)]
+        return self._values.fix(merged[0], f"state[{key[1]!r}]") if merged else None

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from datetime import datetime, timedelta
 
+    from perdure.engine.activation import ActivationContext
     from perdure.engine.flight import Inside
     from perdure.engine.parking import Parking
     from perdure.engine.steps import Steps
-    from perdure.engine.surroundings import Surroundings
     from perdure.kernel import Moment
 
 
 class Sleeper(Protocol):
     """The activation that waits, as far as waits need it."""
 
-    around: Surroundings
+    around: ActivationContext
     parking: Parking
 
     @property

@@ -28,7 +28,7 @@ from perdure.tracing import current, traced
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from perdure.engine.activation import Surroundings
+    from perdure.engine.activation import ActivationContext
     from perdure.engine.parking import Parking
     from perdure.engine.reading import Reading
     from perdure.graph import StepCall
@@ -55,7 +55,7 @@ NOT_DONE: Final = NotDone.NOT_DONE
 class StepOwner(Protocol):
     """The activation that steps belong to, as far as they need it."""
 
-    around: Surroundings
+    around: ActivationContext
     parking: Parking
     span: Span
 

@@ -1,4 +1,4 @@
-"""One superstep: the activations run side by side, and what they tell is handed on as it happens."""
+"""One superstep: run its activations in parallel, retry them, record each as it ends, and emit their events."""
 
 from __future__ import annotations
 
@@ -8,363 +8,455 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint import request_event
-from perdure.engine.attempts import Attempts
-from perdure.engine.instances import has_hooks, load, saved_state
-from perdure.engine.logbook import FRAMEWORK
-from perdure.engine.narration import output_events, told_of
-from perdure.engine.parking import has_failed, stop
+from perdure.engine.activation import ActivationRecorder
+from perdure.engine.events import FRAMEWORK, output_events, pending_event, warning_event
+from perdure.engine.executor_state import has_hooks, load, saved_state
+from perdure.engine.parking import OutOfTimeError, Parked, has_failed, stop, within
+from perdure.engine.tries import Tries, is_final
+from perdure.errors import ExecutorTimeoutError
 from perdure.events import WorkflowEvent
-from perdure.graph import wiring
-from perdure.kernel import ActivationResult, Snapshot
-from perdure.tracing import NO_SPAN
+from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
+from perdure.kernel import ActivationResult, PendingEvent, Snapshot, activation_id_of
+from perdure.tracing import NO_SPAN, current, traced
+from perdure.typenames import type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
-    from perdure.engine.activation import Surroundings
-    from perdure.engine.instances import Drift
-    from perdure.engine.telling import Telling
-    from perdure.graph import Executor
+    from perdure.engine.activation import ActivationContext
+    from perdure.engine.executor_state import ChangeDetector
+    from perdure.graph import Executor, Policy
     from perdure.kernel import Activation
 
 
-class Superstep:
-    """Runs the activations of a plan that the journal does not hold, and notes each as it finishes.
+class EventQueue:
+    """Events that the reader has not taken yet. A `live` reader is woken by each, any other when the superstep ends."""
 
-    `async with` begins them. `news` is what they tell; when there is no more, `outcomes` holds what each did, in plan
-    order. Who does not want to know before all have ended waits for that with `ended`. Afterwards nothing of them runs
-    any more, and unless all `is_kept` the executors are as they were before.
+    def __init__(self, *, live: bool) -> None:
+        self._is_live = live
+        self._events: list[WorkflowEvent[Any]] = []
+        self.waiter: asyncio.Future[None] | None = None
+
+    def emit(self, event: WorkflowEvent[Any]) -> None:
+        """Add an event."""
+        self._events.append(event)
+        if self._is_live and self.waiter is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the reader."""
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def take(self) -> list[WorkflowEvent[Any]]:
+        """Remove and return all events."""
+        events, self._events = self._events, []
+        return events
+
+
+class Superstep:
+    """Run the activations of a plan that the journal does not hold.
+
+    `async with` starts them. A streaming reader calls `next_events` until there are none, any other reader `run`. Then
+    `results` holds the result of each activation in plan order. On exit nothing runs any more, and unless the
+    superstep `is_committed` the executors are restored to their state before it.
     """
 
     is_stopped = False
-    is_kept = False
-    """Whether what the activations did is committed."""
+    is_committed = False
     _has_failed = False
+    _is_handed_over = False
     _failed: asyncio.Task[None] | None = None
-    _late: asyncio.Handle | None = None
-    _is_late = False
-    """Whether the commit does not follow at once, so that all that has ended is noted."""
-    _is_noting = False
-    """Whether what has ended is about to be noted if the others have not ended by then."""
+    _recording: asyncio.Handle | None = None
+    """Records the ended activations as soon as the event loop runs anything before the commit."""
 
-    def __init__(self, activations: Sequence[Activation], around: Surroundings, telling: Telling, drift: Drift) -> None:
+    def __init__(
+        self,
+        activations: Sequence[Activation],
+        context: ActivationContext,
+        queue: EventQueue,
+        changes: ChangeDetector,
+    ) -> None:
         self._activations = activations
-        self._around = around
-        self._telling = telling
-        self._drift = drift
+        self._context = context
+        self._queue = queue
+        self._changes = changes
         self._lanes: list[asyncio.Task[None]] = []
-        self._running: list[asyncio.Task[None]] = []
-        """The lanes, without those at the end of the list that are known to be over."""
-        self._found: dict[str, ActivationResult] = {}
+        self._lanes_running = 0
+        self._results: dict[str, ActivationResult] = {}
+        self._last: dict[str, ActivationResult] = {}
+        """By executor: its ended activation that is the last in plan order."""
         self._states: dict[str, object] = {}
-        """By executor: the state after its last activation in this superstep that has ended."""
-        self._unnoted: list[ActivationResult] = []
-        limit = around.graph.rules.max_concurrency
+        """By executor: the state after its last ended activation in this superstep."""
+        self._unrecorded: list[ActivationResult] = []
+        limit = context.graph.rules.max_concurrency
         self._slots = asyncio.Semaphore(limit) if limit is not None else None
 
     @property
-    def outcomes(self) -> tuple[ActivationResult, ...]:
-        """What the activations did, in plan order."""
-        found = self._found
-        if len(found) == 1:
-            return tuple(found.values())
-        return tuple([found[activation.key] for activation in self._activations])
+    def results(self) -> tuple[ActivationResult, ...]:
+        """Return the results of the activations, in plan order."""
+        return tuple([self._results[activation.key] for activation in self._activations])
 
     @property
     def has_ended(self) -> bool:
-        """Whether every activation has an outcome."""
-        return len(self._found) == len(self._activations)
+        """Return whether every activation has a result."""
+        return len(self._results) == len(self._activations)
 
     def stop(self) -> None:
-        """Cancel what runs. What has finished is recorded; there are no outcomes then."""
+        """Cancel the running activations. Finished ones are recorded; there are no results then."""
         self.is_stopped = True
-        self._telling.wake()
-
-    def note_all(self) -> None:
-        """Note what has ended, and from now on all that ends: the commit is late, or does not come."""
-        self._is_late = True
-        self._note_ended()
-
-    def _note_ended(self) -> None:
-        if self._unnoted:
-            home_of = self._around.home_of
-            self._around.journal.keep({home_of(done.effects.activation): done for done in self._unnoted})
-            self._unnoted = []
-
-    def _note_before_others_end(self) -> None:
-        """Note what has ended, unless nothing runs any more: of a last one the commit itself is the record."""
-        self._is_noting = False
-        if not self.has_ended:
-            self._note_ended()
-
-    async def settle(self) -> None:
-        """The commit comes at once, or not at all: wait until all that was noted is written."""
-        if self._around.is_checkpointed:
-            self._go_on()
-            await self._around.journal.settle()
-
-    def _let_others_act(self) -> None:
-        """Others can make long what comes now: a reader who takes the time, a condition that waits.
-
-        As soon as anything else gets its turn before `_go_on`, the commit is late, and all that has ended is noted.
-        """
-        self._late = asyncio.get_running_loop().call_soon(self.note_all)
-
-    def _go_on(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+        self._queue.wake()
 
     async def __aenter__(self) -> Self:
         if not self.is_stopped:
-            create_task = asyncio.get_running_loop().create_task
-            self._lanes = [create_task(self._watched(*each)) for each in self._by_executor()]
-            self._running += self._lanes
+            by_executor: dict[str, list[Activation]] = {}
+            for activation in self._activations:
+                by_executor.setdefault(activation.executor_id, []).append(activation)
+            self._lanes_running = len(by_executor)
+            loop, executors = asyncio.get_running_loop(), self._context.graph.executors
+            self._lanes = [
+                loop.create_task(self._run_lane(executors[executor_id], activations))
+                for executor_id, activations in by_executor.items()
+            ]
         return self
 
-    async def news(self) -> list[WorkflowEvent[Any]]:
-        """What was told since, once there is something; nothing if all have ended, or if it was stopped.
+    async def next_events(self) -> list[WorkflowEvent[Any]]:
+        """Wait for events and return them; none if all activations have ended, or the superstep was stopped.
 
-        The first failure cancels the others, which are awaited; it is raised when all that they told is handed on.
+        The first failure cancels the other activations. It is raised after all events are taken.
         """
-        if self._around.is_checkpointed:
-            self._go_on()
-        told = self._telling.told()
-        while not told and not self._is_over():
-            await self._telling.wait()
-            told = self._telling.told()
-        if not told and self._lanes:
+        self._take_back()
+        while not (events := self._queue.take()) and not self._is_over():
+            await self._wait()
+        if not events and self._lanes:
             await self._end()
-            told = self._telling.told()
-        if not told and self._failed is not None:
+            events = self._queue.take()
+        if not events and self._failed is not None:
             self._failed.result()
-        if self._around.is_checkpointed:
-            self._let_others_act()
-        return told
+        self._hand_over()
+        return events
 
-    async def ended(self, told: list[WorkflowEvent[Any]]) -> None:
-        """Wait until all have ended, or until it was stopped, and add to `told` what they tell.
+    async def run(self, events: list[WorkflowEvent[Any]]) -> None:
+        """Wait until all activations have ended or the superstep was stopped, and add their events to `events`.
 
-        The first failure cancels the others, which are awaited; then it is raised.
+        The first failure cancels the other activations, and is raised.
         """
         while not self._is_over():
-            await self._telling.wait()
-        if self._running or self._has_failed:
-            await self._end()
-        self._lanes = []
-        told += self._telling.told()
+            await self._wait()
+        await self._end()
+        events += self._queue.take()
         if self._failed is not None:
             self._failed.result()
-        if self._around.is_checkpointed and self._around.graph.asking:
-            self._let_others_act()
+        if self._context.graph.asking:
+            self._hand_over()
 
-    async def _watched(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        """A lane. Who waits is woken in its last turn of the loop: a callback of its task would take one more."""
-        try:
-            if len(activations) > 1 and wiring(executor).max_concurrency > 1:
-                await self._parallel_lane(executor, activations)
-            else:
-                await self._lane(executor, activations)
-        except BaseException:
-            self._has_failed = True
-            raise
-        finally:
-            if self._has_failed or self.has_ended:
-                self._telling.wake()
+    async def _wait(self) -> None:
+        self._queue.waiter = asyncio.get_running_loop().create_future()
+        await self._queue.waiter
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to wait for. However often that is asked, each lane is looked at once."""
-        running = self._running
-        while running and running[-1].done():
-            self._has_failed = has_failed(running.pop()) or self._has_failed
-        return self.is_stopped or self._has_failed or not running
+        return self.is_stopped or self._has_failed or not self._lanes_running
 
     async def _end(self) -> None:
-        """Let nothing run on."""
+        """Cancel what still runs, and wait for it."""
         lanes, self._lanes = self._lanes, []
-        if self._running or self._has_failed:
+        if self._lanes_running or self._has_failed:
             self._failed = next((lane for lane in lanes if has_failed(lane)), None)
             await stop(lanes)
 
+    async def prepare_commit(self) -> None:
+        """Wait until the queued records are written. The commit replaces those that are not queued yet."""
+        self._take_back()
+        await self._context.journal.settle()
+
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        context = self._context
         try:
             if self._lanes:
                 await self._end()
         finally:
-            if self._around.span is not NO_SPAN:
-                self._around.span.end(error)
-            if not self.is_kept and self._around.is_checkpointed:
-                self.note_all()
-                await self.settle()
+            if context.span is not NO_SPAN:
+                context.span.end(error)
+            if not self.is_committed and context.is_checkpointed:
+                self._is_handed_over = True
+                self._record()
+                await self.prepare_commit()
                 touched = {activation.executor_id for activation in self._activations}
-                await load(self._around.graph, self._around.snapshot, self._around.values, only=touched)
+                await load(context.graph, context.snapshot, context.values, only=touched)
 
-    def _by_executor(self) -> Sequence[tuple[Executor, Sequence[Activation]]]:
-        executors = self._around.graph.executors
-        if len(self._activations) == 1:
-            return ((executors[self._activations[0].executor_id], self._activations),)
-        found: dict[str, list[Activation]] = {}
-        for activation in self._activations:
-            found.setdefault(activation.executor_id, []).append(activation)
-        return [(executors[name], activations) for name, activations in found.items()]
-
-    async def _lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        left, last = activations, None
-        if self._around.goes_on:
-            left = await self._taken_over(executor, activations)
-            last = next(reversed(self._ended(activations)), None)
-        for activation in left:
-            done = await self._attempted(executor, activation)
-            if self._around.is_checkpointed:
-                done = await self._kept(executor, done)
-            self._finish(done)
-            if not self._around.is_checkpointed:
-                continue  # nobody would ever find what was noted
-            if done.effects.suspension is not None:
-                continue  # what it has recorded goes into the checkpoint; another life enters it again
-            if last is None or last.effects.activation.ordinal < activation.ordinal:
-                last = done
-                self._note(done)
+    async def _run_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
+        """Run the activations of one executor. The reader is woken here: a task's callback would take a loop turn."""
+        try:
+            if self._context.has_records:
+                activations = await self._reuse_recorded(executor, activations)
+            if len(activations) > 1 and wiring(executor).max_concurrency > 1:
+                await self._run_in_parallel(executor, activations)
             else:
-                last = self._up_to_date(last)
-                self._note(done, last)
+                for activation in activations:
+                    await self._run_next(executor, activation)
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._lanes_running -= 1
+            if self._has_failed or not self._lanes_running:
+                self._queue.wake()
 
-    def _up_to_date(self, done: ActivationResult) -> ActivationResult:
-        """An activation that an earlier life has finished, with what its executor is now.
-
-        One that was left to wait then may go on after those that follow it in the plan; and what an executor is, the
-        fold and later lives take from the last in the plan.
-        """
-        key, name = done.effects.activation.key, done.effects.activation.executor_id
-        found = self._found[key] = _leaving(done, self._state(name), self._around.children.get(name))
-        return found
-
-    def _state(self, executor_id: str) -> object:
-        """The state that an executor had when it was last asked; None if there is none."""
-        found = self._states.get(executor_id)
-        return self._around.snapshot.executors.get(executor_id) if found is None else found
-
-    async def _parallel_lane(self, executor: Executor, activations: Sequence[Activation]) -> None:
-        """Several activations of one executor at once; its state is asked for when all are done.
-
-        Until then nobody can say which of them it holds: with hooks, they are noted only together.
-        """
-        queue = deque(await self._taken_over(executor, activations))
-        if not queue:
+    async def _run_next(self, executor: Executor, activation: Activation) -> None:
+        """Run one activation of an executor that handles one message at a time."""
+        result = await self._run_activation(executor, activation)
+        if not self._context.is_checkpointed:
+            self._add(result)
             return
-        notes_each = not (self._around.is_checkpointed and has_hooks(executor))
+        result = await self._with_state(executor, result)
+        self._add(result)
+        if result.effects.suspension is None:
+            # A suspended activation can be resumed after later ones have ended. The state of the executor is taken
+            # from the last in plan order, so that one gets it.
+            last = self._last[executor.id]
+            if last is not result:
+                name, key = executor.id, last.effects.activation.key
+                child = self._context.children.get(name)
+                effects = replace(last.effects, executor_state=self._state_of(name), child=child)
+                last = self._last[name] = self._results[key] = replace(last, effects=effects)
+                self._record_soon(result, last)
+            else:
+                self._record_soon(result)
+
+    async def _run_in_parallel(self, executor: Executor, activations: Sequence[Activation]) -> None:
+        """Run several activations of one executor at once. It is asked for its state when all have ended.
+
+        Before that the state may hold effects of any of them, so with hooks they are recorded only together.
+        """
+        queue = deque(activations)
+        records_each = not (self._context.is_checkpointed and has_hooks(executor))
 
         async def work() -> None:
             while queue:
-                done = await self._attempted(executor, queue.popleft())
-                self._finish(done)
-                if notes_each:
-                    self._note(done)
+                result = await self._run_activation(executor, queue.popleft())
+                self._add(result)
+                if records_each and self._context.is_checkpointed:
+                    self._record_soon(result)
 
         workers = [asyncio.ensure_future(work()) for _ in range(wiring(executor).max_concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
             await stop(workers)
-        ended = self._ended(activations)
-        if ended and not notes_each:
-            last = self._found[ended[-1].effects.activation.key] = await self._kept(executor, ended[-1])
-            self._note(*ended[:-1], last)
+        if records_each:
+            return
+        found = [self._results.get(activation.key) for activation in self._activations]
+        ended = [
+            result
+            for result in found
+            if result is not None
+            and result.effects.suspension is None
+            and result.effects.activation.executor_id == executor.id
+        ]
+        if ended:
+            last = self._results[ended[-1].effects.activation.key] = await self._with_state(executor, ended[-1])
+            self._record_soon(*ended[:-1], last)
 
-    def _ended(self, activations: Sequence[Activation]) -> list[ActivationResult]:
-        """What those of these did that have ended and were not left to wait, in plan order."""
-        found = (self._found.get(activation.key) for activation in activations)
-        return [done for done in found if done is not None and done.effects.suspension is None]
-
-    async def _taken_over(self, executor: Executor, activations: Sequence[Activation]) -> list[Activation]:
-        """Take over what an earlier life has finished, and the state that the executor had then; what is left to do."""
+    async def _reuse_recorded(self, executor: Executor, activations: Sequence[Activation]) -> list[Activation]:
+        """Take recorded results and the executor's state then. Return the activations that must run."""
+        context = self._context
         left: list[Activation] = []
         states: dict[str, object] = {}
         children: dict[str, Snapshot] = {}
         for activation in activations:
-            done = self._around.journal.done(self._around.home_of(activation), activation)
-            if done is None:
+            activation_id = activation_id_of(context.snapshot, activation)
+            result = context.journal.find_activation(activation_id, activation)
+            if result is None:
                 left.append(activation)
                 continue
-            self._found[activation.key] = done
-            self._around.take_in(done)
-            self._retell(executor, done)
-            if done.effects.executor_state is not None:
-                states[executor.id] = done.effects.executor_state
-            if done.effects.child is not None:
-                children[executor.id] = done.effects.child
+            self._add(result)
+            self._emit_again(executor, result)
+            if result.effects.executor_state is not None:
+                states[executor.id] = result.effects.executor_state
+            if result.effects.child is not None:
+                children[executor.id] = result.effects.child
         self._states.update(states)
         if states or children:
             reached = Snapshot(executors=states, children=children)
-            await load(self._around.graph, reached, self._around.values, only=[executor.id])
+            await load(context.graph, reached, context.values, only=[executor.id])
         return left
 
-    def _retell(self, executor: Executor, done: ActivationResult) -> None:
-        """Tell what a finished activation gave: the life that ran it has told it, but not committed it."""
-        tell, values = self._telling.tell, self._around.values
-        tell(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
-        for event in output_events(done.effects.outputs, values, in_pieces=self._around.streaming):
-            tell(event)
-        for request in done.effects.requests:
-            tell(request_event(request, values))
+    def _emit_again(self, executor: Executor, result: ActivationResult) -> None:
+        """Emit the outputs and requests of a recorded activation: they were emitted before, but not committed."""
+        emit, values = self._queue.emit, self._context.values
+        emit(WorkflowEvent("executor_bypassed", executor_id=executor.id, origin=FRAMEWORK))
+        for event in output_events(result.effects.outputs, values, in_pieces=self._context.streaming):
+            emit(event)
+        for request in result.effects.requests:
+            emit(request_event(request, values))
 
-    def _attempted(self, executor: Executor, activation: Activation) -> Coroutine[Any, Any, ActivationResult]:
-        attempts = Attempts(activation, executor, self._around, drift=self._drift, put_back=self._put_back)
-        return attempts.done() if self._slots is None else _slotted(self._slots, attempts)
+    def _state_of(self, executor_id: str) -> object:
+        """Return the executor's last saved state; None if there is none."""
+        found = self._states.get(executor_id)
+        return self._context.snapshot.executors.get(executor_id) if found is None else found
 
-    async def _put_back(self, executor: Executor) -> None:
-        """Give an executor, or what a sub-workflow is made of, the state that it had before this activation.
+    async def _restore(self, executor: Executor) -> None:
+        """Restore an executor or sub-workflow to its state before this activation.
 
-        One that handles several messages at once has no state that belongs to one of them.
+        An executor that handles several messages at once has no such state.
         """
-        around, name = self._around, executor.id
-        if not around.is_checkpointed or wiring(executor).max_concurrency > 1:
+        context, name = self._context, executor.id
+        if not context.is_checkpointed or wiring(executor).max_concurrency > 1:
             return
-        child = around.children.get(name) or around.snapshot.children.get(name)
-        state = self._state(name)
+        child = context.children.get(name) or context.snapshot.children.get(name)
+        state = self._state_of(name)
         before = Snapshot(
             executors={name: state} if state is not None else {},
             children={name: child} if child is not None else {},
         )
-        await load(around.graph, before, around.values, only=[name])
+        await load(context.graph, before, context.values, only=[name])
 
-    def _finish(self, done: ActivationResult) -> None:
-        self._found[done.effects.activation.key] = done
-        self._around.take_in(done)
+    def _add(self, result: ActivationResult) -> None:
+        activation = result.effects.activation
+        self._results[activation.key] = result
+        if result.effects.suspension is None:
+            last = self._last.get(activation.executor_id)
+            if last is None or last.effects.activation.ordinal < activation.ordinal:
+                self._last[activation.executor_id] = result
+        self._context.add(result)
 
-    def _note(self, *finished: ActivationResult) -> None:
-        """Note what has ended, together; with it what ends in the same turn of the loop."""
-        if not self._around.is_checkpointed:
-            return
-        self._unnoted += finished
-        if self._is_late:
-            self._note_ended()
-        elif not self._is_noting and not self.has_ended:
-            self._is_noting = True
-            asyncio.get_running_loop().call_soon(self._note_before_others_end)
+    def _record_soon(self, *results: ActivationResult) -> None:
+        """Record results, together with others that end in the same loop turn, unless the commit comes at once."""
+        self._unrecorded += results
+        if self._recording is None and not self.has_ended:
+            self._recording = asyncio.get_running_loop().call_soon(self._record)
 
-    async def _kept(self, executor: Executor, done: ActivationResult) -> ActivationResult:
-        """The same, with the state that the executor has now."""
-        if done.effects.suspension is not None or not has_hooks(executor):
-            return done
-        state = self._states[executor.id] = await saved_state(executor, self._around.values)
-        heavy = [WorkflowEvent("warning", each, origin=FRAMEWORK) for each in self._around.values.warnings()]
-        return _leaving(self._telling_also(done, heavy) if heavy else done, state, done.effects.child)
+    def _record(self) -> None:
+        self._recording = None
+        if self._unrecorded and (self._is_handed_over or not self.has_ended):
+            snapshot = self._context.snapshot
+            self._context.journal.note_activations(
+                {activation_id_of(snapshot, each.effects.activation): each for each in self._unrecorded}
+            )
+            self._unrecorded = []
 
-    def _telling_also(self, done: ActivationResult, events: Sequence[WorkflowEvent[Any]]) -> ActivationResult:
-        """The same, with events that a later life must not lose."""
-        for event in events:
-            self._telling.tell(event)
-        told = (*done.effects.events, *(told_of(event, self._around.values) for event in events))
-        return ActivationResult(replace(done.effects, events=told), done.unrouted, done.updates)
+    def _hand_over(self) -> None:
+        """Prepare for users' code, which may hold up the commit: a reader of the stream, or a condition."""
+        self._is_handed_over = True
+        if self._unrecorded and self._recording is None:
+            self._recording = asyncio.get_running_loop().call_soon(self._record)
+
+    def _take_back(self) -> None:
+        self._is_handed_over = False
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
+
+    async def _with_state(self, executor: Executor, result: ActivationResult) -> ActivationResult:
+        """Return the result with the executor's present state."""
+        if result.effects.suspension is not None or not has_hooks(executor):
+            return result
+        values = self._context.values
+        state = self._states[executor.id] = await saved_state(executor, values)
+        warnings = [warning_event(text) for text in values.warnings()]
+        for event in warnings:
+            self._queue.emit(event)
+        events = (*result.effects.events, *(pending_event(event, values) for event in warnings))
+        return replace(result, effects=replace(result.effects, executor_state=state, events=events))
+
+    async def _run_activation(self, executor: Executor, activation: Activation) -> ActivationResult:
+        """Call the handler until it returns, is suspended, or has failed for good.
+
+        Raises the error of the last attempt, unless the executor has an `on_error` executor.
+        """
+        policy, is_suspended = wiring(executor).policy, False
+        if self._slots is not None:
+            await self._slots.acquire()
+        try:
+            if policy is NO_POLICY:
+                result = await self._attempt(ActivationRecorder(activation, executor, self._context), policy, [])
+            else:
+                result = await self._retry(executor, activation, policy)
+            is_suspended = result.effects.suspension is not None
+        finally:
+            if self._slots is not None:
+                self._slots.release()
+            if not is_suspended:
+                self._context.forget(activation)
+        return result
+
+    async def _retry(self, executor: Executor, activation: Activation, policy: Policy) -> ActivationResult:
+        """Make attempts until one succeeds or none is left. Then the message goes to the `on_error` executor."""
+        context = self._context
+        earlier: list[PendingEvent] = []
+        # Without a retry policy nothing is recorded under the key.
+        key = "" if policy.retry is None else f"{activation_id_of(context.snapshot, activation)}/attempts"
+        tries = Tries(context, key, policy.retry)
+        while True:
+            recorder = ActivationRecorder(activation, executor, context)
+            # A sub-workflow must not be suspended here: its next message would find the turn half done.
+            if tries.due is not None and not await tries.is_ready(may_leave=executor.child_graph() is None):
+                return recorder.suspend(Parked(wake_at=tries.due), earlier)
+            try:
+                return await self._attempt(recorder, policy, earlier)
+            except Exception as error:
+                outlook = await tries.failed(error)
+                if outlook is None and (policy.on_error is None or is_final(error)):
+                    raise
+            await self._restore(executor)
+            if outlook is not None:
+                recorder.warn(f"executor {executor.id!r}: {outlook}")
+            earlier += recorder.book.collect_discarded()
+            if outlook is None:
+                assert recorder.failure is not None, "the attempt has failed"
+                handover = ActivationRecorder(activation, executor, context)
+                failed = FailedMessage(handover.message, executor.id, recorder.failure, tries.count)
+                handover.send(failed, policy.on_error)
+                return handover.finish(earlier=earlier, is_called=False)
+
+    async def _attempt(
+        self, recorder: ActivationRecorder, policy: Policy, earlier: Sequence[PendingEvent]
+    ) -> ActivationResult:
+        """Call the handler once. If it raises, emit that and raise."""
+        context, executor = self._context, recorder.executor
+        try:
+            before = self._changes.observe(executor) if context.is_checkpointed else None
+            recorder.book.emit_call("executor_invoked", recorder.message)
+            call = recorder.call(*_find_handler(recorder))
+            if policy.timeout is not None:
+                call = _call_within(call, executor.id, policy.timeout, context)
+            if context.span is NO_SPAN:
+                await call
+            else:
+                recorder.span = context.span.child("perdure.activation", executor_id=executor.id, home=recorder.home)
+                with traced(recorder.span), current(recorder.span):
+                    await call
+            if recorder.parking.parked is not None:
+                await self._restore(executor)
+                return recorder.suspend(recorder.parking.parked, earlier)
+            warning = None if before is None else self._changes.find_change(executor, before)
+            return recorder.finish(earlier=earlier, warning=warning)
+        except Exception as error:
+            recorder.fail(error)
+            raise
+        finally:
+            recorder.release()
 
 
-async def _slotted(slots: asyncio.Semaphore, attempts: Attempts) -> ActivationResult:
-    async with slots:
-        return await attempts.done()
+async def _call_within(call: Any, executor_id: str, seconds: float, context: ActivationContext) -> None:
+    try:
+        await within(context.clock, seconds, call)
+    except OutOfTimeError as error:
+        raise ExecutorTimeoutError(executor_id, seconds=seconds) from error.__cause__
 
 
-def _leaving(done: ActivationResult, executor_state: object, child: Snapshot | None) -> ActivationResult:
-    return ActivationResult(
-        replace(done.effects, executor_state=executor_state, child=child), done.unrouted, done.updates
-    )
+def _find_handler(recorder: ActivationRecorder) -> tuple[Any, ...]:
+    """Return the handler for the message, and its arguments."""
+    executor, message = recorder.executor, recorder.message
+    context: WorkflowContext[Any, Any] = WorkflowContext(recorder)
+    if recorder.activation.delivery.answers is None:
+        found = handler_of(executor, message)
+        if found is not None:
+            return found, message, context
+    else:
+        request = recorder.request_data
+        found = response_handler_of(executor, request, message)
+        if found is not None:
+            return found, request, message, context
+    raise TypeError(f"executor {executor.id!r} has no handler for a {type_of(message)}")

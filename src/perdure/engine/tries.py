@@ -9,7 +9,7 @@ from perdure.clock import moment_of, seconds_until
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
 
 if TYPE_CHECKING:
-    from perdure.engine.activation import Surroundings
+    from perdure.engine.activation import ActivationContext
     from perdure.graph import Retry
     from perdure.kernel import Moment
 
@@ -25,7 +25,7 @@ def is_final(error: BaseException) -> bool:
 class Tries:
     """How often something was tried. In a checkpointed run a new life goes on counting."""
 
-    def __init__(self, around: Surroundings, key: str, retry: Retry | None) -> None:
+    def __init__(self, around: ActivationContext, key: str, retry: Retry | None) -> None:
         self._around = around
         self._key = key
         self._retry = retry

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 from perdure.clock import moment_of, now
-from perdure.engine import PRESENCE, Call, input_digest, rewinding
-from perdure.engine import kwargs as run_kwargs
+from perdure.engine import LOCAL_LEASES, Call, fork, input_digest, run_kwargs
 from perdure.errors import (
     ClaimLostError,
     RunBusyError,
@@ -123,7 +122,7 @@ class RunStarter:
         def change(snapshot: Snapshot) -> Snapshot:
             return edited(snapshot, edit or Edit(), workflow.graph, binding.values)
 
-        tenure = await rewinding.fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
+        tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
         return tenure.run_id
 
     async def reopen(self, run_id: str) -> bool:
@@ -386,7 +385,7 @@ class Host:
 
         A run that this host advances is stopped first. Raises RunBusyError if another process advances it.
         """
-        async with self._advancer.stopped(run_id), PRESENCE.at(self._store.place, run_id):
+        async with self._advancer.stopped(run_id), LOCAL_LEASES.hold(self._store.place, run_id):
             is_removed = await self._store.remove(run_id)
         if is_removed:
             await self._store.collect()

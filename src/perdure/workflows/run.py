@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint import request_event
 from perdure.data import frozen
-from perdure.engine import ABSENT, Call, accepted, accepts, final_state, output_events, rewinding
+from perdure.engine import ABSENT, Call, accepted, accepts, final_state, fork, output_events, rewind
 from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint import WorkflowCheckpoint
     from perdure.codec import Values
-    from perdure.engine import Tenure
+    from perdure.engine import LoadedRun
     from perdure.graph import Graph
     from perdure.kernel import Output, Snapshot, Trail
     from perdure.storage import Binding
@@ -213,7 +213,7 @@ class Run:
         self._told: list[WorkflowEvent[Any]] = []
         self._outputs: dict[int, Trail[Output]] = {}
         """By turn what is committed. A message that comes while the run is read begins its next turn."""
-        self._mine: Tenure | None = None
+        self._mine: LoadedRun | None = None
         self._reading: _Reading | None = None
         self._pulled = 0
         self._failure: Exception | None = None
@@ -460,9 +460,7 @@ class Run:
         binding = self._binding()
         self._require_current()
         await self._close(RunError(f"run {self.run_id!r} was put back to {checkpoint_id!r} while it was being read"))
-        tenure = await rewinding.rewind(
-            self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id
-        )
+        tenure = await rewind(self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id)
         self._workflow.tenure = self._mine = tenure
         self._told.clear()
         self._outputs.clear()
@@ -481,16 +479,14 @@ class Run:
         def change(snapshot: Snapshot) -> Snapshot:
             return snapshot if edit is None else edited(snapshot, edit, workflow.graph, binding.values)
 
-        tenure = await rewinding.fork(
-            workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None
-        )
+        tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None)
         return Run(workflow, Call(run_id=tenure.run_id, storage=self._storage))
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
         """The checkpoints of this run, in commit order."""
         return await self._binding().checkpoints(self.run_id)
 
-    def _tenure(self) -> Tenure:
+    def _tenure(self) -> LoadedRun:
         if self._mine is None:
             raise RunError("the run has not begun: await the handle, or read its events first")
         return self._mine

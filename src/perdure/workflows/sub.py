@@ -12,16 +12,16 @@ from perdure.engine import (
     BY_DEADLINE,
     FRAMEWORK,
     ActivationRecorder,
-    ChildLedger,
+    ChangeDetector,
+    ChildCommitter,
     Closing,
-    Drift,
-    Driver,
+    RunLoop,
     accepted,
     accepts,
     fan_ins_of,
     load,
+    run_kwargs,
 )
-from perdure.engine import kwargs as run_kwargs
 from perdure.errors import AlreadyAnsweredError, UnknownRequestError
 from perdure.events import WorkflowEvent
 from perdure.graph import (
@@ -95,7 +95,7 @@ class WorkflowExecutor(Executor):
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request
-        self._drift = Drift()
+        self._changes = ChangeDetector()
 
     def child_graph(self) -> Graph | None:
         """The graph of the workflow inside."""
@@ -202,24 +202,23 @@ class WorkflowExecutor(Executor):
         standing = reached or begun
         # The limits of the run hold inside as well: what is left to the parent is what there is.
         limits = replace(standing.limits, budget=around.snapshot.left)
-        driver = Driver(
+        driver = RunLoop(
             graph=self.workflow.graph,
             snapshot=replace(standing, limits=limits, scope=scope_of(activation.home)),
             values=around.values,
-            ledger=ChildLedger(journal, activation.pass_on),
+            committer=ChildCommitter(journal, activation.pass_on) if around.is_checkpointed else None,
             scope_id=f"{around.root_id}/{self.id}",
-            is_checkpointed=around.is_checkpointed,
             streaming=around.streaming,
             run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
-            drift=self._drift,
+            changes=self._changes,
             clock=around.clock,
             span=around.span,
             run_id=self._name,
             inside_of=f"{around.run_id}/{self.id}",
             carried=carried,
-            purse=around.purse.of(activation.home),
+            budget=around.budget.child(activation.home),
         )
-        async with Closing(driver.supersteps()) as batches:
+        async with Closing(driver.run()) as batches:
             async for events in batches:
                 for event in events:
                     self._pass_on(activation, event)
@@ -230,7 +229,7 @@ class WorkflowExecutor(Executor):
     def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
         """Tell an event of the child as one of the parent; one of a grandchild has its path already."""
         inner, path = (event.data, event.path) if event.type == "sub_workflow" else (event, ())
-        activation.around.tell(
+        activation.around.emit(
             WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
         )
 

@@ -16,8 +16,8 @@ from perdure.engine import (
     FRAMEWORK,
     Blueprint,
     Call,
+    ChangeDetector,
     Closing,
-    Drift,
     Session,
     accepts,
     final_state,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from perdure.agents import ContextProvider
     from perdure.clock import Clock
-    from perdure.engine import Events, Tenure
+    from perdure.engine import Events, LoadedRun
     from perdure.graph import EdgeGroup, Executor, Graph
     from perdure.storage import CheckpointStorage
     from perdure.workflows.as_agent.agent import WorkflowAgent
@@ -146,9 +146,9 @@ class Workflow:
         self.max_iterations = graph.rules.max_iterations
         self.edge_groups: list[EdgeGroup] = list(graph.groups)
         self.executors: dict[str, Executor] = dict(graph.executors)
-        self.tenure: Tenure | None = None
+        self.tenure: LoadedRun | None = None
         self._status = WorkflowRunState.IDLE
-        self._drift = Drift()
+        self._changes = ChangeDetector()
         self._session: Session | None = None
         self._active: weakref.ref[ResponseStream[Any, Any]] | None = None
 
@@ -313,7 +313,7 @@ class Workflow:
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or build another "
                 "instance; concurrent runs need an instance each"
             )
-        session = Session(self.blueprint, call, tenure=self.tenure, drift=self._drift)
+        session = Session(self.blueprint, call, run=self.tenure, changes=self._changes)
 
         def finish(events: Any) -> WorkflowRunResult:
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
@@ -325,7 +325,7 @@ class Workflow:
             # Whoever advances runs for others needs no list of all that they ever told.
             keeps_updates=not call.is_unasked,
         )
-        session.occupant.bind(stream)
+        session.lease.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
         return stream
 
@@ -363,14 +363,14 @@ class Workflow:
             raise
         finally:
             self._make_room(session)
-        assert session.tenure is not None, "a run that has ended well has begun"
-        yield [self._now(session, final_state(session.tenure.snapshot))]
+        assert session.run is not None, "a run that has ended well has begun"
+        yield [self._now(session, final_state(session.run.snapshot))]
 
     async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
         is_pending_told = False
         try:
             await session.open()
-            self.tenure = session.tenure
+            self.tenure = session.run
             async with Closing(session.events()) as batches:
                 async for events in batches:
                     asked = None if is_pending_told else _first_request(events)

@@ -11,21 +11,21 @@ from urllib.parse import quote
 from perdure.checkpoint import request_event
 from perdure.clock import now, seconds_until
 from perdure.engine import (
-    PRESENCE,
+    LOCAL_LEASES,
     ActivationRecorder,
-    ChildLedger,
+    ChangeDetector,
+    ChildCommitter,
     Closing,
-    Drift,
-    Driver,
+    RunLoop,
     accepted,
     fan_ins_of,
     load,
     output_events,
     restore_state,
+    run_kwargs,
     states_of,
     with_states,
 )
-from perdure.engine import kwargs as run_kwargs
 from perdure.errors import AgentException
 from perdure.graph import activation_at_work
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, scope_of, wake
@@ -143,12 +143,12 @@ class HandlerSeat:
         if not around.is_checkpointed:
             return Snapshot()
         for executor in self._workflow.blueprint.executors():
-            pristine = PRESENCE.pristine(executor)
+            pristine = LOCAL_LEASES.initial_state(executor)
             if pristine is not None:
                 await restore_state(executor, pristine())
         begun = await with_states(graph, Snapshot(), around.values)
         for executor, state in states_of(graph, begun):
-            PRESENCE.remember_pristine(executor, lambda state=state: around.values.give(state))
+            LOCAL_LEASES.set_initial_state(executor, lambda state=state: around.values.give(state))
         return begun
 
     def leave(self, snapshot: Snapshot) -> None:
@@ -195,7 +195,7 @@ class NestedRun:
         self._parent = seat.parent
         self._kwargs = run_kwargs.resolved(kwargs, workflow.executors)
         self._streaming = streaming
-        self._drift = Drift()
+        self._changes = ChangeDetector()
         self.has_begun_turn = False
         self._left = Snapshot()
         prefix = seat.prefix
@@ -215,7 +215,7 @@ class NestedRun:
         snapshot = reached or begun
         while True:
             driver = self._driver(snapshot, journal)
-            async with Closing(driver.supersteps()) as batches:
+            async with Closing(driver.run()) as batches:
                 async for events in batches:
                     for event in events:
                         if event.type in _LIVE:
@@ -261,26 +261,25 @@ class NestedRun:
             *(request_event(request, values) for request in asked),
         ]
 
-    def _driver(self, snapshot: Snapshot, journal: Journal) -> Driver:
+    def _driver(self, snapshot: Snapshot, journal: Journal) -> RunLoop:
         around = self._parent.around
         # The limits of the run hold inside as well: what is left to the parent is what there is.
         limits = replace(snapshot.limits, budget=self._parent.left)
-        return Driver(
+        return RunLoop(
             graph=self._workflow.graph,
             snapshot=replace(snapshot, limits=limits, scope=scope_of(self._parent.home)),
             values=around.values,
-            ledger=ChildLedger(journal, _untold),
+            committer=ChildCommitter(journal, _untold) if around.is_checkpointed else None,
             scope_id=self._seat.scope_id,
-            is_checkpointed=around.is_checkpointed,
             streaming=self._streaming,
             run_kwargs=self._kwargs,
-            drift=self._drift,
+            changes=self._changes,
             clock=around.clock,
             span=around.span,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
             inside_of=f"{around.run_id}/{self._parent.executor_id}",
             carried=self._carried,
-            purse=around.purse.of(self._parent.home),
+            budget=around.budget.child(self._parent.home),
         )
 
 

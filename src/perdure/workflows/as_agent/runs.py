@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from perdure.agents import Message
-    from perdure.engine import Tenure
+    from perdure.engine import LoadedRun
     from perdure.events import WorkflowEvent
     from perdure.streams import ResponseStream
     from perdure.workflows.as_agent.translation import Given
@@ -42,7 +42,7 @@ class Standing:
     """What began it."""
     before: Snapshot
     """The run before it, and ..."""
-    tenure: Tenure | None = None
+    tenure: LoadedRun | None = None
     """... the run itself, where no storage has them."""
 
 
@@ -160,7 +160,7 @@ class Conversation:
         if self.workflow.tenure is not None:
             self._remember(self.workflow.tenure)
 
-    def _remember(self, tenure: Tenure) -> None:
+    def _remember(self, tenure: LoadedRun) -> None:
         known = self.memory.of(self.bookmark.run_id or "")
         if known is not None:
             self.memory.keep(tenure.run_id, replace(known, tenure=tenure if tenure.binding is None else None))
@@ -185,10 +185,10 @@ class Conversation:
         self._told = given.counts
         return self._call(message=given.whole(), message_id=self._named(given.said, turn=1), run_id=run_id)
 
-    def _going_on(self, tenure: Tenure) -> Call:
+    def _going_on(self, tenure: LoadedRun) -> Call:
         return self._call(run_id=tenure.run_id, only_goes_on=True)
 
-    def _answering(self, said: Sequence[Message], tenure: Tenure) -> Call:
+    def _answering(self, said: Sequence[Message], tenure: LoadedRun) -> Call:
         answers = answers_in(said, self.pending(tenure))
         fresh = {key: answer for key, answer in answers.items() if not _is_given(key, answer, tenure.snapshot)}
         if fresh:
@@ -196,7 +196,7 @@ class Conversation:
         self._require_unheard(tenure, answers)
         return self._going_on(tenure)
 
-    def _require_unheard(self, tenure: Tenure, answers: Iterable[str]) -> None:
+    def _require_unheard(self, tenure: LoadedRun, answers: Iterable[str]) -> None:
         """Raise AgentException if the session has what came of answers that are given again, or if that is long ago."""
         is_of_this_turn = tenure.snapshot.turn == self.bookmark.turn
         if is_of_this_turn and (self.bookmark.is_open or not tenure.snapshot.is_idle):
@@ -208,11 +208,11 @@ class Conversation:
         )
 
     @staticmethod
-    def pending(tenure: Tenure) -> dict[str, WorkflowEvent[Any]]:
+    def pending(tenure: LoadedRun) -> dict[str, WorkflowEvent[Any]]:
         """The requests that wait, by id."""
         return {key: request_event(each, tenure.values) for key, each in tenure.snapshot.requests.items()}
 
-    async def _found(self, said: Sequence[Message]) -> Tenure | None:
+    async def _found(self, said: Sequence[Message]) -> LoadedRun | None:
         """The run, with the workflow instance standing for it. None if it is still to begin, as the bookmark says."""
         if not self.has_session:
             return await self._own()
@@ -231,12 +231,12 @@ class Conversation:
         self._begin_at(derived if found is None else self.workflow.blueprint.clock.new_id())
         return None
 
-    def _is_ours(self, found: Tenure, said: Sequence[Message]) -> bool:
+    def _is_ours(self, found: LoadedRun, said: Sequence[Message]) -> bool:
         """Whether a run that the session does not know goes on with this, and is no other conversation of its id."""
         is_first = found.snapshot.turn == 1
         return is_first and (not said or _is_about(said, found.snapshot) or self._was_said(said))
 
-    async def _own(self) -> Tenure | None:
+    async def _own(self) -> LoadedRun | None:
         """The run of the workflow instance, which others may have used meanwhile."""
         tenure = self.workflow.tenure
         if tenure is None:
@@ -259,7 +259,7 @@ class Conversation:
         name = f"{self.bookmark.agent}\0{self.seed}"
         return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
-    async def _at(self, run_id: str) -> Tenure | None:
+    async def _at(self, run_id: str) -> LoadedRun | None:
         """Let the workflow stand for a run as it is now; None if it is not to be found."""
         own = self.workflow.tenure if self.workflow.run_id == run_id else None
         if self.storage is None:
@@ -308,7 +308,7 @@ class Conversation:
         except EncodeError:
             return None
 
-    def _require_leave(self, tenure: Tenure) -> None:
+    def _require_leave(self, tenure: LoadedRun) -> None:
         """Raise AgentException if the turn can't be left: what was answered in it would be asked again."""
         if self.bookmark.is_open and tenure.snapshot.turn == self.bookmark.turn:
             raise AgentException(
@@ -316,7 +316,7 @@ class Conversation:
                 "message: give the same answers again, or no message, to let it go on; then say what is new"
             )
 
-    async def _give_up(self, tenure: Tenure) -> None:
+    async def _give_up(self, tenure: LoadedRun) -> None:
         """Leave a turn that has not ended: the next one begins where the one before it has ended."""
         good, known = self.bookmark.checkpoint_id, self.memory.of(tenure.run_id)
         if self.storage is None:
@@ -336,7 +336,7 @@ class Conversation:
             now,
         )
 
-    async def _go_back(self, checkpoint_id: str, tenure: Tenure) -> None:
+    async def _go_back(self, checkpoint_id: str, tenure: LoadedRun) -> None:
         try:
             await self._events(self._call(checkpoint_id=checkpoint_id, only_enters=True, only_goes_on=True))
         except CheckpointNotFoundError as error:

@@ -1,11 +1,11 @@
-"""The kwargs of a run: for whom they are, and which of them may be stored."""
+"""The kwargs of a run: their targets, and which of them may be stored."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.data import frozen
 from perdure.errors import EncodeError
 from perdure.secrets import Secret
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 GLOBAL_KWARGS_KEY = "__global__"
 KINDS = ("function_invocation_kwargs", "client_kwargs")
 
-_LIKE_SECRETS = (
+_SECRET_SUFFIXES = (
     *("apikey", "accesskey", "secretkey", "privatekey", "api_key", "access_key", "secret_key", "private_key"),
     *("token", "secret", "password", "passwd", "credential", "credentials", "authorization"),
 )
-"""How the names of secrets end."""
 
 logger = logging.getLogger(__name__)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Entry:
-    """One value, and whose it is. Without a key it is all that its target gets."""
+    """One value and its target. Without a key, it is everything that the target gets."""
 
     kind: str
     target: str
@@ -37,7 +36,7 @@ class _Entry:
 
     @property
     def name(self) -> str:
-        """How a value that is not stored is called."""
+        """Return the name under which a value that is not stored is remembered."""
         steps = (self.kind, None if self.target == GLOBAL_KWARGS_KEY else self.target, self.key)
         return ".".join(step for step in steps if step is not None)
 
@@ -50,8 +49,20 @@ class _Entry:
             targets.setdefault(self.target, {})[self.key] = self.value
 
 
+def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
+    for kind, by_target in kwargs.items():
+        for target, entries in by_target.items():
+            if isinstance(entries, dict):
+                for key, value in cast("dict[str, Any]", entries).items():
+                    yield _Entry(kind, target, key, value)
+            else:
+                yield _Entry(kind, target, None, entries)
+
+
 def resolved(given: Mapping[str, Mapping[str, Any] | None], executor_ids: Iterable[str]) -> dict[str, Any]:
-    """Kwargs as they are kept: under `__global__`, unless a key is an executor's id; then all are by executor."""
+    """Return kwargs as they are kept: by executor if a key is an executor's id, otherwise under `__global__`."""
+    if not given:
+        return {}
     ids = set(executor_ids)
     return {
         kind: dict(kwargs) if ids & kwargs.keys() else {GLOBAL_KWARGS_KEY: dict(kwargs)}
@@ -61,13 +72,13 @@ def resolved(given: Mapping[str, Mapping[str, Any] | None], executor_ids: Iterab
 
 
 def for_child(kwargs: Mapping[str, Any], executor_ids: Iterable[str]) -> dict[str, Any]:
-    """The kwargs of a run as its sub-workflow sees them."""
+    """Return the kwargs of a run as its sub-workflow sees them."""
     given = {kind: kept.get(GLOBAL_KWARGS_KEY, kept) for kind, kept in kwargs.items()}
     return resolved(given, executor_ids)
 
 
 def storable(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tuple[str, ...]]:
-    """The kwargs that can be stored, and the names of those that can't or must not be."""
+    """Encode the kwargs that can be stored. Return them, and the names of those that can't or must not be."""
     kept: dict[str, Any] = {}
     withheld: list[str] = []
     for entry in _entries(kwargs):
@@ -80,7 +91,7 @@ def storable(kwargs: Mapping[str, Any], values: Values) -> tuple[Kept | None, tu
 
 
 def completed(stored: Mapping[str, Any], withheld: Iterable[str], live: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored kwargs, and of those that were withheld the ones that this process still has."""
+    """Return the stored kwargs, plus those withheld ones that this process still has."""
     wanted = set(withheld)
     kwargs: dict[str, Any] = {}
     for entry in _entries(stored):
@@ -92,25 +103,15 @@ def completed(stored: Mapping[str, Any], withheld: Iterable[str], live: Mapping[
 
 
 def missing(withheld: Iterable[str], kwargs: Mapping[str, Any]) -> list[str]:
-    """The names that were withheld and are not among these."""
+    """Return the withheld names that are not among these kwargs."""
     present = {entry.name for entry in _entries(kwargs)}
     return [name for name in withheld if name not in present]
 
 
-def _entries(kwargs: Mapping[str, Any]) -> Iterator[_Entry]:
-    for kind, by_target in kwargs.items():
-        for target, entries in by_target.items():
-            if isinstance(entries, dict):
-                for key, value in cast("dict[str, Any]", entries).items():
-                    yield _Entry(kind, target, key, value)
-            else:
-                yield _Entry(kind, target, None, entries)
-
-
 def _warn_of_secret(entry: _Entry) -> None:
-    if isinstance(entry.value, str) and entry.key is not None and entry.key.casefold().endswith(_LIKE_SECRETS):
+    if isinstance(entry.value, str) and entry.key is not None and entry.key.casefold().endswith(_SECRET_SUFFIXES):
         logger.warning(
-            "%s looks like a secret, and is stored in checkpoints as it is; give Secret(...) to keep it out of them",
+            "%s looks like a secret and is stored in checkpoints as it is; pass Secret(...) to keep it out of them",
             entry.name,
         )
 

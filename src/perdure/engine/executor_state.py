@@ -1,11 +1,11 @@
-"""Executors as instances: asking them for their state, and putting them back to it."""
+"""The state of executor instances: save it with their hooks, restore it, and detect changes that would be lost."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import replace
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.codec import as_kept
 from perdure.errors import EncodeError, WorkflowCheckpointException
@@ -13,26 +13,24 @@ from perdure.graph import Executor, Wiring, no_exit
 from perdure.kernel import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.codec import Kept, Values
     from perdure.graph import Graph
 
-_OURS = "_perdure"
-"""The attribute of an executor that is the engine's own."""
-
-_NOTHING = object()
-
-_UNCHANGING = frozenset({Wiring, bool, bytes, complex, float, int, str, tuple, type(None)})
+_ENGINE_ATTRIBUTE = "_perdure"
+_MISSING = object()
+_WITHOUT_LENGTH = frozenset({Wiring, bool, bytes, complex, float, int, str, tuple, type(None)})
+"""Types whose instances never change their length."""
 
 
 def has_hooks(executor: Executor) -> bool:
-    """Whether an executor gives its state to checkpoints."""
+    """Return whether an executor saves its state in checkpoints."""
     return executor.__class__.on_checkpoint_save is not Executor.on_checkpoint_save
 
 
 async def saved_state(executor: Executor, values: Values) -> Kept:
-    """Ask an executor for its state and fix it."""
+    """Ask an executor for its state, and encode it."""
     path = f"state of executor {executor.id!r}"
     try:
         with no_exit():
@@ -41,7 +39,7 @@ async def saved_state(executor: Executor, values: Values) -> Kept:
                 state = await state
     except Exception as error:  # noqa: BLE001 - the checkpoint can't be written, whatever the reason
         reason = f"its on_checkpoint_save raised {type(error).__name__}: {error}"
-        refusal = EncodeError(path=path, reason=reason, remedy="mend the hook")
+        refusal = EncodeError(path=path, reason=reason, remedy="fix the hook")
         refusal.__cause__ = error
         return values.refuse(refusal)
     if not isinstance(state, dict):
@@ -61,12 +59,12 @@ async def restore_state(executor: Executor, state: Any) -> None:
         raise
     except Exception as error:
         raise WorkflowCheckpointException(
-            f"executor {executor.id!r} could not take over its stored state: {type(error).__name__}: {error}", error
+            f"executor {executor.id!r} could not restore its stored state: {type(error).__name__}: {error}", error
         ) from error
 
 
 async def with_states(graph: Graph, snapshot: Snapshot, values: Values, *, only_missing: bool = False) -> Snapshot:
-    """The snapshot with the states that the executors have now; or only those that it lacks. Sub-workflows included."""
+    """Return the snapshot with the executors' present states, or only those it lacks. Sub-workflows are included."""
     states = {
         executor_id: await saved_state(executor, values)
         for executor_id, executor in graph.executors.items()
@@ -78,11 +76,13 @@ async def with_states(graph: Graph, snapshot: Snapshot, values: Values, *, only_
         )
         for executor_id, child in graph.children.items()
     }
+    if not states and not children:
+        return snapshot
     return replace(snapshot, executors={**snapshot.executors, **states}, children={**snapshot.children, **children})
 
 
 def states_of(graph: Graph, snapshot: Snapshot) -> Iterator[tuple[Executor, object]]:
-    """The executors whose states a snapshot holds, sub-workflows included."""
+    """Return the executors with their states in a snapshot, sub-workflows included."""
     for executor_id, state in snapshot.executors.items():
         if executor_id in graph.executors and not as_kept(state).is_lost:
             yield graph.executors[executor_id], state
@@ -92,7 +92,7 @@ def states_of(graph: Graph, snapshot: Snapshot) -> Iterator[tuple[Executor, obje
 
 
 async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterable[str] | None = None) -> None:
-    """Put the executors, or some of them, to the states that a snapshot holds, sub-workflows included."""
+    """Restore the executors, or some of them, to their states in a snapshot, sub-workflows included."""
     chosen = graph.executors.keys() if only is None else set(only)
     for executor_id in chosen:
         executor = graph.executors[executor_id]
@@ -104,48 +104,47 @@ async def load(graph: Graph, snapshot: Snapshot, values: Values, *, only: Iterab
             await load(child, snapshot.children[executor_id], values)
 
 
-class Look:
-    """An executor as far as it can be compared cheaply: which object each attribute is, and how long."""
-
-    __slots__ = ("_attributes", "_lengths")
-
-    def __init__(self, executor: Executor) -> None:
-        # They are held, so that none that comes later can be taken for one of them.
-        self._attributes = vars(executor).copy()
-        # Most of what an executor has has no length.
-        self._lengths = [
-            (name, _length(value)) for name, value in self._attributes.items() if type(value) not in _UNCHANGING
-        ]
-
-    def changed(self, executor: Executor) -> str | None:
-        """The first attribute that is another one by now, or longer or shorter; None if there is none."""
-        before, now = self._attributes, vars(executor)
-        if before.keys() != now.keys() or not all(map(is_, before.values(), now.values())):
-            # Those that were deleted and set again have changed places.
-            for name in {**now, **before}:
-                if name != _OURS and now.get(name, _NOTHING) is not before.get(name, _NOTHING):
-                    return name
-        return next((name for name, length in self._lengths if _length(now[name]) != length), None)
+Observation: TypeAlias = "tuple[dict[str, Any], Sequence[tuple[str, int | None]]]"
+"""The attributes of an executor, and the lengths of those that have one."""
 
 
-class Drift:
-    """Notices that an executor without hooks changes: its changes would be lost by a resume."""
+class ChangeDetector:
+    """Detect changes of executors without hooks: a resumed run would lose them. Each executor is reported once.
+
+    Only what is cheap is compared: the identity of each attribute, and its length.
+    """
 
     def __init__(self) -> None:
         self._is_watched: dict[str, bool] = {}
-        """By executor: whether a change would be lost, and was not told yet."""
 
-    def look(self, executor: Executor) -> Look | None:
-        """What the executor is now; None if nobody wants to know."""
+    def observe(self, executor: Executor) -> Observation | None:
+        """Return the executor as it is now; None if its changes are of no interest."""
         is_watched = self._is_watched.get(executor.id)
         if is_watched is None:
             is_watched = not has_hooks(executor) and executor.child_graph() is None
             self._is_watched[executor.id] = is_watched
-        return Look(executor) if is_watched else None
+        if not is_watched:
+            return None
+        # Holding the values ensures that no later object gets the identity of one of them.
+        attributes = vars(executor).copy()
+        return attributes, [
+            (name, _length(value)) for name, value in attributes.items() if type(value) not in _WITHOUT_LENGTH
+        ]
 
-    def noticed(self, executor: Executor, before: Look) -> str | None:
-        """The warning about the first attribute that is not as before; once for each executor."""
-        name = before.changed(executor)
+    def find_change(self, executor: Executor, before: Observation) -> str | None:
+        """Return a warning about the first attribute that has changed, once for each executor."""
+        attributes, lengths = before
+        now, name = vars(executor), None
+        if attributes.keys() != now.keys() or not all(map(is_, attributes.values(), now.values())):
+            # An attribute that was deleted and set again has only changed its place.
+            changed = (
+                each
+                for each in {**now, **attributes}
+                if each != _ENGINE_ATTRIBUTE and now.get(each, _MISSING) is not attributes.get(each, _MISSING)
+            )
+            name = next(changed, None)
+        if name is None:
+            name = next((each for each, length in lengths if _length(now[each]) != length), None)
         if name is None or not self._is_watched[executor.id]:
             return None
         self._is_watched[executor.id] = False

@@ -1,0 +1,207 @@
+"""Commits: each superstep's snapshot becomes a checkpoint of the run, or a record in the journal of its parent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from perdure.checkpoint import EventWriter
+from perdure.codec import loads, plain
+from perdure.engine.journal import TRACE, Journal, JournalLog
+from perdure.errors import AgentFrameworkException, CheckpointWriteError
+from perdure.events import CheckpointInfo
+from perdure.records import Commit
+from perdure.storage import reads_at_once
+from perdure.tracing import NO_SPAN, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.checkpoint import Writer
+    from perdure.clock import Clock
+    from perdure.codec import Codec
+    from perdure.kernel import PendingEvent, Snapshot
+    from perdure.records import Claim, Command, HeadStatus, Manifest
+    from perdure.storage import Store
+    from perdure.tracing import Span
+
+
+class Committer(Protocol):
+    """Keep the snapshots of one run or sub-workflow. A run without a committer is not checkpointed."""
+
+    waiting: int
+    """After a commit: the number of the newest command in the inbox, 0 if there is none."""
+    commands: Sequence[Command] | None
+    """The inbox as it was read together with the journal; None if it was not."""
+
+    async def open(self) -> Journal:
+        """Return the journal of the superstep in progress, with the records of earlier attempts."""
+        ...
+
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        events: Sequence[PendingEvent] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
+        """Make the snapshot and its events durable.
+
+        `consumed` are the commands that it has applied, `done` ids of commands that must not be waiting: their work
+        is part of the snapshot. Raises CommandWaitsError if one of these is in the inbox.
+        """
+        ...
+
+
+class StoreCommitter:
+    """Commit checkpoints to a store under a lease."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        claim: Claim,
+        codec: Codec,
+        clock: Clock,
+        writer: Writer,
+        position: int,
+        head: Manifest | None,
+        span: Span = NO_SPAN,
+    ) -> None:
+        self._store = store
+        self._claim = claim
+        self._clock = clock
+        self._writer = writer
+        self._log = JournalLog(store, claim, codec)
+        self._events = EventWriter(codec)
+        self._span = span
+        self._has_committed = False
+        self.waiting = 0
+        self.commands: Sequence[Command] | None = None
+        self.position = position
+        self.head = head
+
+    async def open(self) -> Journal:
+        """Return the journal since the head. Right after a commit it is empty and need not be read."""
+        if self.head is None:
+            return Journal()
+        if not self._has_committed:
+            records = None
+            if reads_at_once(self._store):
+                since = await self._store.since_head(self._claim.run_id)
+                self.commands, records = since.inbox, since.journal
+            await self._log.open(self.head.checkpoint_id, self._writer.standing, records=records)
+            self._link_spans()
+        return Journal(self._log)
+
+    def _link_spans(self) -> None:
+        """Link to the span that has recorded since the head, and let the next attempt link to this one."""
+        found = self._log.records.get(TRACE)
+        if found is not None:
+            self._span.link(str(loads(found.require_encoded().text)))
+        traceparent = self._span.traceparent
+        if traceparent is not None:
+            self._log.queue({TRACE: lambda: plain(traceparent)})
+
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        events: Sequence[PendingEvent] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
+        """Write the checkpoint and move the head, or raise and change nothing."""
+        timestamp = self._clock.now().isoformat()
+        manifest, blobs = self._writer.write(
+            snapshot,
+            position=self.position + 1,
+            previous_id=self.head.checkpoint_id if self.head else None,
+            # Never before the predecessor: a clock that was set back must not reorder a run.
+            timestamp=max(timestamp, self.head.timestamp) if self.head else timestamp,
+            kind=kind,
+            trace=self._span.traceparent,
+        )
+        info = CheckpointInfo(
+            manifest.checkpoint_id,
+            manifest.previous_id,
+            manifest.run_id,
+            manifest.workflow_name,
+            manifest.iteration_count,
+            manifest.timestamp,
+        )
+        commit = Commit(
+            manifest,
+            blobs,
+            manifest.previous_id,
+            snapshot.is_settled,
+            status_of(snapshot),
+            snapshot.wake_at,
+            consumed,
+            done,
+            self._events.batch(events, requests=snapshot.requests, checkpoint=info),
+        )
+        run_id = self._claim.run_id
+        try:
+            if self._span is NO_SPAN:
+                self.waiting = await self._store.commit(self._claim, commit)
+            else:
+                with traced(self._span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
+                    self.waiting = await self._store.commit(self._claim, commit)
+                self._span.stands_at(info.checkpoint_id)
+        except AgentFrameworkException:
+            raise
+        except Exception as error:
+            raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
+        self._writer.stand(manifest)
+        self._log.move(manifest.checkpoint_id, self._writer.standing)
+        self.head, self.position = manifest, manifest.position
+        self._has_committed, self.commands = True, None
+        return info
+
+
+class ChildCommitter:
+    """Record each superstep of a sub-workflow in the journal of its parent, whose commit includes it."""
+
+    waiting = 0
+    commands: Sequence[Command] | None = None
+
+    def __init__(self, journal: Journal, emit: Callable[[PendingEvent], None]) -> None:
+        self._journal = journal
+        self._emit = emit
+
+    async def open(self) -> Journal:
+        """Return the sub-workflow's part of the journal, and emit what an earlier attempt emitted."""
+        for event in self._journal.child_events():
+            self._emit(event)
+        return self._journal
+
+    async def commit(
+        self,
+        snapshot: Snapshot,
+        kind: str,
+        *,
+        events: Sequence[PendingEvent] = (),
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> CheckpointInfo | None:
+        """Record the snapshot. Only the parent has checkpoints, so `checkpoint` events are dropped."""
+        del kind, consumed, done
+        events = [event for event in events if event.type != "checkpoint"]
+        self._journal.keep_child(snapshot, events)
+        for event in events:
+            self._emit(event)
+        return None
+
+
+def status_of(snapshot: Snapshot) -> HeadStatus:
+    """Return the status of a run with this head."""
+    if snapshot.cancelled is not None:
+        return "cancelled"
+    if not snapshot.is_idle:
+        return "running"
+    if snapshot.requests:
+        return "waiting"
+    return "idle" if snapshot.next_timer is None else "sleeping"

@@ -1,0 +1,382 @@
+"""The loop of one run: apply the inbox, plan, run, fold, commit, emit, until nothing is left to deliver."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+from perdure.clock import SystemClock, seconds_until
+from perdure.engine.activation import ActivationContext
+from perdure.engine.budget import BudgetTracker
+from perdure.engine.events import FRAMEWORK, live_event, pending_event, warning_event
+from perdure.engine.executor_state import ChangeDetector
+from perdure.engine.journal import Journal
+from perdure.engine.routing import SuperstepFolder
+from perdure.engine.superstep import EventQueue, Superstep
+from perdure.errors import (
+    BudgetExceededError,
+    ClaimLostError,
+    CommandWaitsError,
+    StaleHeadError,
+    WorkflowCheckpointException,
+    WorkflowConvergenceException,
+    WorkflowException,
+)
+from perdure.events import WorkflowEvent
+from perdure.kernel import PendingEvent, plan
+from perdure.tracing import NO_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+    from perdure.clock import Clock
+    from perdure.codec import Kept, Values
+    from perdure.engine.commit import Committer
+    from perdure.engine.inbox import Inbox
+    from perdure.graph import Graph
+    from perdure.kernel import Moment, Snapshot
+    from perdure.tracing import Span
+
+logger = logging.getLogger(__name__)
+
+Events: TypeAlias = list[WorkflowEvent[Any]]
+ItemT = TypeVar("ItemT")
+
+_EMITTED_LIVE = frozenset({"woken", "cancelled", "warning", "undelivered"})
+_WATCH_DELAY_SECONDS = 0.2
+"""Most runs are over before it is worth watching for a cancellation."""
+_WATCH_ATTEMPTS_MAX = 5
+"""How often the inbox is read again after it could not be read."""
+
+
+@dataclass(slots=True)
+class Closing(Generic[ItemT]):
+    """Close an async generator at the end of a block, before anything around it is closed.
+
+    An event loop that shuts down closes all generators at once. The inner one of two may be closing already when the
+    outer one comes to it. Then the outer one waits.
+    """
+
+    generator: AsyncGenerator[ItemT]
+
+    async def __aenter__(self) -> AsyncGenerator[ItemT]:
+        return self.generator
+
+    async def __aexit__(self, *_: object) -> None:
+        generator: Any = self.generator
+        while generator.ag_running:  # noqa: ASYNC110 - a generator gives no signal when it has ended
+            await asyncio.sleep(0)
+        await generator.aclose()
+
+
+@dataclass(slots=True)
+class RunLoop:
+    """Advance one run, or one sub-workflow. `snapshot` is always the newest committed one."""
+
+    graph: Graph
+    snapshot: Snapshot
+    values: Values
+    committer: Committer | None
+    """None if the run is not checkpointed."""
+    scope_id: str
+    streaming: bool = False
+    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    changes: ChangeDetector = field(default_factory=ChangeDetector)
+    clock: Clock = field(default_factory=SystemClock)
+    inbox: Inbox | None = None
+    """None for a sub-workflow: its parent gets the commands and timers."""
+    run_id: str = ""
+    inside_of: str = ""
+    """For a sub-workflow: the id of its run, followed by the names of the enclosing executors."""
+    span: Span = NO_SPAN
+    only_applies_inbox: bool = False
+    """Whether commands are committed and nothing is run."""
+    watches_inbox: bool = False
+    """Whether a cancel command may stop a superstep in progress."""
+    carried: Mapping[str, object] = field(default_factory=dict[str, object])
+    """For a sub-workflow: its records in the parent's checkpoint."""
+    budget: BudgetTracker = field(default_factory=BudgetTracker)
+    describe: Callable[[Snapshot], Events] | None = None
+    """Return what to emit about the run once the waiting commands are applied."""
+    _folder: SuperstepFolder = field(init=False)
+    _journal: Journal = field(init=False)
+    _uncommitted: list[PendingEvent] = field(default_factory=list["PendingEvent"], init=False)
+    """Events of a commit that failed."""
+    _superstep: Superstep | None = field(default=None, init=False)
+    _must_stop: bool = field(default=False, init=False)
+    """Whether a cancel command or the deadline came, and was not applied yet."""
+    _failure: Exception | None = field(default=None, init=False)
+    """The error of a command that ends the run."""
+    _watchers: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"], init=False)
+
+    def __post_init__(self) -> None:
+        self._folder = SuperstepFolder(self.graph, self.values)
+        self._journal = Journal()
+
+    async def run(self) -> AsyncGenerator[Events]:
+        """Run supersteps until the run is idle. Between two of them nothing happens until the reader continues.
+
+        Events come in batches. Without a stream, each superstep is one batch.
+        """
+        timer = self._watch_later()
+        try:
+            while True:
+                if self._must_apply_inbox() and (events := await self._apply_inbox()):
+                    yield events
+                if await self._is_finished():
+                    return
+                if self.snapshot.is_idle:
+                    continue  # a command came, or a timer is due
+                self._require_limits()
+                if self.streaming:
+                    async with Closing(self._stream_superstep()) as batches:
+                        async for events in batches:
+                            yield events
+                    continue
+                events = [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
+                try:
+                    await self._run_superstep(events)
+                except Exception:
+                    # Its events come first, as in a stream.
+                    yield events
+                    raise
+                yield events
+        finally:
+            if timer is not None:
+                await self._stop_watching(timer)
+
+    async def _is_finished(self) -> bool:
+        """Return whether nothing is left to do. An idle run waits for its timers here."""
+        if self._failure is not None:
+            raise self._failure
+        if self.snapshot.cancelled is not None or self.only_applies_inbox:
+            return True
+        if not self.snapshot.is_idle:
+            return False
+        return self.inbox is None or not await self.inbox.wait(self.snapshot)
+
+    async def _run_superstep(self, events: Events) -> None:
+        """Run one superstep to its end. Its events are added to `events`, even if it fails."""
+        superstep = self._begin_superstep()
+        try:
+            async with superstep:
+                await superstep.run(events)
+                if not superstep.has_ended:
+                    return  # the run must stop
+                after, warnings = await self._folder.fold(self.snapshot, superstep.results)
+                events += warnings
+                events += await self._commit_superstep(superstep, after, warnings)
+        except BudgetExceededError as error:
+            raise self._in_full(error) from error
+
+    async def _stream_superstep(self) -> AsyncGenerator[Events]:
+        """Run one superstep and yield its events as they happen."""
+        yield [_superstep_event("superstep_started", self.snapshot.iteration + 1)]
+        superstep = self._begin_superstep()
+        try:
+            async with superstep:
+                while events := await superstep.next_events():
+                    yield events
+                if not superstep.has_ended:
+                    return  # the run must stop
+                after, warnings = await self._folder.fold(self.snapshot, superstep.results)
+                if warnings:
+                    yield warnings
+                events = await self._commit_superstep(superstep, after, warnings)
+        except BudgetExceededError as error:
+            raise self._in_full(error) from error
+        yield events
+
+    def _begin_superstep(self) -> Superstep:
+        snapshot, span = self.snapshot, self.span
+        if span is not NO_SPAN:
+            span = span.child("perdure.superstep", run_id=self.run_id, superstep=snapshot.iteration + 1)
+        queue = EventQueue(live=self.streaming)
+        context = ActivationContext(
+            graph=self.graph,
+            snapshot=snapshot,
+            values=self.values,
+            root_id=self.scope_id,
+            run_kwargs=self.run_kwargs,
+            journal=self._journal if self.committer is None else self._records(),
+            clock=self.clock,
+            emit=queue.emit,
+            run_id=self.inside_of or self.run_id,
+            span=span,
+            streaming=self.streaming,
+            is_checkpointed=self.committer is not None,
+            budget=self.budget,
+        )
+        superstep = self._superstep = Superstep(plan(snapshot), context, queue, self.changes)
+        if self._must_stop:
+            superstep.stop()
+        return superstep
+
+    def _records(self) -> Journal:
+        """Return the records of this superstep, and those that the snapshot carries."""
+        return self._journal.under("", {**self.snapshot.carried, **self.carried})
+
+    def _recorded(self) -> Mapping[str, Kept]:
+        return self._records().records()
+
+    def _require_limits(self) -> None:
+        """Raise if the run has used up its supersteps or its budget."""
+        if self.snapshot.since_input >= self.graph.rules.max_iterations:
+            raise WorkflowConvergenceException(
+                f"workflow {self.graph.name!r} did not end within {self.graph.rules.max_iterations} supersteps "
+                "since its last input, and messages are left; raise max_iterations if it is meant to run on"
+            )
+        limits = self.snapshot.limits
+        if not limits.budget:
+            return
+        left = self.snapshot.left
+        for name in limits.budget:
+            parallel = self.budget.spent_by_siblings(name)
+            if left[name] < parallel:
+                raise self._over_budget(name, limits.spent.get(name, 0) + parallel)
+        self.budget.report({name: limit - left[name] for name, limit in limits.budget.items()})
+
+    def _over_budget(self, name: str, spent: float) -> BudgetExceededError:
+        return BudgetExceededError(self.run_id, name=name, spent=spent, limit=self.snapshot.limits.budget[name])
+
+    def _in_full(self, error: BudgetExceededError) -> BudgetExceededError:
+        """Return the error with the totals of this run: a sub-workflow knows only what was left to it."""
+        outside = self.snapshot.limits.budget[error.name] - self.snapshot.left[error.name]
+        return self._over_budget(error.name, outside + error.spent)
+
+    def _must_apply_inbox(self) -> bool:
+        lacks_journal = self.committer is not None and not self._journal.is_open
+        if lacks_journal or self.describe is not None or self._must_stop:
+            return True
+        return self.inbox is not None and self.inbox.may_have_work(self.snapshot)
+
+    async def _apply_inbox(self) -> Events:
+        """Commit commands and due timers. Return their events."""
+        events: Events = []
+        if self.committer is not None and not self._journal.is_open:
+            # A run whose first checkpoint could not be written may have one by now.
+            self._journal = await self.committer.open()
+            if self.inbox is not None and self.committer.commands is not None:
+                self.inbox.offer(self.committer.commands)
+        if self._must_stop:
+            self._must_stop = False
+            if self.inbox is not None:
+                self.inbox.refresh()
+        while self.inbox is not None:
+            applied = await self.inbox.apply(self.snapshot, recorded=self._recorded)
+            if applied is None:
+                break
+            # The commit makes the journal void, so the checkpoint carries its records.
+            after = replace(applied.snapshot, carried={**applied.snapshot.carried, **self._recorded()})
+            pending = (*applied.events, PendingEvent("checkpoint"))
+            try:
+                committed = await self._commit(after, "inbox", pending, consumed=applied.consumed, done=applied.done)
+            except CommandWaitsError:
+                self.inbox.refresh()  # it is not known yet
+                continue
+            live = [live_event(event, self.values) for event in applied.events if event.type in _EMITTED_LIVE]
+            events, self._failure = [*live, *committed], applied.failure
+            break
+        describe, self.describe = self.describe, None
+        return events if describe is None else [*events, *describe(self.snapshot)]
+
+    async def _commit_superstep(self, superstep: Superstep, after: Snapshot, warnings: Events) -> Events:
+        """Commit a superstep. Return the events about that."""
+        before, iteration = self.snapshot.limits, after.iteration
+        # Spending is reported in total, if this superstep has spent anything.
+        spent = None if after.limits is before or after.limits.spent == before.spent else dict(after.limits.spent)
+        completed = _superstep_event("superstep_completed", iteration, spent)
+        if self.committer is None:
+            self.snapshot = after
+            return [completed]
+        pending = [
+            PendingEvent("superstep_started", iteration=iteration),
+            *(event for result in superstep.results for event in result.effects.events),
+            *(pending_event(event, self.values) for event in warnings),
+            PendingEvent("checkpoint"),
+            pending_event(completed, self.values)
+            if spent
+            else PendingEvent("superstep_completed", iteration=iteration),
+        ]
+        await superstep.prepare_commit()
+        committed = await self._commit(after, "superstep", pending)
+        superstep.is_committed = True
+        return [*committed, completed]
+
+    async def _commit(
+        self,
+        after: Snapshot,
+        kind: str,
+        events: Sequence[PendingEvent],
+        *,
+        consumed: tuple[str, ...] = (),
+        done: tuple[str, ...] = (),
+    ) -> Events:
+        """Commit a snapshot. A write that fails stops the run, or is a warning if the workflow says so."""
+        committer = self.committer
+        try:
+            info = None
+            if committer is not None:
+                every = (*self._uncommitted, *events) if self._uncommitted else events
+                info = await committer.commit(after, kind, events=every, consumed=consumed, done=done)
+        except (StaleHeadError, ClaimLostError, CommandWaitsError):
+            raise
+        except WorkflowCheckpointException as error:
+            if self.graph.rules.on_checkpoint_error == "stop":
+                raise
+            self.snapshot = after
+            warning = warning_event(f"no checkpoint of superstep {after.iteration}: {error}")
+            # The next commit keeps these events.
+            self._uncommitted += [event for event in events if event.type != "checkpoint"]
+            self._uncommitted.append(pending_event(warning, self.values))
+            return [warning]
+        self.snapshot = after
+        self._uncommitted.clear()
+        if self.inbox is not None and committer is not None:
+            self.inbox.on_commit(committer.waiting, after)
+        return [] if info is None else [WorkflowEvent("checkpoint", info, origin=FRAMEWORK)]
+
+    def _watch_later(self) -> asyncio.TimerHandle | None:
+        """Start to watch for a cancel command and the deadline, after a short delay."""
+        inbox, deadline = self.inbox if self.watches_inbox else None, self.snapshot.limits.deadline
+        if inbox is None and deadline is None:
+            return None
+        return asyncio.get_running_loop().call_later(_WATCH_DELAY_SECONDS, self._watch, inbox, deadline)
+
+    def _watch(self, inbox: Inbox | None, deadline: Moment | None) -> None:
+        if inbox is not None:
+            self._watchers.append(asyncio.ensure_future(self._stop_after(inbox.wait_for_cancel)))
+        if deadline is not None:
+            self._watchers.append(asyncio.ensure_future(self._stop_after(lambda: self._sleep_until(deadline))))
+
+    async def _stop_watching(self, timer: asyncio.TimerHandle) -> None:
+        timer.cancel()
+        if self._watchers:
+            for task in self._watchers:
+                task.cancel()
+            await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    async def _stop_after(self, condition: Callable[[], Awaitable[None]]) -> None:
+        """Stop the superstep in progress when the condition is met. Finished activations are recorded."""
+        for attempts_left in reversed(range(_WATCH_ATTEMPTS_MAX)):
+            try:
+                await condition()
+                break
+            except WorkflowException as error:
+                logger.warning("run %r: can't read whether it is cancelled: %s", self.run_id, error)
+                if not attempts_left:
+                    return
+                await self.clock.sleep(_WATCH_DELAY_SECONDS)
+        self._must_stop = True
+        if self._superstep is not None:
+            self._superstep.stop()
+
+    async def _sleep_until(self, moment: Moment) -> None:
+        while seconds := seconds_until(self.clock, moment):
+            await self.clock.sleep(seconds)
+
+
+def _superstep_event(kind: str, iteration: int, data: object = None) -> WorkflowEvent[Any]:
+    return WorkflowEvent(kind, data, iteration=iteration, origin=FRAMEWORK)

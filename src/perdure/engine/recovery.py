@@ -1,0 +1,492 @@
+"""Find a run and load it: start a new one, open one at its head under a lease, fork a checkpoint, move a head back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from perdure.checkpoint import (
+    EXECUTOR_STATE_KEY,
+    SAVED_FIELDS_PATH,
+    WORKFLOW_RUN_KWARGS_KEY,
+    Author,
+    Reader,
+    Writer,
+    Written,
+    compare,
+    header_of,
+    migrate,
+    naming,
+    origin_of,
+    saved_fields,
+)
+from perdure.codec import Kept, as_kept, with_parts
+from perdure.engine.call import ABSENT
+from perdure.engine.commit import StoreCommitter
+from perdure.engine.lease import LOCAL_LEASES
+from perdure.engine.routing import accepts, fan_ins_of, route
+from perdure.errors import IncompatibleGraphError, RunNotFoundError, WorkflowCheckpointException
+from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
+from perdure.kernel import Activation, Delivery, Effects, Request, RoutedMessage, Snapshot, Trail, fold
+from perdure.records import NewRun
+from perdure.storage import reads_at_once
+from perdure.tracing import NO_SPAN
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from perdure.codec import Values
+    from perdure.engine.blueprint import Blueprint
+    from perdure.events import WorkflowEvent
+    from perdure.graph import Graph, WorkflowMessage
+    from perdure.kernel import Output
+    from perdure.records import Claim, Manifest, RunRecord
+    from perdure.storage import Binding
+    from perdure.tracing import Span
+
+Acquire: TypeAlias = "Callable[[str], Awaitable[None]]"
+"""Take the local lease of a run, before the store's."""
+
+
+@dataclass(slots=True)
+class LoadedRun:
+    """A run in memory, as a workflow instance holds it between two calls."""
+
+    origin: NewRun
+    snapshot: Snapshot
+    values: Values
+    binding: Binding | None = None
+    claim: Claim | None = None
+    head: Manifest | None = None
+    position: int = -1
+    run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    first_input: object = ABSENT
+    """The message that began a run without a storage."""
+    is_new: bool = False
+    """Whether nothing has been committed yet and the executors must be asked for their first states."""
+    is_unborn: bool = False
+    """Whether it is a fork that the store does not know yet."""
+    is_ahead: bool = False
+    """Whether the snapshot holds something that could not be committed."""
+    written: Written | None = None
+    """The content of the head, so that the next checkpoint writes only the difference."""
+    writer: Writer | None = None
+    read_from: str | None = None
+    """The checkpoint that the snapshot was read from. Its values are decoded when they are used."""
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the run."""
+        return self.origin.run_id
+
+    @property
+    def head_id(self) -> str | None:
+        """Return the id of the head checkpoint."""
+        return None if self.head is None else self.head.checkpoint_id
+
+    def committer(self, blueprint: Blueprint, span: Span = NO_SPAN) -> StoreCommitter:
+        """Return a committer that continues at the head. The writer of the last call is reused if it fits."""
+        binding, claim, writer = self.binding, self.claim, self.writer
+        assert binding is not None, "a run without a storage is not committed"
+        assert claim is not None, "a run is written only under a lease"
+        author = Author(self.origin, blueprint.signature_hash, blueprint.graph.rules.version)
+        if writer is None or not writer.follows(self.head) or not writer.is_of(binding.codec, author):
+            is_head = self.written is not None and self.written.manifest is self.head
+            writer = self.writer = Writer(binding.codec, blueprint.document, author, self.written if is_head else None)
+        self.written = None
+        return StoreCommitter(
+            store=binding.store,
+            claim=claim,
+            codec=binding.codec,
+            clock=blueprint.clock,
+            writer=writer,
+            position=self.position,
+            head=self.head,
+            span=span,
+        )
+
+
+def new_run(
+    blueprint: Blueprint, run_id: str, *, input_digest: str | None = None, parent_id: str | None = None
+) -> NewRun:
+    """Return the record of a run that begins now."""
+    clock = blueprint.clock
+    return NewRun(run_id, blueprint.graph.name, clock.now().isoformat(), clock.new_id(), input_digest, parent_id)
+
+
+async def start(
+    blueprint: Blueprint,
+    binding: Binding,
+    acquire: Acquire,
+    *,
+    run_id: str,
+    input_digest: str | None,
+    takeover: bool = False,
+) -> LoadedRun:
+    """Create a run and take its lease. Its first commit is still to come."""
+    await acquire(run_id)
+    origin = new_run(blueprint, run_id, input_digest=input_digest)
+    claim = await binding.store.claim(run_id, create=origin, takeover=takeover)
+    return LoadedRun(origin, Snapshot(), binding.values, binding, claim, is_new=True)
+
+
+async def open_run(
+    blueprint: Blueprint,
+    binding: Binding,
+    acquire: Acquire,
+    run_id: str,
+    *,
+    takeover: bool = False,
+    token: int | None = None,
+    claim: Claim | None = None,
+) -> LoadedRun:
+    """Open a run at its head, under a new lease unless the caller has one. Raises RunNotFoundError."""
+    await acquire(run_id)
+    taken = claim or await binding.store.claim(run_id, takeover=takeover, token=token)
+    return await _load(blueprint, binding, taken)
+
+
+async def open_checkpoint(
+    blueprint: Blueprint, binding: Binding, acquire: Acquire, checkpoint_id: str, *, takeover: bool = False
+) -> LoadedRun:
+    """Open the run whose head this checkpoint is; fork an older one."""
+    manifest, record, blobs = await _read_checkpoint(binding, checkpoint_id)
+    if record is None:
+        record = await binding.store.run(manifest.run_id)
+    if record is not None and record.head == checkpoint_id:
+        await acquire(manifest.run_id)
+        claim = await binding.store.claim(manifest.run_id, takeover=takeover)
+        run = await _load(blueprint, binding, claim, read=manifest, blobs=blobs)
+        if run.head_id == checkpoint_id:
+            return run
+        # Another process advanced the run before we had the lease: the checkpoint is an older one by now.
+        await binding.store.release(claim)
+    return await _fork(blueprint, binding, acquire, manifest, blobs=blobs)
+
+
+async def _read_checkpoint(
+    binding: Binding, checkpoint_id: str
+) -> tuple[Manifest, RunRecord | None, Mapping[str, bytes] | None]:
+    """Read a checkpoint, with its run and its blobs if the store reads all of them at once."""
+    store = binding.store
+    if not reads_at_once(store):
+        return await binding.store.manifest(checkpoint_id), None, None
+    with naming(checkpoint_id):
+        whole = await store.whole_checkpoint(checkpoint_id)
+    return whole.manifest, whole.run, whole.parts
+
+
+async def _load(
+    blueprint: Blueprint,
+    binding: Binding,
+    claim: Claim,
+    *,
+    read: Manifest | None = None,
+    blobs: Mapping[str, bytes] | None = None,
+) -> LoadedRun:
+    """Load a run at its head. A checkpoint that was read before is used if it is the head."""
+    try:
+        record, head = await _head_of(binding, claim)
+        # A checkpoint with the id of the head may be one of a run that was deleted and begun again.
+        if read is None or read.checkpoint_id != head or origin_of(read).nonce != record.nonce:
+            read, _, blobs = await _read_checkpoint(binding, head)
+        snapshot, written = await _read_snapshot(blueprint, binding, read, blobs=blobs)
+    except BaseException:
+        await binding.store.release(claim, halt=claim.halt)
+        raise
+    return LoadedRun(
+        _origin(record),
+        snapshot,
+        binding.values,
+        binding,
+        claim,
+        read,
+        position=record.position,
+        written=written,
+        read_from=read.checkpoint_id,
+    )
+
+
+async def _head_of(binding: Binding, claim: Claim) -> tuple[RunRecord, str]:
+    record = claim.record or await binding.store.run(claim.run_id)
+    if record is None or record.head is None:
+        raise RunNotFoundError(claim.run_id)
+    return record, record.head
+
+
+def _origin(record: RunRecord) -> NewRun:
+    return NewRun(
+        record.run_id,
+        record.workflow_name,
+        record.created_at,
+        record.nonce,
+        record.input_digest,
+        record.parent_checkpoint_id,
+    )
+
+
+async def _fork(
+    blueprint: Blueprint,
+    binding: Binding,
+    acquire: Acquire,
+    manifest: Manifest,
+    *,
+    blobs: Mapping[str, bytes] | None = None,
+) -> LoadedRun:
+    """Return a new run whose head is an older checkpoint until its first commit. The source run is not touched.
+
+    The store does not know the fork before `create_fork`, so that a refused one leaves nothing behind.
+    """
+    snapshot, written = await _read_snapshot(blueprint, binding, manifest, blobs=blobs)
+    origin = new_run(blueprint, blueprint.clock.new_id(), parent_id=manifest.checkpoint_id)
+    await acquire(origin.run_id)
+    return LoadedRun(
+        origin,
+        snapshot,
+        binding.values,
+        binding,
+        head=manifest,
+        is_unborn=True,
+        written=written,
+        read_from=manifest.checkpoint_id,
+    )
+
+
+async def create_fork(run: LoadedRun) -> None:
+    """Create a fork in the store and take its lease."""
+    if run.is_unborn and run.binding is not None:
+        run.claim = await run.binding.store.claim(run.run_id, create=run.origin)
+        run.is_unborn = False
+
+
+async def fork(
+    blueprint: Blueprint,
+    binding: Binding,
+    *,
+    checkpoint_id: str,
+    change: Callable[[Snapshot], Snapshot] | None,
+) -> LoadedRun:
+    """Create a run at a checkpoint. A change is its first commit."""
+    manifest = await binding.store.manifest(checkpoint_id)
+    run = await _fork(blueprint, binding, _acquire_nothing, manifest)
+    changed = run.snapshot if change is None else change(run.snapshot)
+    await create_fork(run)
+    claim = run.claim
+    assert claim is not None, "a fork is created with a lease"
+    try:
+        if change is not None:
+            committer = run.committer(blueprint)
+            await committer.commit(changed, "edit")
+            run = replace(run, snapshot=changed, head=committer.head, position=committer.position)
+            run.read_from = run.head_id
+    finally:
+        await binding.store.release(claim)
+    return run
+
+
+async def _acquire_nothing(run_id: str) -> None:
+    """Take no local lease: nothing is driven here, and the caller has closed its own stream."""
+    del run_id
+
+
+async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpoint_id: str) -> LoadedRun:
+    """Move the head of a run back to one of its checkpoints. A new nonce makes what follows a new history."""
+    store = binding.store
+    manifest = await store.manifest(checkpoint_id)
+    if manifest.run_id != run_id:
+        raise WorkflowCheckpointException(
+            f"checkpoint {checkpoint_id!r} belongs to run {manifest.run_id!r}, not to {run_id!r}: fork it instead"
+        )
+    snapshot, written = await _read_snapshot(blueprint, binding, manifest)
+    nonce = blueprint.clock.new_id()
+    async with LOCAL_LEASES.hold(store.place, run_id):
+        claim = await store.claim(run_id)
+        try:
+            record = await store.run(run_id)
+            assert record is not None, "a run that has a checkpoint is known"
+            assert record.head is not None, "a run that has a checkpoint has a head"
+            await store.rewind(claim, expected_head=record.head, to=checkpoint_id, nonce=nonce)
+        finally:
+            await store.release(claim)
+    return LoadedRun(
+        replace(_origin(record), nonce=nonce),
+        snapshot,
+        binding.values,
+        binding,
+        head=manifest,
+        position=record.position,
+        written=written,
+        read_from=checkpoint_id,
+    )
+
+
+async def is_unfinished(run: LoadedRun) -> bool:
+    """Return whether the run has messages left to deliver, unless another process has advanced it since."""
+    if run.snapshot.is_idle or run.binding is None:
+        return not run.snapshot.is_idle
+    record = await run.binding.store.run(run.run_id)
+    return record is not None and record.head == run.head_id
+
+
+async def answered_since(run: LoadedRun) -> Snapshot | None:
+    """Return the answered requests of the run that an unborn fork leaves; nothing else of it is read."""
+    if not run.is_unborn or run.binding is None or run.head is None:
+        return None
+    store = run.binding.store
+    record = await store.run(run.head.run_id)
+    if record is None or record.head is None:
+        return None
+    manifest = await store.manifest(record.head)
+    with naming(manifest.checkpoint_id):
+        blobs = await store.parts(manifest.roots)
+    return Snapshot(answered=Reader(manifest, blobs, run.binding.codec).answered())
+
+
+async def _read_snapshot(
+    blueprint: Blueprint, binding: Binding, manifest: Manifest, *, blobs: Mapping[str, bytes] | None = None
+) -> tuple[Snapshot, Written]:
+    """Read a checkpoint for the present graph, and what the writer of the next checkpoint must know of it.
+
+    Raises IncompatibleGraphError.
+    """
+    if blobs is None:
+        with naming(manifest.checkpoint_id):
+            blobs = await binding.store.parts(manifest.roots)
+    graph, values = blueprint.graph, binding.values
+    reader = Reader(manifest, blobs, binding.codec)
+    if SAVED_FIELDS_PATH in manifest.toc:
+        if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
+            report = "  it was made by hand, for a graph with another signature"
+            raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
+        fields = saved_fields(manifest, blobs, binding.codec)
+        snapshot = await _snapshot_of_fields(graph, fields, values, iteration=manifest.iteration_count)
+        return snapshot, reader.written(None)
+    snapshot, stored = reader.snapshot(), reader.graph()
+    if stored == blueprint.document:
+        return snapshot, reader.written(snapshot)
+    migrated = await migrate(snapshot, stored, graph, values)
+    report = compare(stored, graph, migrated.snapshot, values, accepts=accepts, renamed=migrated.renamed)
+    if not report.is_compatible:
+        raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
+    return migrated.snapshot, reader.written(None)
+
+
+async def _snapshot_of_fields(graph: Graph, fields: Mapping[str, Any], values: Values, *, iteration: int) -> Snapshot:
+    """Build the snapshot of a checkpoint that was made by hand. Messages without a target are routed now."""
+    state = dict(fields["state"])
+    executors = state.pop(EXECUTOR_STATE_KEY, {})
+    kwargs = state.pop(WORKFLOW_RUN_KWARGS_KEY, None)
+    _require_known(graph, executors)
+    snapshot = Snapshot(
+        turn=1,
+        iteration=iteration - 1,
+        since_input=iteration - 1,
+        state={(SHARED_SCOPE, key): values.fix(value, f"state[{key!r}]") for key, value in state.items()},
+        executors={key: values.fix(value, f"state of executor {key!r}") for key, value in executors.items()},
+        requests={key: _request(event, values) for key, event in fields["pending_request_info_events"].items()},
+        kwargs=values.fix(kwargs, "run kwargs") if kwargs else None,
+    )
+    effects: list[Effects] = []
+    addressed: list[Delivery] = []
+    for source_id, messages in fields["messages"].items():
+        for ordinal, message in enumerate(messages):
+            if source_id.startswith(INTERNAL_SOURCE_ID("")):
+                addressed.append(_delivery(message, source_id, ordinal, values))
+            else:
+                effects.append(await _sending(graph, message, source_id, ordinal, values))
+    folded = fold(snapshot, effects, fan_ins=fan_ins_of(graph))
+    return replace(folded, deliveries=(*addressed, *folded.deliveries))
+
+
+def _require_known(graph: Graph, executors: object) -> None:
+    if not isinstance(executors, dict):
+        raise WorkflowCheckpointException(f"{EXECUTOR_STATE_KEY!r} must be a dict of executors' states")
+    for executor_id, state in executors.items():  # pyright: ignore[reportUnknownVariableType]
+        if executor_id not in graph.executors:
+            raise WorkflowCheckpointException(f"the checkpoint has a state of unknown executor {executor_id!r}")
+        if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):  # pyright: ignore[reportUnknownVariableType]
+            raise WorkflowCheckpointException(f"the state of executor {executor_id!r} must be a dict with str keys")
+
+
+def _request(event: WorkflowEvent[Any], values: Values) -> Request:
+    return Request(
+        event.request_id,
+        event.source_executor_id,
+        values.fix(event.data, f"request {event.request_id!r}"),
+        event.request_type,
+        event.response_type,
+    )
+
+
+def _delivery(message: WorkflowMessage, source_id: str, ordinal: int, values: Values) -> Delivery:
+    target_id = message.target_id or source_id.removeprefix(INTERNAL_SOURCE_ID(""))
+    event = message.original_request_info_event
+    return Delivery(
+        target_id,
+        (source_id,),
+        (values.fix(message.data, f"message for executor {target_id!r}"),),
+        send=f"saved:{source_id}/{ordinal}",
+        asked_for=target_id,
+        answers=None if event is None else _request(event, values),
+    )
+
+
+async def _sending(graph: Graph, message: WorkflowMessage, source_id: str, ordinal: int, values: Values) -> Effects:
+    if source_id not in graph.executors:
+        raise WorkflowCheckpointException(f"the checkpoint has a message of unknown executor {source_id!r}")
+    routing = await route(graph, source_id=source_id, target_id=message.target_id, message=message.data)
+    if routing.undelivered is not None:
+        raise WorkflowCheckpointException(
+            f"the checkpoint has a message of executor {source_id!r} that can't be delivered: {routing.undelivered}"
+        )
+    data = values.fix(message.data, f"message of executor {source_id!r}")
+    sender = Activation(source_id, ordinal, Delivery(source_id, (), (), send="saved"))
+    return Effects(sender, sends=(RoutedMessage(data, message.target_id, routing.targets, routing.fan_ins),))
+
+
+def convert_values(snapshot: Snapshot, before: Values, after: Values) -> Snapshot:
+    """Return the snapshot with all values decoded by one keeper and encoded by another.
+
+    A run needs this when it moves from memory into a storage, or back.
+    """
+
+    def convert(value: object) -> object:
+        kept = as_kept(value)
+        return kept if kept.is_lost else after.fix(before.give(value), kept.path)
+
+    def carry(value: object) -> object:
+        """Keep a journal record as it is, but bring its blobs along to another store."""
+        kept = as_kept(value)
+        if kept.stored is None:
+            return kept
+        encoded = kept.require_encoded()
+        whole = encoded.with_parts(with_parts(encoded.refs, kept.stored))
+        return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
+
+    def request(old: Request) -> Request:
+        return replace(old, data=convert(old.data), default=None if old.default is None else convert(old.default))
+
+    def delivery(old: Delivery) -> Delivery:
+        answers = None if old.answers is None else request(old.answers)
+        return replace(old, values=tuple(map(convert, old.values)), answers=answers)
+
+    def output(old: Output) -> Output:
+        return replace(old, data=convert(old.data))
+
+    return replace(
+        snapshot,
+        deliveries=tuple(map(delivery, snapshot.deliveries)),
+        fan_in={
+            group_id: {source: tuple(map(convert, kept)) for source, kept in buffer.items()}
+            for group_id, buffer in snapshot.fan_in.items()
+        },
+        state={key: convert(value) for key, value in snapshot.state.items()},
+        executors={key: convert(value) for key, value in snapshot.executors.items()},
+        requests={key: request(value) for key, value in snapshot.requests.items()},
+        outputs=Trail().extended(map(output, snapshot.outputs)),
+        children={key: convert_values(child, before, after) for key, child in snapshot.children.items()},
+        kwargs=None if snapshot.kwargs is None else convert(snapshot.kwargs),
+        suspended=tuple(replace(each, delivery=delivery(each.delivery)) for each in snapshot.suspended),
+        delayed=tuple(replace(each, data=convert(each.data)) for each in snapshot.delayed),
+        carried={key: carry(value) for key, value in snapshot.carried.items()},
+    )
