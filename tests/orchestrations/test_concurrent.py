@@ -26,7 +26,7 @@ from perdure.orchestrations import ConcurrentBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
-    from perdure.orchestrations.concurrent import Aggregating
+    from perdure.orchestrations.concurrent import AggregatorFunction
 
 
 async def test_all_are_told_the_same_and_the_last_words_of_each_are_the_answer() -> None:
@@ -99,7 +99,7 @@ def judge_and_keep(results: list[AgentExecutorResponse], ctx: WorkflowContext[Ne
     return Verdict(words_of(results))
 
 
-FUNCTIONS: list[tuple[Aggregating, str]] = [
+FUNCTIONS: list[tuple[AggregatorFunction, str]] = [
     (judge_later, "judge_later"),
     (judge_aloud, "judge_aloud"),
     (judge_and_keep, "judge_and_keep"),
@@ -165,7 +165,7 @@ def test_there_is_one_aggregator() -> None:
     with pytest.raises(TypeError, match="an executor or a function of the results, not 'chair'"):
         builder.with_aggregator(wrong)
     builder.with_aggregator(Chair("chair"))
-    with pytest.raises(ValueError, match="an aggregator already, 'chair'"):
+    with pytest.raises(ValueError, match="the aggregator 'chair' is already set"):
         builder.with_aggregator(judge)
 
 
@@ -199,7 +199,7 @@ class AllMute(Oracle):
 
 async def test_nothing_can_not_be_put_together() -> None:
     workflow = ConcurrentBuilder(participants=[AllMute("one"), AllMute("two")]).build()
-    with pytest.raises(RuntimeError, match="none of 'one', 'two' has said anything"):
+    with pytest.raises(RuntimeError, match="participants 'one', 'two' answered without any message"):
         await workflow.run("Lamps?")
 
 
@@ -254,7 +254,7 @@ async def test_an_answer_that_a_function_has_made_is_not_made_again(tmp_path: An
 
 async def test_participants_side_by_side_are_asked_something() -> None:
     builder = ConcurrentBuilder(participants=team(ada=["Hi."], bob=["Ho."]).agents, max_iterations=2)
-    with pytest.raises(ValueError, match="begins with a message: the list is empty"):
+    with pytest.raises(ValueError, match="the list of messages is empty"):
         await builder.build().run([])
     with pytest.raises(WorkflowConvergenceException, match="within 2 supersteps"):
         await builder.build().run("Talk.")

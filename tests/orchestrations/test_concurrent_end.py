@@ -176,5 +176,5 @@ async def test_a_board_can_begin_with_what_another_agent_has_said() -> None:
 
 def test_a_condition_is_a_function() -> None:
     wrong: Any = 7
-    with pytest.raises(TypeError, match="a termination condition is a function of the conversation, not 7"):
+    with pytest.raises(TypeError, match="a termination condition must be a function of the conversation, not 7"):
         ConcurrentBuilder(participants=board().agents, termination_condition=wrong)

@@ -253,7 +253,7 @@ async def test_a_handler_that_a_subclass_adds_keeps_what_it_does(storage: Any) -
 
 
 def test_an_orchestrator_handles_one_message_at_a_time() -> None:
-    with pytest.raises(ValueError, match="orchestrator 'survey' has one conversation"):
+    with pytest.raises(ValueError, match="orchestrator 'survey' must handle one message at a time"):
         Survey("survey", max_concurrency=2)
 
 
@@ -272,7 +272,7 @@ async def test_an_orchestrator_that_does_nothing_says_what_it_needs() -> None:
 
 def test_an_orchestrator_that_knows_others_is_refused() -> None:
     registry = ParticipantRegistry([talker("ada"), talker("eve")])
-    with pytest.raises(ValueError, match="knows the participants 'ada', 'eve', and the chat has 'ada', 'clerk'"):
+    with pytest.raises(ValueError, match="knows the participants 'ada', 'eve', but the chat has 'ada', 'clerk'"):
         survey(Survey("survey", registry)).build()
     with pytest.raises(ValueError, match="no participant is called 'bob'"):
         registry.require("bob")

@@ -177,7 +177,7 @@ async def test_an_answer_without_words_is_asked_for_again() -> None:
 
 async def test_a_message_without_words_is_refused() -> None:
     _, workflow = desk({})
-    with pytest.raises(ValueError, match="is told nothing"):
+    with pytest.raises(ValueError, match="got no input"):
         await workflow.run([Message("user", [])])
 
 

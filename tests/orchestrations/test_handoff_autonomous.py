@@ -108,11 +108,11 @@ async def test_turns_are_counted_over_an_approval_and_another_process(tmp_path: 
 )
 def test_autonomous_mode_is_of_participants(more: dict[str, Any]) -> None:
     _, builder = alone({})
-    with pytest.raises(ValueError, match="with_autonomous_mode names 'nobody', who is no participant"):
+    with pytest.raises(ValueError, match="with_autonomous_mode names 'nobody', which is not a participant"):
         builder.with_autonomous_mode(**more).build()
 
 
 def test_a_limit_is_not_negative() -> None:
     _, builder = alone({})
-    with pytest.raises(ValueError, match="the turn limit of 'triage' is 0 or more, not -1"):
+    with pytest.raises(ValueError, match="the turn limit of 'triage' must be 0 or more, not -1"):
         builder.with_autonomous_mode(turn_limits={"triage": -1}).build()

@@ -97,7 +97,7 @@ async def test_an_agent_that_hands_over_to_two_at_once_is_told_that_nobody_has_t
 async def test_an_agent_that_does_not_decide_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     storage = SqliteCheckpointStorage(tmp_path / "runs.db")
     client, workflow = desk({"triage": always(BOTH)}, checkpoint_storage=storage)
-    with pytest.raises(AgentInvalidResponseException, match="hands over to 'billing', 'tech' at once, and was told 2"):
+    with pytest.raises(AgentInvalidResponseException, match="off to 'billing', 'tech' at once, after 2 corrections"):
         await workflow.run("Help.", run_id="r")
     assert len(client.calls) == 3
 

@@ -238,9 +238,9 @@ async def test_drafts_of_those_whose_outputs_are_intermediate_are_told() -> None
 
 def test_only_agents_that_take_part_are_asked_about() -> None:
     _, made = builder({})
-    with pytest.raises(ValueError, match="with_request_info names 'nobody', who is no participant"):
+    with pytest.raises(ValueError, match="with_request_info names 'nobody', which is not a participant"):
         made.with_request_info(agents=["nobody"]).build()
-    with pytest.raises(TypeError, match="agents is a list of agents or names, not 'triage'"):
+    with pytest.raises(TypeError, match="agents must be a list of agents or names, not 'triage'"):
         made.with_request_info(agents="triage")
 
 

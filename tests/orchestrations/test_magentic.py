@@ -321,7 +321,7 @@ async def test_another_task_is_for_another_run() -> None:
         await workflow.run("moons")
     workflow = team(enable_plan_review=True)
     await workflow.run("tides")
-    with pytest.raises(RuntimeError, match="is at work on a task"):
+    with pytest.raises(RuntimeError, match="is working on a task"):
         await workflow.run("moons")
 
 
@@ -365,5 +365,5 @@ def test_a_factory_makes_a_manager_for_each_workflow() -> None:
 def test_a_prompt_that_could_not_be_filled_in_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="final_answer_prompt can't be filled in: KeyError: 'nobody'"):
         team(final_answer_prompt="{nobody}")
-    with pytest.raises(ValueError, match="written twice"):
+    with pytest.raises(ValueError, match="brace twice"):
         StandardMagenticManager(members()[0], progress_ledger_prompt='{"answer": true}')

@@ -16,7 +16,7 @@ from perdure.orchestrations import (
     MagenticProgressLedgerItem,
     StandardMagenticManager,
 )
-from perdure.orchestrations.magentic.manager import ledger_of
+from perdure.orchestrations.magentic.manager import parse_ledger
 from perdure.testing import ScriptedChatClient, ToolCall
 
 NAMES = ("ada", "bob")
@@ -66,7 +66,7 @@ async def test_a_model_that_never_gets_a_ledger_right_fails_the_run(answer: Any,
     with pytest.raises(MagenticAnswerError) as caught:
         await team(model).run("tides")
     assert reason in str(caught.value)
-    assert "gave no progress ledger that can be used in 3 tries" in str(caught.value)
+    assert "gave no valid progress ledger in 3 attempts" in str(caught.value)
     assert model.asked == ["FACTS?", "PLAN?", *["PROGRESS?"] * 3], "no plan is made anew because of it"
     assert isinstance(caught.value, AgentInvalidResponseException)
     assert isinstance(caught.value, RuntimeError)
@@ -91,7 +91,7 @@ async def test_a_text_that_says_false_is_false() -> None:
     ids=["fenced", "in prose", "after another brace", "as Python writes it", "with blanks", "with quotes"],
 )
 def test_a_ledger_is_found_however_it_is_wrapped(text: str) -> None:
-    found = ledger_of(text, NAMES)
+    found = parse_ledger(text, NAMES)
     assert (found.next_speaker.answer, found.instruction_or_question.answer) == ("bob", "go")
     assert found.is_request_satisfied.answer is False
 
@@ -109,18 +109,19 @@ AGAIN = json.dumps(ledger(" bob ", "go", done="false")).replace("so it is", "for
     ids=["the same", "other words", "objects that are none"],
 )
 def test_a_ledger_that_is_said_twice_is_one(text: str) -> None:
-    assert ledger_of(text, NAMES).next_speaker.answer == "bob"
+    assert parse_ledger(text, NAMES).next_speaker.answer == "bob"
 
 
 def test_of_two_ledgers_that_are_done_nothing_else_counts() -> None:
     short = {"is_request_satisfied": {"answer": True}}
     assert (
-        ledger_of(f"{json.dumps(short)} {json.dumps(ledger(done='true'))}", NAMES).is_request_satisfied.answer is True
+        parse_ledger(f"{json.dumps(short)} {json.dumps(ledger(done='true'))}", NAMES).is_request_satisfied.answer
+        is True
     )
 
 
 def test_who_is_done_need_not_name_a_speaker() -> None:
-    assert ledger_of(json.dumps(ledger("", "", done=True)), NAMES).is_request_satisfied.answer is True
+    assert parse_ledger(json.dumps(ledger("", "", done=True)), NAMES).is_request_satisfied.answer is True
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ async def test_a_team_that_is_done_is_done_whatever_else_the_ledger_lacks(satisf
 
 
 def test_words_of_a_ledger_that_is_done_are_no_truth_either() -> None:
-    found = ledger_of(json.dumps(ledger(done="true", loops="false", moves="False")), NAMES)
+    found = parse_ledger(json.dumps(ledger(done="true", loops="false", moves="False")), NAMES)
     assert (found.is_in_loop.answer, found.is_progress_being_made.answer) == (False, False)
 
 
@@ -155,7 +156,7 @@ async def test_an_empty_answer_is_asked_for_again(kind: str) -> None:
 
 
 async def test_a_plan_that_stays_empty_fails_the_run() -> None:
-    with pytest.raises(MagenticAnswerError, match="no plan that can be used"):
+    with pytest.raises(MagenticAnswerError, match="no valid plan"):
         await team(Model(plan=[""])).run("tides")
 
 
@@ -199,7 +200,7 @@ async def test_a_manager_of_ones_own_that_can_not_read_its_ledger_is_told_and_as
 
 
 async def test_a_manager_of_ones_own_that_can_never_read_its_ledger_fails_the_run() -> None:
-    with pytest.raises(MagenticAnswerError, match="in 3 tries; the last: bad ledger"):
+    with pytest.raises(MagenticAnswerError, match="in 3 attempts; about the last one: bad ledger"):
         await team(manager=Stumbling(ValueError("bad ledger"), times=3)).run("tides")
     patient = Stumbling(ValueError("bad ledger"), times=3)
     patient.progress_ledger_retry_count = 4
@@ -240,7 +241,7 @@ async def test_a_failed_run_fails_again_and_its_fork_asks_anew() -> None:
 async def test_a_failed_run_goes_on_with_more_tries() -> None:
     model = Model("nonsense", "nonsense", "nonsense", DONE)
     storage = InMemoryCheckpointStorage()
-    with pytest.raises(MagenticAnswerError, match=r"by run\(run_id=...\) with a larger progress_ledger_retry_count"):
+    with pytest.raises(MagenticAnswerError, match=r"run\(run_id=...\) and a larger progress_ledger_retry_count"):
         await team(model, checkpoint_storage=storage, name="crew").run("tides", run_id="r")
     patient = team(model, checkpoint_storage=storage, name="crew", progress_ledger_retry_count=4)
     assert (await patient.run(run_id="r")).get_outputs()[0].text == "the answer"
@@ -264,7 +265,7 @@ async def test_a_manager_that_wants_an_approval_is_refused_with_what_to_do() -> 
         return "paid"
 
     boss = Agent(ScriptedChatClient([ToolCall("pay")]), name="boss", tools=[pay])
-    with pytest.raises(MagenticAnswerError, match="give such tools to a participant"):
+    with pytest.raises(MagenticAnswerError, match="give those tools to a participant"):
         await team(manager_agent=boss).run("tides")
 
 

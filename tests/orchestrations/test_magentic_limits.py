@@ -43,7 +43,7 @@ async def test_a_limit_is_reached_however_far_it_is(limits: dict[str, Any], last
 async def test_the_limit_of_a_manager_of_ones_own_counts_too() -> None:
     assert team(manager=CountingManager(max_round_count=200)).max_iterations == 402
     assert team(max_round_count=200, max_iterations=7).max_iterations == 7
-    with pytest.raises(ValueError, match="max_iterations is 1 or more"):
+    with pytest.raises(ValueError, match="max_iterations must be 1 or more"):
         team(max_iterations=0)
     with pytest.raises(WorkflowConvergenceException):
         await team(Model(ledger()), max_iterations=7).run("tides")

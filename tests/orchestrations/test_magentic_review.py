@@ -112,7 +112,7 @@ async def test_an_answer_may_be_plain_values() -> None:
 
 @pytest.mark.parametrize("nothing", ["", "  ", [], [""], [Message("user", [])]])
 def test_a_revision_that_says_nothing_is_no_approval(nothing: Any) -> None:
-    with pytest.raises(ValueError, match="says what is to change"):
+    with pytest.raises(ValueError, match="feedback is empty"):
         MagenticPlanReviewResponse.revise(nothing)
 
 

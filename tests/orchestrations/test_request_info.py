@@ -252,9 +252,9 @@ async def test_executors_are_not_asked_about() -> None:
 def test_only_agents_that_take_part_are_asked_about(builder: Any) -> None:
     for wrong in ("nobody", "loud"):
         made = builder(participants=[*press().agents, Shouter("loud")]).with_request_info(agents=[wrong])
-        with pytest.raises(ValueError, match=f"with_request_info names '{wrong}', who is no participant"):
+        with pytest.raises(ValueError, match=f"with_request_info names '{wrong}', which is not a participant"):
             made.build()
-    with pytest.raises(TypeError, match="agents is a list of agents or names, not 'writer'"):
+    with pytest.raises(TypeError, match="agents must be a list of agents or names, not 'writer'"):
         builder(participants=press().agents).with_request_info(agents="writer")
 
 

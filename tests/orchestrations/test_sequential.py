@@ -185,7 +185,7 @@ async def test_what_an_executor_says_last_is_the_output_of_an_early_end() -> Non
 
 def test_a_condition_is_a_function() -> None:
     wrong: Any = "STOP"
-    with pytest.raises(TypeError, match="a termination condition is a function"):
+    with pytest.raises(TypeError, match="a termination condition must be a function"):
         SequentialBuilder(participants=team(writer=["x"]).agents, termination_condition=wrong)
 
 
@@ -220,7 +220,7 @@ async def test_a_sequence_is_an_agent_for_others() -> None:
 
 
 async def test_a_sequence_begins_with_a_message() -> None:
-    with pytest.raises(ValueError, match="begins with a message: the list is empty"):
+    with pytest.raises(ValueError, match="the list of messages is empty"):
         await SequentialBuilder(participants=team(ada=["Hi."]).agents).build().run([])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from perdure import Message
 from perdure.orchestrations import MaxMessages, SpeakerWas, TerminationCondition, TextMentioned, When
-from perdure.orchestrations.termination import is_over
+from perdure.orchestrations.termination import should_terminate
 
 
 def user(text: str) -> Message:
@@ -54,7 +54,7 @@ TALK = [user("End with DONE."), says("ada", "One."), says("bob", "Two.")]
 async def test_a_condition_says_whether_a_conversation_is_over(
     condition: TerminationCondition | None, *, expected: bool
 ) -> None:
-    assert await is_over(condition, TALK) is expected
+    assert await should_terminate(condition, TALK) is expected
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,25 @@ async def test_a_condition_says_whether_a_conversation_is_over(
 async def test_conditions_combine_with_each_other_and_with_functions(
     condition: TerminationCondition, *, expected: bool
 ) -> None:
-    assert await is_over(condition, TALK) is expected
+    assert await should_terminate(condition, TALK) is expected
 
 
 async def test_the_task_may_name_the_word_that_ends_the_chat() -> None:
     condition = TextMentioned("DONE")
-    assert not await is_over(condition, [user("Say DONE when it is done.")])
-    assert await is_over(condition, [user("Say DONE when it is done."), says("ada", "It is DONE.")])
-    assert await is_over(TextMentioned("bye", by="user"), [says("ada", "Hello."), user("bye")])
+    assert not await should_terminate(condition, [user("Say DONE when it is done.")])
+    assert await should_terminate(condition, [user("Say DONE when it is done."), says("ada", "It is DONE.")])
+    assert await should_terminate(TextMentioned("bye", by="user"), [says("ada", "Hello."), user("bye")])
 
 
 async def test_all_messages_of_the_last_turn_are_looked_at() -> None:
     turn = [user("Go."), says("ada", "It is DONE."), says("ada", "I think.")]
-    assert await is_over(TextMentioned("DONE"), turn)
-    assert not await is_over(TextMentioned("DONE"), [*turn, user("Really?")])
+    assert await should_terminate(TextMentioned("DONE"), turn)
+    assert not await should_terminate(TextMentioned("DONE"), [*turn, user("Really?")])
 
 
 async def test_nothing_is_over_before_it_has_begun() -> None:
     for condition in (MaxMessages(1), SpeakerWas("ada"), TextMentioned("x")):
-        assert not await is_over(condition, [])
+        assert not await should_terminate(condition, [])
 
 
 async def test_a_condition_can_not_change_the_conversation() -> None:
@@ -105,20 +105,20 @@ async def test_a_condition_can_not_change_the_conversation() -> None:
         conversation.clear()
         return False
 
-    await is_over(When(spoil) | spoil, talk)
+    await should_terminate(When(spoil) | spoil, talk)
     assert talk == TALK
 
 
 def test_a_condition_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="count is 1 or more, not 0"):
+    with pytest.raises(ValueError, match="count must be 1 or more"):
         MaxMessages(0)
-    with pytest.raises(ValueError, match="the empty text is in every message"):
+    with pytest.raises(ValueError, match="an empty text is in every message"):
         TextMentioned("")
-    with pytest.raises(ValueError, match="the text to look for"):
+    with pytest.raises(ValueError, match="a text to look for"):
         TextMentioned()
     with pytest.raises(ValueError, match="name of a participant"):
         SpeakerWas()
     with pytest.raises(TypeError, match="not 3"):
         MaxMessages(1) & 3  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
-    with pytest.raises(TypeError, match="None ends no conversation"):
+    with pytest.raises(TypeError, match="None is not a condition"):
         When(None)  # pyright: ignore[reportArgumentType]

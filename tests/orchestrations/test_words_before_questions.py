@@ -174,7 +174,7 @@ def pay(amount: int) -> str:
 
 
 def payers() -> Team:
-    """Who speaks while it asks for an approval, and who listens."""
+    """Who speaks while it asked for an approval, and who listens."""
     return team((pay,), p=[["It is cheap.", ToolCall("pay", amount=7)], "It is paid. DONE"], z=["Heard."])
 
 

@@ -1,8 +1,10 @@
-"""Ready-made shapes of several agents, built from what everybody can build from."""
+"""Ready-made multi-agent patterns: sequential, concurrent, group chat, handoff and Magentic.
 
-from typing import TYPE_CHECKING
+They use only the public API of perdure, so you can build your own in the same way.
+"""
 
 from perdure.orchestrations.concurrent import ConcurrentBuilder
+from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator, AgentOrchestrationOutput
 from perdure.orchestrations.group_chat.builder import GroupChatBuilder
 from perdure.orchestrations.group_chat.selection import (
     GroupChatOrchestrator,
@@ -59,9 +61,6 @@ from perdure.orchestrations.termination import (
     When,
 )
 
-if TYPE_CHECKING:
-    from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator, AgentOrchestrationOutput
-
 __all__ = [
     "MAGENTIC_MANAGER_NAME",
     "ORCH_MSG_KIND_INSTRUCTION",
@@ -115,16 +114,3 @@ __all__ = [
     "clean_conversation_for_handoff",
     "create_completion_message",
 ]
-
-
-def __getattr__(name: str) -> object:
-    # What needs pydantic is loaded when it is asked for.
-    if name == "AgentBasedGroupChatOrchestrator":
-        from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator  # noqa: PLC0415
-
-        return AgentBasedGroupChatOrchestrator
-    if name == "AgentOrchestrationOutput":
-        from perdure.orchestrations.group_chat.agent import AgentOrchestrationOutput  # noqa: PLC0415
-
-        return AgentOrchestrationOutput
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

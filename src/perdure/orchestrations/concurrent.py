@@ -1,4 +1,4 @@
-"""`ConcurrentBuilder`: participants side by side, and one who makes a whole of what they say."""
+"""`ConcurrentBuilder`: participants work in parallel, and an aggregator combines their answers."""
 
 from __future__ import annotations
 
@@ -22,31 +22,20 @@ from perdure import (
     Log,
     Message,
     Workflow,
-    WorkflowBuilder,
     WorkflowContext,
     handler,
     response_handler,
 )
-from perdure.orchestrations.messages import messages_of, some_messages_of, spoken
-from perdure.orchestrations.orchestrator import create_completion_message
-from perdure.orchestrations.outputs import (
-    UNSET,
-    IntermediateOutputFrom,
-    OutputFrom,
-    Outputs,
-    checked_iterations,
-    iterations,
-)
-from perdure.orchestrations.participants import Named, Participant, checked_participants, name_of
+from perdure.orchestrations.builder import UNSET, IntermediateOutputFrom, OrchestrationBuilder, OutputFrom
+from perdure.orchestrations.messages import create_completion_message, require_messages, shared_messages, to_messages
+from perdure.orchestrations.participants import Participant, check_participants, participant_name
 from perdure.orchestrations.request_info import (
-    NO_REVIEWS,
     AgentApprovalExecutor,
     AgentRequestInfoResponse,
-    Reviews,
     TooLateResponse,
-    nodes_of,
+    make_nodes,
 )
-from perdure.orchestrations.termination import TerminationCondition, is_over, require_condition
+from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,165 +43,55 @@ if TYPE_CHECKING:
     from perdure import CheckpointStorage
     from perdure.orchestrations.termination import TerminationCondition
 
-
-class DispatchToAllParticipants(Executor):
-    """Asks all participants the same."""
-
-    @handler
-    async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask what was asked."""
-        await self._ask(request, ctx)
-
-    @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a text."""
-        await self._ask(AgentExecutorRequest(messages_of(prompt)), ctx)
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a message."""
-        await self._ask(AgentExecutorRequest(messages_of(message)), ctx)
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Ask with a conversation. Raises ValueError if it is empty."""
-        await self._ask(AgentExecutorRequest(some_messages_of(messages)), ctx)
-
-    async def _ask(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
-        await ctx.send_message(request)
-
-
 logger = logging.getLogger(__name__)
 
-Aggregating: TypeAlias = (
+AggregatorFunction: TypeAlias = (
     Callable[[list[AgentExecutorResponse]], Any]
     | Callable[[list[AgentExecutorResponse], WorkflowContext[Never, Any]], Any]
 )
-"""A function that makes a whole of the answers, sync or async."""
+"""Function that combines the answers, sync or async."""
 
-_WITH_CONTEXT = 2
+_PARAMETERS_WITH_CONTEXT = 2
 _SEVERAL = 2
-_UNNAMED = "_CallbackAggregator_unnamed"
+_UNNAMED_ID = "_CallbackAggregator_unnamed"
 
-
-class AnswersTogether(Executor):
-    """One message of each participant, in their order, as one response. What was asked is no part of it.
-
-    It is the last one of an agent, after what it said when it asked something. Of a workflow that takes part as an
-    agent it has all that the workflow has said.
-    """
-
-    @handler
-    async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Take the words of each."""
-        if not results:
-            raise ValueError(f"aggregator {self.id!r} got no answers: somebody has to answer before it is asked")
-        said = [words for result in results if (words := _words_of(result)) is not None]
-        if not said:
-            names = ", ".join(repr(result.executor_id) for result in results)
-            raise RuntimeError(f"none of {names} has said anything: there is nothing to put together")
-        await ctx.yield_output(AgentResponse(messages=said))
-
-
-def _words_of(result: AgentExecutorResponse) -> Message | None:
-    said = _said_by(result.agent_response.messages) or _said_by(result.full_conversation)[-1:]
-    if not said:
-        logger.warning("participant %r has said nothing: it is left out", result.executor_id)
-        return None
-    # A call is on the way to something: of an agent only the last message has none, and what it said when it asked.
-    words = [message for message in said if message.text.strip() and not _calls(message)]
-    if len(words) < _SEVERAL:
-        return said[-1]
-    texts = [content for message in words for content in message.contents if content.type == "text"]
-    return Message("assistant", texts, author_name=words[-1].author_name, message_id=words[-1].message_id)
-
-
-def _said_by(messages: Iterable[Message]) -> list[Message]:
-    return [message for message in messages if message.role == "assistant"]
-
-
-def _calls(message: Message) -> bool:
-    return any(content.type == "function_call" for content in message.contents)
-
-
-def aggregator_of(aggregator: Executor | Aggregating) -> Executor:
-    """An aggregator as an executor. A function keeps its name. Raises TypeError for what is neither."""
-    if isinstance(aggregator, Executor):
-        return aggregator
-    if not callable(aggregator):
-        raise TypeError(f"an aggregator is an executor or a function of the results, not {aggregator!r}")
-    return _of_function(aggregator)
-
-
-def _of_function(function: Callable[..., Any]) -> Executor:
-    takes_context = len(inspect.signature(function).parameters) >= _WITH_CONTEXT
-
-    async def aggregate(results: Any, ctx: WorkflowContext[Never, Any]) -> None:
-        made = await (_with_context(function, results, ctx) if takes_context else _alone(function, results, ctx))
-        if made is not None:
-            await ctx.yield_output(made)
-
-    # Its outputs may be of any data type of the program's module: those are trusted when a run is read again.
-    aggregate.__module__ = getattr(_beneath(function), "__module__", None) or __name__
-    name = getattr(function, "__name__", None) or _UNNAMED
-    return FunctionExecutor(
-        aggregate,
-        _UNNAMED if name == "<lambda>" else name,
-        input=list[AgentExecutorResponse],
-        workflow_output=_makes(function),
-    )
-
-
-async def _alone(function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext) -> Any:
-    """Call a function of the results. One that runs in a thread is a step: what it has made once is not made again."""
-    if _is_async(function):
-        return await function(results)
-    return await ctx.step("aggregate", functools.partial(function, results))
-
-
-async def _with_context(
-    function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, Any]
-) -> Any:
-    """Call a function that may yield and keep state itself: that has to happen each time, so it is no step."""
-    made = function(results, ctx) if _is_async(function) else await asyncio.to_thread(function, results, ctx)
-    return await made if inspect.isawaitable(made) else made
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    called = _beneath(function)
-    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
-
-
-def _beneath(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a partial was made of."""
-    return (
-        _beneath(cast("functools.partial[Any]", function).func) if isinstance(function, functools.partial) else function
-    )
-
-
-def _makes(function: Callable[..., Any]) -> Any:
-    """What a function says that it makes: as it returns it, or as its context yields it. Else it may be anything."""
-    try:
-        hints: dict[str, Any] = get_type_hints(_beneath(function))
-    except (NameError, TypeError):
-        return Any
-    returned = hints.get("return")
-    if returned not in (None, NoneType):
-        return returned
-    yielded = [get_args(hint)[1] for hint in hints.values() if get_origin(hint) is WorkflowContext]
-    return yielded[0] if yielded else Any
-
-
-_SAID: Final = "said"
-"""The conversation so far: inputs, and the answers in the order in which they came."""
+_CONVERSATION_KEY: Final = "said"
+"""The inputs, and the answers in order of arrival."""
 _SCOPE: Final = "concurrent"
-"""The state that the dispatcher writes, and participants read."""
-_IS_OVER: Final = "is_over"
+"""Shared state that the dispatcher writes and participants read."""
+_IS_OVER_KEY: Final = "is_over"
 _TERMINATION_CONDITION_MET: Final = "The conversation has reached its termination condition."
 
 
-class DispatchUnlessOver(DispatchToAllParticipants):
-    """Asks all participants the same, hears their answers, and looks after each whether it is over."""
+class DispatchToAllParticipants(Executor):
+    """Sends the input to all participants."""
+
+    @handler
+    async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+        """Start with a request."""
+        await self._dispatch(request, ctx)
+
+    @handler
+    async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+        """Start with a text."""
+        await self._dispatch(AgentExecutorRequest(to_messages(prompt)), ctx)
+
+    @handler
+    async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+        """Start with a message."""
+        await self._dispatch(AgentExecutorRequest([message]), ctx)
+
+    @handler
+    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+        """Start with a conversation. Raises ValueError if it is empty."""
+        await self._dispatch(AgentExecutorRequest(require_messages(messages)), ctx)
+
+    async def _dispatch(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
+        await ctx.send_message(request)
+
+
+class TerminableDispatcher(DispatchToAllParticipants):
+    """Sends the input to all participants, and checks the termination condition after each answer."""
 
     def __init__(self, id: str, condition: TerminationCondition, aggregator_id: str) -> None:  # noqa: A002 - as an executor's
         super().__init__(id)
@@ -222,90 +101,184 @@ class DispatchUnlessOver(DispatchToAllParticipants):
     @property
     @override
     def output_types(self) -> list[Any]:
-        """What participants are asked, and what the aggregator is told if nobody is."""
+        """The request for participants, and an empty list for the aggregator if nobody is asked."""
         return [AgentExecutorRequest, list[AgentExecutorResponse]]
 
     @handler
     async def from_response(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any]) -> None:
-        """Hear what a participant says. What comes from outside is asked as another agent has left it."""
+        """Record a participant's answer. A response from outside the workflow starts a conversation."""
         if ctx.source_executor_ids == [INTERNAL_SOURCE_ID(self.id)]:
-            await self._ask(AgentExecutorRequest(answer.full_conversation), ctx)
+            await self._dispatch(AgentExecutorRequest(answer.full_conversation), ctx)
             return
-        said = spoken(answer.agent_response.messages, ctx.get_source_executor_id())
-        if said and await self._is_over_with(said, ctx):
-            ctx.scope(_SCOPE).set(_IS_OVER, True)  # noqa: FBT003 - the value that is kept
+        messages = shared_messages(answer.agent_response.messages, ctx.get_source_executor_id())
+        if messages and await should_terminate(self._condition, self._record(messages, ctx)):
+            ctx.scope(_SCOPE).set(_IS_OVER_KEY, True)  # noqa: FBT003 - the stored value
 
     @override
-    async def _ask(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
-        """Ask, unless it is over before anybody has spoken. A new input may go on with what was over."""
-        is_the_end = await self._is_over_with(request.messages, ctx)
-        ctx.scope(_SCOPE).set(_IS_OVER, is_the_end)
-        if is_the_end:
-            # With the last word in the conversation, the next input is a turn of its own.
-            self._note([_last_word(self._aggregator_id)], ctx)
+    async def _dispatch(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
+        """Ask the participants unless the input meets the condition. A new input can continue an ended conversation."""
+        is_over = await should_terminate(self._condition, self._record(request.messages, ctx))
+        ctx.scope(_SCOPE).set(_IS_OVER_KEY, is_over)
+        if is_over:
+            # The recorded final message makes the next input a turn of its own.
+            self._record([_completion_message(self._aggregator_id)], ctx)
             await ctx.send_message([], target_id=self._aggregator_id)
         else:
             await ctx.send_message(request)
 
-    async def _is_over_with(self, messages: Sequence[Message], ctx: WorkflowContext[Any]) -> bool:
-        return await is_over(self._condition, self._note(messages, ctx))
-
-    def _note(self, messages: Sequence[Message], ctx: WorkflowContext[Any]) -> Log[Message]:
-        """Add to the conversation; all of it."""
-        said: Log[Message] = ctx.scope().get(_SAID) or Log()
-        said.extend(messages)
-        ctx.scope().set(_SAID, said)
-        return said
+    def _record(self, messages: Sequence[Message], ctx: WorkflowContext[Any]) -> Log[Message]:
+        """Add messages to the conversation and return it."""
+        conversation: Log[Message] = ctx.scope().get(_CONVERSATION_KEY) or Log()
+        conversation.extend(messages)
+        ctx.scope().set(_CONVERSATION_KEY, conversation)
+        return conversation
 
 
 def is_about_the_end(message: object) -> bool:
-    """Whether it goes to the aggregator what the dispatcher sends: there are no answers to wait for."""
+    """Return True for the empty list that the dispatcher sends to the aggregator. Stored signatures name this."""
     return message == []
 
 
-class ApprovalUnlessOver(AgentApprovalExecutor):
-    """An agent and who asks about its turns. Once it is over, it takes no other turn."""
+class TerminableApprovalExecutor(AgentApprovalExecutor):
+    """A reviewed agent that takes no further turn once the conversation is over."""
 
     @response_handler
     async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """An answer of a person. Sent back when it is over, the agent has said nothing: the turn has not passed."""
-        if isinstance(response, AgentRequestInfoResponse) and response.messages and _is_over(ctx):
-            response = TooLateResponse(response.messages)
+        """Pass on a person's review. After the end, a rejection drops the turn."""
+        is_rejected = isinstance(response, AgentRequestInfoResponse) and response.messages
+        if is_rejected and ctx.scope(_SCOPE).get(_IS_OVER_KEY, default=False):
+            response = TooLateResponse(cast("AgentRequestInfoResponse", response).messages)
         await super().process_propagated(request, response, ctx)
 
 
-def _is_over(ctx: WorkflowContext[Any, Any]) -> bool:
-    return ctx.scope(_SCOPE).get(_IS_OVER, default=False)
+class ResponseAggregator(Executor):
+    """Yields one response with one message of each participant, in their order.
 
-
-class AnswersIfThereAreSome(AnswersTogether):
-    """One message of each participant; if nobody was asked, a last word that says so."""
+    The message is an agent's last one, together with the text it sent when it asked a question. For a workflow that
+    takes part as an agent, it holds all text of the workflow.
+    """
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Take the words of each, or have the last word."""
+        """Combine the answers."""
+        if not results:
+            raise ValueError(f"aggregator {self.id!r} got no answers: at least one participant must answer")
+        messages = [message for result in results if (message := _combine_text(result)) is not None]
+        if not messages:
+            names = ", ".join(repr(result.executor_id) for result in results)
+            raise RuntimeError(f"participants {names} answered without any message: there is nothing to combine")
+        await ctx.yield_output(AgentResponse(messages=messages))
+
+
+class TerminableAggregator(ResponseAggregator):
+    """Aggregates the answers. If nobody was asked, yields a final message that says so."""
+
+    @handler
+    async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
+        """Combine the answers, or yield the final message."""
         if results:
             await super().aggregate(results, ctx)
             return
-        await ctx.yield_output(AgentResponse(messages=[_last_word(self.id)]))
+        await ctx.yield_output(AgentResponse(messages=[_completion_message(self.id)]))
 
 
-def _last_word(name: str) -> Message:
+def _completion_message(name: str) -> Message:
     return create_completion_message(text=_TERMINATION_CONDITION_MET, author_name=name)
 
 
-class ConcurrentBuilder:
-    """Participants side by side: `dispatcher`, then all at once, then `aggregator` when every one has answered.
+def _combine_text(result: AgentExecutorResponse) -> Message | None:
+    answers = _assistant_messages(result.agent_response.messages) or _assistant_messages(result.full_conversation)[-1:]
+    if not answers:
+        logger.warning("participant %r answered without a message: it is left out of the result", result.executor_id)
+        return None
+    # A message with a tool call is not an answer. Only a question leaves an agent with several messages without calls.
+    texts = [message for message in answers if message.text.strip() and not _has_calls(message)]
+    if len(texts) < _SEVERAL:
+        return answers[-1]
+    contents = [content for message in texts for content in message.contents if content.type == "text"]
+    return Message("assistant", contents, author_name=texts[-1].author_name, message_id=texts[-1].message_id)
 
-    Each participant gets an `AgentExecutorRequest`; an executor of your own answers with an `AgentExecutorResponse`.
-    The output is one `AgentResponse` with a message of each, in the order of the participants: the last of an agent,
-    all words of a workflow that takes part as an agent. Or it is what your own aggregator makes of the answers.
-    `output_from` and `intermediate_output_from` name participants whose outputs are told as well.
-    `max_iterations` limits the supersteps since the last input.
 
-    `termination_condition` is asked about the input and after each answer, with all that was said so far. If it is over
-    with the input, nobody is asked, and the output is what the aggregator makes of no answers. Once it is over, one
-    that a person sends back (`with_request_info`) does not speak again: its answer has no messages.
+def _assistant_messages(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if message.role == "assistant"]
+
+
+def _has_calls(message: Message) -> bool:
+    return any(content.type == "function_call" for content in message.contents)
+
+
+def _function_aggregator(function: Callable[..., Any]) -> Executor:
+    takes_context = len(inspect.signature(function).parameters) >= _PARAMETERS_WITH_CONTEXT
+    call = _call_with_context if takes_context else _call_with_results
+
+    async def aggregate(results: Any, ctx: WorkflowContext[Never, Any]) -> None:
+        output = await call(function, results, ctx)
+        if output is not None:
+            await ctx.yield_output(output)
+
+    # Outputs may have any data type of the program's module, so that module's types are trusted on resume.
+    aggregate.__module__ = getattr(_unwrap_partial(function), "__module__", None) or __name__
+    name = getattr(function, "__name__", None) or _UNNAMED_ID
+    return FunctionExecutor(
+        aggregate,
+        _UNNAMED_ID if name == "<lambda>" else name,
+        input=list[AgentExecutorResponse],
+        workflow_output=_output_type(function),
+    )
+
+
+async def _call_with_results(
+    function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext
+) -> Any:
+    """Call a function of the results. A sync one runs in a thread as a step, so its result is recorded."""
+    if _is_async(function):
+        return await function(results)
+    return await ctx.step("aggregate", functools.partial(function, results))
+
+
+async def _call_with_context(
+    function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, Any]
+) -> Any:
+    """Call a function that may yield outputs and set state. That must happen on every attempt, so it is no step."""
+    output = function(results, ctx) if _is_async(function) else await asyncio.to_thread(function, results, ctx)
+    return await output if inspect.isawaitable(output) else output
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    called = _unwrap_partial(function)
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
+
+
+def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function
+
+
+def _output_type(function: Callable[..., Any]) -> Any:
+    """Return the annotated output type of a function, from its return type or its context. The default is Any."""
+    try:
+        hints: dict[str, Any] = get_type_hints(_unwrap_partial(function))
+    except (NameError, TypeError):
+        return Any
+    returned = hints.get("return")
+    if returned not in (None, NoneType):
+        return returned
+    yielded = [get_args(hint)[1] for hint in hints.values() if get_origin(hint) is WorkflowContext]
+    return yielded[0] if yielded else Any
+
+
+class ConcurrentBuilder(OrchestrationBuilder):
+    """Builds a fan-out and fan-in: `dispatcher`, then all participants in parallel, then `aggregator`.
+
+    Each participant gets an `AgentExecutorRequest`; your own executor answers with an `AgentExecutorResponse`. The
+    output is one `AgentResponse` with a message of each participant, in their order: an agent's last message, or all
+    text of a workflow that takes part as an agent. Your own aggregator replaces that output. `output_from` and
+    `intermediate_output_from` add outputs of participants. `max_iterations` limits the supersteps since the last input.
+
+    `termination_condition` is checked for the input and after each answer, with the whole conversation. If the input
+    meets it, nobody is asked and the aggregator gets an empty list. Afterwards, an agent whose turn a person rejects
+    (`with_request_info`) does not speak again: its answer has no messages.
     """
 
     def __init__(
@@ -319,75 +292,56 @@ class ConcurrentBuilder:
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
-        self._participants = checked_participants(participants)
+        super().__init__(
+            name=name,
+            checkpoint_storage=checkpoint_storage,
+            termination_condition=termination_condition,
+            max_iterations=max_iterations,
+            output_from=output_from,
+            intermediate_output_from=intermediate_output_from,
+        )
+        self._participants = check_participants(participants)
         if len(self._participants) < _SEVERAL:
-            raise ValueError("ConcurrentBuilder needs at least two participants; one alone is a SequentialBuilder")
-        self._name = name
-        self._storage = checkpoint_storage
-        self._max_iterations = checked_iterations(max_iterations)
-        self._outputs = Outputs.of(output_from, intermediate_output_from)
-        self._reviews = NO_REVIEWS
+            raise ValueError("ConcurrentBuilder needs at least two participants; use SequentialBuilder for one")
         self._aggregator: Executor | None = None
-        self._termination: TerminationCondition | None = None
-        if termination_condition is not None:
-            self.with_termination_condition(termination_condition)
 
-    def with_aggregator(self, aggregator: Executor | Aggregating) -> ConcurrentBuilder:
-        """Say who makes a whole of the answers: an executor, or a function `(results)` or `(results, ctx)`.
+    def with_aggregator(self, aggregator: Executor | AggregatorFunction) -> ConcurrentBuilder:
+        """Set the aggregator: an executor, or a function `(results)` or `(results, ctx)`.
 
-        `results` are the `AgentExecutorResponse`s in the order of the participants. What a function returns is the
-        output, unless it is None. A sync function runs in a thread. Raises ValueError if there is an aggregator.
+        `results` are the `AgentExecutorResponse`s in the order of the participants. The function's result is the
+        output unless it is None. A sync function runs in a thread. Raises ValueError if an aggregator is set, TypeError
+        for another type.
         """
         if self._aggregator is not None:
-            raise ValueError(f"there is an aggregator already, {self._aggregator.id!r}: call with_aggregator once")
-        self._aggregator = aggregator_of(aggregator)
-        return self
-
-    def with_request_info(self, *, agents: Sequence[Named] | None = None) -> ConcurrentBuilder:
-        """Ask a person after each turn of these agents, or of all, before the answers are put together."""
-        self._reviews = Reviews.of(agents)
-        return self
-
-    def with_termination_condition(self, termination_condition: TerminationCondition) -> ConcurrentBuilder:
-        """Say when nobody is to speak any more. The same as `termination_condition=`."""
-        require_condition(termination_condition)
-        self._termination = termination_condition
-        return self
-
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> ConcurrentBuilder:
-        """Say where checkpoints go. The same as `checkpoint_storage=`."""
-        self._storage = checkpoint_storage
+            raise ValueError(f"the aggregator {self._aggregator.id!r} is already set: call with_aggregator once")
+        if isinstance(aggregator, Executor):
+            self._aggregator = aggregator
+        elif callable(aggregator):
+            self._aggregator = _function_aggregator(aggregator)
+        else:
+            raise TypeError(f"an aggregator must be an executor or a function of the results, not {aggregator!r}")
         return self
 
     def build(self) -> Workflow:
-        """Join the participants. Raises ValueError, WorkflowValidationError."""
-        dispatcher, aggregator = self._ends()
-        _, intermediates = self._outputs.names([name_of(each) for each in self._participants])
-        nodes = nodes_of(
+        """Connect the participants. Raises ValueError, WorkflowValidationError."""
+        if self._termination is None:
+            dispatcher = DispatchToAllParticipants("dispatcher")
+            aggregator = self._aggregator or ResponseAggregator("aggregator")
+        else:
+            aggregator = self._aggregator or TerminableAggregator("aggregator")
+            dispatcher = TerminableDispatcher("dispatcher", self._termination, aggregator.id)
+        _, drafts = self._outputs.resolve_names([participant_name(each) for each in self._participants])
+        nodes = make_nodes(
             self._participants,
             reviews=self._reviews,
-            drafts=intermediates,
-            reviewed_as=AgentApprovalExecutor if self._termination is None else ApprovalUnlessOver,
+            drafts=drafts,
+            reviewed_kind=AgentApprovalExecutor if self._termination is None else TerminableApprovalExecutor,
         )
-        outputs, intermediate_nodes = self._outputs.resolve(nodes, always=[aggregator])
-        builder = WorkflowBuilder(
-            name=self._name,
-            max_iterations=iterations(self._max_iterations),
-            start_executor=dispatcher,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediate_nodes,
-        )
+        outputs, intermediates = self._outputs.resolve(nodes, always=[aggregator])
+        builder = self._workflow_builder(dispatcher, outputs, intermediates)
         builder.add_fan_out_edges(dispatcher, nodes).add_fan_in_edges(nodes, aggregator)
         if self._termination is not None:
             builder.add_edge(dispatcher, aggregator, is_about_the_end)
             for node in nodes:
                 builder.add_edge(node, dispatcher)
         return builder.build()
-
-    def _ends(self) -> tuple[Executor, Executor]:
-        """Who asks the participants, and who makes a whole of their answers."""
-        if self._termination is None:
-            return DispatchToAllParticipants("dispatcher"), self._aggregator or AnswersTogether("aggregator")
-        aggregator = self._aggregator or AnswersIfThereAreSome("aggregator")
-        return DispatchUnlessOver("dispatcher", self._termination, aggregator.id), aggregator

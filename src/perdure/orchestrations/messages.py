@@ -1,4 +1,4 @@
-"""What an orchestrator and the participants of a chat send to each other, and the events that tell of it."""
+"""Messages between an orchestrator and the participants of a chat, and the data of chat events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class GroupChatRequestMessage:
-    """Asks an executor that takes part in a chat to speak. It answers with a `GroupChatResponseMessage`."""
+    """Asks an executor in a chat to speak. The executor answers with a `GroupChatResponseMessage`."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -22,21 +22,21 @@ class GroupChatRequestMessage:
 
 @dataclass
 class GroupChatParticipantMessage:
-    """Tells an executor that takes part in a chat what others have said. It is no question."""
+    """Gives an executor in a chat the messages of others. It needs no answer."""
 
     messages: list[Message]
 
 
 @dataclass
 class GroupChatResponseMessage:
-    """What an executor that takes part in a chat says when it is asked."""
+    """Answer of an executor in a chat to a `GroupChatRequestMessage`."""
 
     message: Message
 
 
 @dataclass
 class GroupChatRequestSentEvent:
-    """The data of a `group_chat` event: a participant was asked to speak."""
+    """Data of a `group_chat` event: a participant was asked to speak."""
 
     round_index: int
     participant_name: str
@@ -44,16 +44,16 @@ class GroupChatRequestSentEvent:
 
 @dataclass
 class GroupChatResponseReceivedEvent:
-    """The data of a `group_chat` event: a participant has spoken."""
+    """Data of a `group_chat` event: a participant has answered."""
 
     round_index: int
     participant_name: str
 
 
 GroupChatWorkflowContextOutT: TypeAlias = AgentExecutorRequest | GroupChatRequestMessage | GroupChatParticipantMessage
-"""What an orchestrator sends."""
+"""Messages that an orchestrator sends."""
 GroupChatContext: TypeAlias = WorkflowContext[GroupChatWorkflowContextOutT, AgentResponse | AgentResponseUpdate]
-"""What a handler of an orchestrator is given."""
+"""Context of an orchestrator's handlers."""
 
 for _type in (
     GroupChatRequestMessage,
@@ -65,8 +65,8 @@ for _type in (
     register_type(_type, name=f"perdure:{_type.__name__}")
 
 
-def spoken(messages: Iterable[Message], speaker: str) -> list[Message]:
-    """What of an answer others are told: the words. Calls of tools and their results mean nothing to other models."""
+def shared_messages(messages: Iterable[Message], speaker: str) -> list[Message]:
+    """Return the text messages of an answer. Tool calls and results mean nothing to other models."""
     return [
         Message(message.role, [message.text], author_name=message.author_name or speaker, message_id=message.message_id)
         for message in messages
@@ -75,34 +75,34 @@ def spoken(messages: Iterable[Message], speaker: str) -> list[Message]:
 
 
 def create_completion_message(*, text: str | None = None, author_name: str, reason: str = "completed") -> Message:
-    """The last word of an orchestration: the text, or that it is over and why."""
+    """Return the final message of an orchestration: the text, or a sentence with the reason."""
     return Message("assistant", [text or f"Conversation {reason}."], author_name=author_name)
 
 
-Said: TypeAlias = str | Message | Sequence[str | Message]
-"""What a person may say to begin with."""
+ChatInput: TypeAlias = str | Message | Sequence[str | Message]
+"""Input of an orchestration."""
 
 
-def messages_of(said: Said) -> list[Message]:
-    """What was said as messages: a text is a message of the user. Raises TypeError for anything else."""
-    if isinstance(said, str | Message):
-        return [_message(said)]
-    return [_message(each) for each in said]
+def to_messages(given: ChatInput) -> list[Message]:
+    """Convert input to messages. A text becomes a user message. Raises TypeError for other types."""
+    if isinstance(given, str | Message):
+        return [_to_message(given)]
+    return [_to_message(each) for each in given]
 
 
-def some_messages_of(said: Sequence[str | Message]) -> list[Message]:
-    """The same. Raises ValueError if nothing was said."""
-    if not said:
-        raise ValueError("an orchestration begins with a message: the list is empty")
-    return messages_of(said)
+def require_messages(given: Sequence[str | Message]) -> list[Message]:
+    """Convert input to messages. Raises ValueError if it is empty."""
+    if not given:
+        raise ValueError("the list of messages is empty: start an orchestration with at least one message")
+    return to_messages(given)
 
 
-def _message(said: str | Message) -> Message:
-    given = cast("object", said)
-    match given:
+def _to_message(given: str | Message) -> Message:
+    value = cast("object", given)
+    match value:
         case str():
-            return Message("user", [given])
+            return Message("user", [value])
         case Message():
-            return given
+            return value
         case _:
-            raise TypeError(f"an orchestration is told strs and Messages; among them was {given!r}")
+            raise TypeError(f"the input of an orchestration must be str and Message objects, not {value!r}")

@@ -1,4 +1,4 @@
-"""`BaseGroupChatOrchestrator`: who leads a chat. Subclass it to lead one in your own way."""
+"""`BaseGroupChatOrchestrator`: base class of chat orchestrators. Subclass it to lead a chat in your own way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import override
 
@@ -33,24 +33,30 @@ from perdure.orchestrations.messages import (
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
     create_completion_message,
-    messages_of,
+    require_messages,
+    to_messages,
 )
-from perdure.orchestrations.termination import is_over, require_condition
+from perdure.orchestrations.termination import check_condition, should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from perdure.orchestrations.participants import ParticipantRegistry
     from perdure.orchestrations.termination import TerminationCondition
 
+logger = logging.getLogger(__name__)
+
+_STATE_KEY = "orchestration"
+_ACTIVE_STATES: ContextVar[Mapping[int, OrchestrationState]] = ContextVar("_ACTIVE_STATES")
+"""States of the runs whose handlers are active, by orchestrator: one chat may run inside another."""
+
 
 @dataclass
 class OrchestrationState:
-    """The conversation, how many rounds it has had, and in `metadata` what a subclass adds.
+    """State of a chat: the conversation, the number of rounds, and in `metadata` the additions of a subclass.
 
-    `awaited` are the participants that were asked and have not answered yet; `notes` is what the kinds of orchestrators
-    that come with the library add.
+    `awaited` names participants that were asked and have not answered. `notes` holds the additions of the library's own
+    orchestrators.
     """
 
     conversation: Sequence[Message] = field(default_factory=Log[Message])
@@ -62,7 +68,7 @@ class OrchestrationState:
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name; without a task, if there is none."""
+        """Return the fields by name. A missing task is left out."""
         found: dict[str, Any] = {
             "conversation": self.conversation,
             "round_index": self.round_index,
@@ -75,7 +81,7 @@ class OrchestrationState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OrchestrationState:
-        """The state of what `to_dict` gave. What is not there is as in the beginning."""
+        """Return the state from the result of `to_dict`. Missing fields get their defaults."""
         return cls(
             conversation=data.get("conversation", Log()),
             round_index=data.get("round_index", 0),
@@ -87,42 +93,24 @@ class OrchestrationState:
         )
 
 
-class Keeper(Protocol):
-    """Who has a state in each run."""
-
-    def keeping(self, ctx: WorkflowContext[Any, Any], /) -> AbstractContextManager[None]:
-        """In it, the state is that of the run."""
-        ...
-
-
-def with_state(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method. When it is called with a context, it sees the state of that run, and what it changes is kept."""
+def _with_run_state(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method so that a call with a context loads the state of that run, and saves it at the end."""
 
     @functools.wraps(method)
-    async def kept(self: Keeper, *args: Any, **kwargs: Any) -> Any:
+    async def wrapper(self: StatefulOrchestrator, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         contexts = [cast("WorkflowContext[Any, Any]", each) for each in given if isinstance(each, WorkflowContext)]
-        with self.keeping(contexts[0]) if contexts else nullcontext():
+        with self.use_run_state(contexts[0]) if contexts else nullcontext():
             return await method(self, *args, **kwargs)
 
-    kept.__keeps_state__ = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
-    return kept
+    wrapper.__has_run_state__ = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+    return wrapper
 
 
-def is_with_state(method: object) -> bool:
-    """Whether a method was made by `with_state`."""
-    return getattr(method, "__keeps_state__", False)
+class StatefulOrchestrator(Executor):
+    """An executor with an `OrchestrationState` per run, loaded when a handler starts and saved when it ends.
 
-
-_KEPT = "orchestration"
-_AT_WORK: ContextVar[Mapping[int, OrchestrationState]] = ContextVar("_AT_WORK")
-"""The states of the runs that are at work here, by orchestrator: one may lead a chat inside of another's."""
-
-
-class KeepingOrchestrator(Executor):
-    """An executor with an `OrchestrationState` in each run, read when a handler begins and kept when it ends.
-
-    A call that fails leaves nothing, and one run knows nothing of another.
+    A call that fails changes nothing, and runs don't share state.
     """
 
     def __init__(
@@ -133,107 +121,103 @@ class KeepingOrchestrator(Executor):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("max_concurrency", 1) != 1:
-            raise ValueError(f"orchestrator {id!r} has one conversation: it handles one message at a time")
+            raise ValueError(f"orchestrator {id!r} must handle one message at a time: leave max_concurrency at 1")
         super().__init__(id, **kwargs)
         self._name = name or id
-        self.__made_with = OrchestrationState(orchestrator_name=self._name)
-        """What a run begins with. The metadata is added when the first one does: then the subclass is made, too."""
-        self.__is_made = False
+        self.__initial_state = OrchestrationState(orchestrator_name=self._name)
+        # The metadata is added for the first run: here the subclass has not been initialized yet.
+        self.__has_metadata = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let each method that is given a context see the state of that run; handlers are such methods."""
+        """Give the subclass's async methods the state of the run, if they are called with a context."""
         super().__init_subclass__(**kwargs)
         for name, method in inspect.getmembers_static(cls, inspect.iscoroutinefunction):
-            if not is_with_state(method) and getattr(Executor, name, None) is not method:
-                setattr(cls, name, with_state(method))
+            if not getattr(method, "__has_run_state__", False) and getattr(Executor, name, None) is not method:
+                setattr(cls, name, _with_run_state(method))
 
     @contextmanager
-    def keeping(self, ctx: WorkflowContext[Any, Any]) -> Generator[None]:
-        """In it, the orchestrator has the state of the run, which is kept when it ends without an error."""
-        at_work = _AT_WORK.get({})
-        if id(self) in at_work:
+    def use_run_state(self, ctx: WorkflowContext[Any, Any]) -> Generator[None]:
+        """Use the state of the run inside the block. Save it if the block ends without an error."""
+        active = _ACTIVE_STATES.get({})
+        if id(self) in active:
             yield
             return
-        state = self.__state_in(ctx)
-        now_at_work = {**at_work, id(self): state}
-        entered = _AT_WORK.set(now_at_work)
+        state = self.__load_state(ctx)
+        now_active = {**active, id(self): state}
+        token = _ACTIVE_STATES.set(now_active)
         try:
             yield
             state.metadata = self._snapshot_pattern_metadata()
-            ctx.scope().set(_KEPT, state.to_dict())
+            ctx.scope().set(_STATE_KEY, state.to_dict())
         finally:
-            # A task that was begun in the handler and goes on without it has this, too: its runs are others.
-            del now_at_work[id(self)]
-            _AT_WORK.reset(entered)
+            # A task that outlives the handler has a copy of the variable, with this dict in it.
+            del now_active[id(self)]
+            _ACTIVE_STATES.reset(token)
 
-    def __state_in(self, ctx: WorkflowContext[Any, Any]) -> OrchestrationState:
-        if not self.__is_made:
-            self.__made_with.metadata = deepcopy(self._snapshot_pattern_metadata())
-            self.__is_made = True
-        kept: Mapping[str, Any] | None = ctx.scope().get(_KEPT)
-        state = deepcopy(self.__made_with) if kept is None else OrchestrationState.from_dict(kept)
+    def __load_state(self, ctx: WorkflowContext[Any, Any]) -> OrchestrationState:
+        if not self.__has_metadata:
+            self.__initial_state.metadata = deepcopy(self._snapshot_pattern_metadata())
+            self.__has_metadata = True
+        saved: Mapping[str, Any] | None = ctx.scope().get(_STATE_KEY)
+        state = deepcopy(self.__initial_state) if saved is None else OrchestrationState.from_dict(saved)
         self._restore_pattern_metadata(state.metadata)
         return state
 
     @property
-    def _state_at_work(self) -> OrchestrationState:
-        """The state of the run whose message is being handled; outside of a handler, what a run begins with."""
-        return _AT_WORK.get({}).get(id(self), self.__made_with)
+    def _run_state(self) -> OrchestrationState:
+        """The state of the run in a handler; elsewhere the initial state."""
+        return _ACTIVE_STATES.get({}).get(id(self), self.__initial_state)
 
     @property
     def _full_conversation(self) -> Log[Message]:
-        said = self._state_at_work.conversation
-        if not isinstance(said, Log):
-            said = self._state_at_work.conversation = Log(said)
-        return said
+        conversation = self._run_state.conversation
+        if not isinstance(conversation, Log):
+            conversation = self._run_state.conversation = Log(conversation)
+        return conversation
 
     @_full_conversation.setter
     def _full_conversation(self, conversation: Sequence[Message]) -> None:
-        self._state_at_work.conversation = conversation
+        self._run_state.conversation = conversation
 
     @property
     def _round_index(self) -> int:
-        return self._state_at_work.round_index
+        return self._run_state.round_index
 
     @_round_index.setter
     def _round_index(self, round_index: int) -> None:
-        self._state_at_work.round_index = round_index
+        self._run_state.round_index = round_index
 
     @property
     def _awaited(self) -> list[str]:
-        """Who was asked and has not answered yet."""
-        return self._state_at_work.awaited
+        """Participants that were asked and have not answered."""
+        return self._run_state.awaited
 
     @override
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """What a subclass adds that keeps something beside the state of the run; nothing by itself."""
+        """Return state of a subclass that does not belong to a run. Nothing by default."""
         return {}
 
     @override
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take over what the subclass has added."""
+        """Restore the subclass's state."""
 
     def _snapshot_pattern_metadata(self) -> dict[str, Any]:
-        """What a subclass adds to the checkpoint."""
+        """Return a subclass's additions to the state of the run."""
         return {}
 
     def _restore_pattern_metadata(self, metadata: dict[str, Any]) -> None:
-        """Take over what the subclass has added."""
+        """Restore the subclass's additions."""
 
 
-logger = logging.getLogger(__name__)
+class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
+    """Leads a chat: takes the task, asks participants to speak, records their answers, and ends the chat.
 
+    A subclass implements `_handle_messages` for a task and `_handle_response` for an answer. The methods below help
+    it: they record the conversation, count rounds, send messages, ask participants, and end the chat. Their state
+    belongs to the run and is in its checkpoint, together with what `_snapshot_pattern_metadata` adds. A call that fails
+    changes nothing. A new run starts with the orchestrator's initial state.
 
-class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
-    """Leads a chat: it is given the task, asks participants to speak, hears what they say, and has the last word.
-
-    A subclass says what to do with a task (`_handle_messages`) and with an answer (`_handle_response`). The methods
-    below are for it: they keep the conversation, count rounds, tell everybody, ask somebody, and end the chat. What
-    they keep belongs to the run and is in its checkpoint; of a call that fails nothing is kept. What
-    `_snapshot_pattern_metadata` and `_restore_pattern_metadata` add is kept in the same way. A new run begins with what
-    the orchestrator was made with.
-
-    Who takes part is told by the builder, if `participant_registry` is not given.
+    The builder sets the participants if `participant_registry` is not given.
     """
 
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
@@ -249,7 +233,7 @@ class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
         termination_condition: TerminationCondition | None = None,
         **kwargs: Any,
     ) -> None:
-        require_condition(termination_condition)
+        check_condition(termination_condition)
         super().__init__(id, name=name, **kwargs)
         self._max_rounds = None if max_rounds is None else max(1, max_rounds)
         self._termination_condition = termination_condition
@@ -262,13 +246,13 @@ class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
         max_rounds: int | None = None,
         termination_condition: TerminationCondition | None = None,
     ) -> tuple[int | None, TerminationCondition | None]:
-        """Take what the builder knows, as far as the orchestrator was not given it. Raises ValueError.
+        """Use the builder's options where the orchestrator has none of its own. Raises ValueError.
 
-        What holds then: after how many rounds the chat ends, and on which condition.
+        Returns the maximum number of rounds and the termination condition that apply.
         """
         if self._registry is not None and list(self._registry.participants) != list(registry.participants):
             mine, its = (", ".join(map(repr, each.participants)) for each in (self._registry, registry))
-            raise ValueError(f"orchestrator {self.id!r} knows the participants {mine}, and the chat has {its}")
+            raise ValueError(f"orchestrator {self.id!r} knows the participants {mine}, but the chat has {its}")
         self._registry = self._registry or registry
         if self._max_rounds is None and max_rounds is not None:
             self._max_rounds = max(1, max_rounds)
@@ -283,59 +267,57 @@ class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
 
     @handler
     async def handle_str(self, task: str, ctx: GroupChatContext) -> None:
-        """Begin with a text."""
-        await self._handle_messages(messages_of(task), ctx)
+        """Start with a text."""
+        await self._handle_messages(to_messages(task), ctx)
 
     @handler
     async def handle_message(self, task: Message, ctx: GroupChatContext) -> None:
-        """Begin with a message."""
+        """Start with a message."""
         await self._handle_messages([task], ctx)
 
     @handler
     async def handle_messages(self, task: list[str | Message], ctx: GroupChatContext) -> None:
-        """Begin with messages. Raises ValueError if there are none."""
-        if not task:
-            raise ValueError("a chat begins with a message: the list is empty")
-        await self._handle_messages(messages_of(task), ctx)
+        """Start with messages. Raises ValueError if the list is empty."""
+        await self._handle_messages(require_messages(task), ctx)
 
     @handler
     async def handle_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
-        """Hear what a participant has said."""
+        """Take a participant's answer."""
         speaker = ctx.get_source_executor_id()
         if speaker in self._awaited:
             self._awaited.remove(speaker)
-        heard = GroupChatResponseReceivedEvent(round_index=self._round_index, participant_name=speaker)
-        await ctx.add_event(WorkflowEvent("group_chat", heard))
+        received = GroupChatResponseReceivedEvent(round_index=self._round_index, participant_name=speaker)
+        await ctx.add_event(WorkflowEvent("group_chat", received))
         await self._handle_response(response, ctx)
 
     async def _handle_messages(self, messages: list[Message], ctx: GroupChatContext) -> None:
-        """Do something about a task."""
+        """Handle a task."""
         raise NotImplementedError(f"{type(self).__name__} needs an async method _handle_messages(messages, ctx)")
 
     async def _handle_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
-        """Do something about an answer."""
+        """Handle an answer."""
         raise NotImplementedError(f"{type(self).__name__} needs an async method _handle_response(response, ctx)")
 
     def _append_messages(self, messages: Sequence[Message]) -> None:
-        """Add to the conversation."""
+        """Add messages to the conversation."""
         self._full_conversation.extend(messages)
 
     def _get_conversation(self) -> list[Message]:
-        """The conversation so far, as a list of your own."""
+        """Return the conversation as a new list."""
         return list(self._full_conversation)
 
     def _clear_conversation(self) -> None:
-        """Forget the conversation."""
-        self._state_at_work.conversation = Log()
+        """Clear the conversation."""
+        self._run_state.conversation = Log()
 
     def _process_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage
     ) -> list[Message]:
-        """The messages of an answer."""
+        """Return the messages of an answer."""
         if isinstance(response, GroupChatResponseMessage):
             return [response.message]
         return list(response.agent_response.messages)
@@ -345,53 +327,54 @@ class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
         self._round_index += 1
 
     async def _check_termination(self) -> bool:
-        """Whether the termination condition says that it is over."""
-        return await is_over(self._termination_condition, self._full_conversation)
+        """Return True if the termination condition holds."""
+        return await should_terminate(self._termination_condition, self._full_conversation)
 
     async def _check_terminate_and_yield(self, ctx: GroupChatContext) -> bool:
-        """End the chat if the termination condition says so; whether it did."""
+        """End the chat if the termination condition holds. Return True if it ended."""
         if not await self._check_termination():
             return False
         await self._end(self._create_completion_message(self.TERMINATION_CONDITION_MET_MESSAGE), ctx)
         return True
 
     def _check_round_limit(self) -> bool:
-        """Whether there were as many rounds as there may be."""
+        """Return True if the maximum number of rounds is reached."""
         is_reached = self._max_rounds is not None and self._round_index >= self._max_rounds
         if is_reached:
-            logger.info("the chat of %r ends: it has had %d rounds", self.id, self._round_index)
+            logger.info("orchestrator %r ends the chat after %d rounds", self.id, self._round_index)
         return is_reached
 
     async def _check_round_limit_and_yield(self, ctx: GroupChatContext) -> bool:
-        """End the chat if there were as many rounds as there may be; whether it did."""
+        """End the chat if the maximum number of rounds is reached. Return True if it ended."""
         if not self._check_round_limit():
             return False
         await self._end(self._create_completion_message(self.MAX_ROUNDS_MET_MESSAGE), ctx)
         return True
 
     def _create_completion_message(self, message: str) -> Message:
-        """The last word, in the orchestrator's name."""
+        """Return a final message with the orchestrator's name."""
         return create_completion_message(text=message, author_name=self._name)
 
-    async def _end(self, last_word: Message, ctx: GroupChatContext) -> None:
-        """Add the last word to the conversation, and yield it. It is for the outside: no participant is told."""
-        self._full_conversation.append(last_word)
-        await self._yield_completion(ctx, last_word)
+    async def _end(self, final_message: Message, ctx: GroupChatContext) -> None:
+        """Record the final message and yield it. Participants don't get it."""
+        self._full_conversation.append(final_message)
+        await self._yield_completion(ctx, final_message)
 
     async def _yield_completion(self, ctx: GroupChatContext, completion_message: Message) -> None:
-        """Yield a message as the output. Who reads a stream is told an update."""
+        """Yield a message as the output. A stream gets it as an update."""
         await ctx.yield_output(AgentResponse(messages=[completion_message]), in_pieces=True)
 
     async def _broadcast_messages_to_participants(
         self, messages: list[Message], ctx: GroupChatContext, participants: Sequence[str] | None = None
     ) -> None:
-        """Tell participants, or all of them, what was said; they are not asked to speak."""
+        """Send messages to these participants, or to all, without asking them to speak."""
         registry = self._participant_registry
         for name in registry.participants if participants is None else participants:
-            is_agent = registry.is_agent(name)
-            told = list(messages)
+            copied = list(messages)
             await ctx.send_message(
-                AgentExecutorRequest(told, should_respond=False) if is_agent else GroupChatParticipantMessage(told),
+                AgentExecutorRequest(copied, should_respond=False)
+                if registry.is_agent(name)
+                else GroupChatParticipantMessage(copied),
                 target_id=name,
             )
 
@@ -403,12 +386,12 @@ class BaseGroupChatOrchestrator(KeepingOrchestrator, ABC):
         additional_instruction: str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        """Ask a participant to speak; `metadata` is for executors alone. Raises ValueError if there is none such."""
+        """Ask a participant to speak. Only executors get `metadata`. Raises ValueError for an unknown name."""
         if self._participant_registry.is_agent(target):
-            said = [Message("user", [additional_instruction])] if additional_instruction else []
-            await ctx.send_message(AgentExecutorRequest(said, should_respond=True), target_id=target)
+            messages = [Message("user", [additional_instruction])] if additional_instruction else []
+            await ctx.send_message(AgentExecutorRequest(messages, should_respond=True), target_id=target)
         else:
             await ctx.send_message(GroupChatRequestMessage(additional_instruction, metadata), target_id=target)
         self._awaited.append(target)
-        asked = GroupChatRequestSentEvent(round_index=self._round_index, participant_name=target)
-        await ctx.add_event(WorkflowEvent("group_chat", asked))
+        sent = GroupChatRequestSentEvent(round_index=self._round_index, participant_name=target)
+        await ctx.add_event(WorkflowEvent("group_chat", sent))

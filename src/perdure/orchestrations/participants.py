@@ -1,4 +1,4 @@
-"""Who takes part in an orchestration: agents or executors, each under a name of its own."""
+"""Participants of an orchestration: agents and executors, each with a unique name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Participant: TypeAlias = Executor | SupportsAgentRun
-"""Who may take part."""
-Named: TypeAlias = str | Executor | SupportsAgentRun
-"""A participant, or the name of one."""
+ParticipantRef: TypeAlias = str | Executor | SupportsAgentRun
+"""A participant or its name."""
 
 
-def name_of(participant: Named) -> str:
-    """What a participant is called: the id of an executor, the name of an agent, or its id if it has none."""
+def participant_name(participant: ParticipantRef) -> str:
+    """Return a participant's name: an executor's id, an agent's name, or its id if it has no name."""
     given = cast("object", participant)
     match given:
         case str():
@@ -28,36 +27,33 @@ def name_of(participant: Named) -> str:
         case SupportsAgentRun():
             return resolve_agent_id(given)
         case _:
-            raise TypeError(f"a participant is an agent or an executor, not a {type(given).__name__}: {given!r}")
+            raise TypeError(f"a participant must be an agent or an executor, not a {type(given).__name__}: {given!r}")
 
 
-def checked_participants(participants: Sequence[Participant], *, needs_names: bool = False) -> list[Participant]:
-    """The same participants as a list. With `needs_names`, an agent's id will not do: others call it by its name.
+def check_participants(participants: Sequence[Participant], *, needs_names: bool = False) -> list[Participant]:
+    """Return the participants as a list. With `needs_names`, every agent needs a name, because models use it.
 
-    Raises ValueError if there are none, or two of one name; TypeError for what is neither agent nor executor.
+    Raises ValueError for an empty list or a duplicate name, TypeError for another type of participant.
     """
-    found = list(_several(participants))
+    given: Any = participants
+    if isinstance(given, str | Executor) or not hasattr(given, "__iter__"):
+        raise TypeError(f"participants must be a list of agents and executors, not {given!r}")
+    found = list(participants)
     if not found:
         raise ValueError("participants is empty: give at least one agent or executor")
     names: dict[str, Participant] = {}
     for participant in found:
-        name = _checked_name(participant, needs_names=needs_names)
+        name = _check_name(participant, needs_names=needs_names)
         if name in names:
-            raise ValueError(_twice(name, names[name], participant))
+            raise ValueError(_duplicate_error(name, names[name], participant))
         names[name] = participant
     return found
 
 
-def _several(participants: Any) -> Sequence[Participant]:
-    if isinstance(participants, str | Executor) or not hasattr(participants, "__iter__"):
-        raise TypeError(f"participants is a list of agents and executors, not {participants!r}")
-    return participants
-
-
-def _checked_name(participant: Participant, *, needs_names: bool) -> str:
+def _check_name(participant: Participant, *, needs_names: bool) -> str:
     if isinstance(participant, str):
-        raise TypeError(f"a participant is an agent or an executor, not the name of one: {participant!r}")
-    name = name_of(participant)
+        raise TypeError(f"a participant must be an agent or an executor, not a name: {participant!r}")
+    name = participant_name(participant)
     if not name or (needs_names and not _is_named(participant)):
         raise ValueError(f"a participant has no name: give the {type(participant).__name__} one with name=")
     return name
@@ -67,30 +63,25 @@ def _is_named(participant: Participant) -> bool:
     return isinstance(participant, Executor) or bool(participant.name)
 
 
-def _twice(name: str, one: Participant, other: Participant) -> str:
+def _duplicate_error(name: str, one: Participant, other: Participant) -> str:
     if not _is_named(one) and not _is_named(other):
-        return f"two participants have no name, so that both are called {name!r}: give each one of its own with name="
+        return f"two participants have no name, so both are called {name!r}: give each its own name with name="
     if one is other:
-        return f"participant {name!r} is given twice: make a second agent or executor, with a name of its own"
-    return f"two participants are called {name!r}: give one of them another name"
+        return f"participant {name!r} is given twice: make a second agent or executor with its own name"
+    return f"two participants are called {name!r}: rename one of them"
 
 
-def by_name(participants: Sequence[Participant]) -> dict[str, Participant]:
-    """The participants under their names, in their order."""
-    return {name_of(participant): participant for participant in participants}
-
-
-def one_of(named: Named, names: Sequence[str], *, what: str) -> str:
-    """The name of a participant that something else speaks of. Raises ValueError if nobody is called that."""
-    name = name_of(named)
+def resolve_name(participant: ParticipantRef, names: Sequence[str], *, option: str) -> str:
+    """Return the name of a participant that an option refers to. Raises ValueError if it takes no part."""
+    name = participant_name(participant)
     if name not in names:
         known = ", ".join(map(repr, names))
-        raise ValueError(f"{what} names {name!r}, who is no participant; there are {known}")
+        raise ValueError(f"{option} names {name!r}, which is not a participant; the participants are {known}")
     return name
 
 
 class ParticipantRegistry:
-    """The participants by name, in their order. An agent is asked in one way, an executor of yours in another."""
+    """Ordered participants by name. Knows which ones take the messages of agents."""
 
     EMPTY_DESCRIPTION_PLACEHOLDER: ClassVar[str] = "(no description: its name says what it is for)"
 
@@ -98,43 +89,43 @@ class ParticipantRegistry:
         self._participants: OrderedDict[str, str] = OrderedDict()
         self._agents: set[str] = set()
         for participant in participants:
-            name = name_of(participant)
+            name = participant_name(participant)
             if name in self._participants:
-                raise ValueError(f"two participants are called {name!r}: give one of them another name")
+                raise ValueError(f"two participants are called {name!r}: rename one of them")
             description: str | None = getattr(participant, "description", None)
             self._participants[name] = description or self.EMPTY_DESCRIPTION_PLACEHOLDER
-            if not isinstance(participant, Executor) or _is_asked_as_agent(participant):
+            if not isinstance(participant, Executor) or _takes_agent_messages(participant):
                 self._agents.add(name)
 
     @property
     def participants(self) -> OrderedDict[str, str]:
-        """The descriptions by name."""
+        """Descriptions by name."""
         return self._participants
 
     def is_agent(self, name: str) -> bool:
-        """Whether a participant takes what agents take. Raises ValueError for who is none."""
+        """Return True if the participant takes the messages of agents. Raises ValueError for an unknown name."""
         self.require(name)
         return name in self._agents
 
     def require(self, name: object) -> str:
-        """The same name. Raises ValueError if no participant is called that."""
+        """Return the name. Raises ValueError if it is unknown."""
         if not isinstance(name, str) or name not in self._participants:
             known = ", ".join(map(repr, self._participants))
-            raise ValueError(f"no participant is called {name!r}; there are {known}")
+            raise ValueError(f"no participant is called {name!r}; the participants are {known}")
         return name
 
 
-def _is_asked_as_agent(executor: Executor) -> bool:
-    """Raises ValueError for an executor that can't be asked at all."""
-    if _takes(executor, GroupChatRequestMessage()) and _takes(executor, GroupChatParticipantMessage([])):
+def _takes_agent_messages(executor: Executor) -> bool:
+    """Return False if the executor takes chat messages. Raises ValueError if it takes neither."""
+    if _can_handle(executor, GroupChatRequestMessage()) and _can_handle(executor, GroupChatParticipantMessage([])):
         return False
-    if _takes(executor, AgentExecutorRequest([])):
+    if _can_handle(executor, AgentExecutorRequest([])):
         return True
     raise ValueError(
-        f"executor {executor.id!r} can't take part in a chat: give it a handler for GroupChatParticipantMessage (what "
-        "others have said) and one for GroupChatRequestMessage, which sends a GroupChatResponseMessage"
+        f"executor {executor.id!r} can't take part in a chat: give it a handler for GroupChatParticipantMessage "
+        "(messages of others) and one for GroupChatRequestMessage that sends a GroupChatResponseMessage"
     )
 
 
-def _takes(executor: Executor, message: Any) -> bool:
+def _can_handle(executor: Executor, message: Any) -> bool:
     return executor.can_handle(WorkflowMessage(message, source_id=""))

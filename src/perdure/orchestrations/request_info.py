@@ -1,4 +1,4 @@
-"""A person between participants: after each turn of an agent, somebody may let it pass or tell the agent more."""
+"""Reviews of agent turns: after each turn a person approves it or sends the agent more messages."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from perdure import (
     register_type,
     response_handler,
 )
-from perdure.orchestrations.participants import Named, Participant, name_of, one_of
+from perdure.orchestrations.participants import Participant, ParticipantRef, participant_name, resolve_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from perdure import SupportsAgentRun
 
-_BEFORE = "before"
-"""What was said before the turn that is looked at, if the agent was told more."""
+_EARLIER_KEY = "before"
+"""Messages before the reviewed turn, if the agent was sent more."""
 
 
 @dataclass
 class AgentRequestInfoResponse:
-    """What a person says to an agent's turn: messages, and the agent goes on with them; none, and the turn passes."""
+    """A person's review of an agent's turn. Messages make the agent take another turn; an empty list approves."""
 
     messages: list[Message]
 
     @staticmethod
     def from_messages(messages: list[Message]) -> AgentRequestInfoResponse:
-        """Tell the agent more."""
+        """Send the agent more messages."""
         return AgentRequestInfoResponse(list(messages))
 
     @staticmethod
     def from_strings(texts: list[str]) -> AgentRequestInfoResponse:
-        """Tell the agent more, as the user."""
+        """Send the agent more user messages."""
         return AgentRequestInfoResponse([Message("user", [text]) for text in texts])
 
     @staticmethod
     def approve() -> AgentRequestInfoResponse:
-        """Let the turn pass."""
+        """Approve the turn."""
         return AgentRequestInfoResponse([])
 
 
@@ -59,20 +59,20 @@ register_type(AgentRequestInfoResponse, name="perdure:AgentRequestInfoResponse")
 
 @dataclass
 class TooLateResponse(AgentRequestInfoResponse):
-    """What a person says to an agent that may not speak any more: the turn does not pass, and there is no other."""
+    """Rejection that came after the conversation ended. The turn is dropped and the agent takes no other."""
 
 
 register_type(TooLateResponse, name="perdure:TooLateResponse")
 
 
 class AgentRequestInfoExecutor(Executor):
-    """Asks a person about each turn of the agent beside it, until one passes."""
+    """Asks a person to review each turn of an agent until one is approved."""
 
     @handler
     async def request_info(self, turn: AgentExecutorResponse, ctx: WorkflowContext) -> None:
-        """Ask, with all that was said since the agent was first asked."""
-        before: Sequence[Message] = ctx.scope().get(_BEFORE, ())
-        whole = AgentExecutorResponse(turn.executor_id, turn.agent_response, [*before, *turn.full_conversation])
+        """Ask for a review, with all messages since the agent was first asked."""
+        earlier: Sequence[Message] = ctx.scope().get(_EARLIER_KEY, ())
+        whole = AgentExecutorResponse(turn.executor_id, turn.agent_response, [*earlier, *turn.full_conversation])
         await ctx.request_info(whole, AgentRequestInfoResponse)
 
     @response_handler
@@ -82,15 +82,15 @@ class AgentRequestInfoExecutor(Executor):
         response: AgentRequestInfoResponse,
         ctx: WorkflowContext[AgentExecutorRequest, AgentExecutorResponse],
     ) -> None:
-        """Let the turn pass, or let the agent take another. If that is too late, the agent has said nothing."""
-        own = ctx.scope()
+        """Yield the approved turn, or ask the agent for another. A late rejection yields an empty response."""
+        scope = ctx.scope()
         is_too_late = isinstance(response, TooLateResponse)
         if response.messages and not is_too_late:
-            own.set(_BEFORE, Log(original_request.full_conversation))
+            scope.set(_EARLIER_KEY, Log(original_request.full_conversation))
             await ctx.send_message(AgentExecutorRequest(response.messages))
             return
-        if own.has(_BEFORE):
-            own.delete(_BEFORE)
+        if scope.has(_EARLIER_KEY):
+            scope.delete(_EARLIER_KEY)
         if is_too_late:
             await ctx.send_message(AgentExecutorRequest(response.messages, should_respond=False))
             await ctx.yield_output(AgentExecutorResponse(original_request.executor_id, AgentResponse(), []))
@@ -99,12 +99,12 @@ class AgentRequestInfoExecutor(Executor):
 
 
 class AgentApprovalExecutor(WorkflowExecutor):
-    """An agent and who asks about its turns, as one participant under the agent's name.
+    """An agent with its reviewer, as one participant under the agent's name.
 
-    To the others it is what an `AgentExecutor` is: it takes the same messages, and a turn that has passed is sent on as
-    an `AgentExecutorResponse`, and is an output as an `AgentResponse`, in a stream as its updates. A
-    turn that somebody is asked about is a draft, which the request shows; with `shows_drafts`, drafts are intermediate
-    outputs too, and are streamed. `kind` is what the agent is inside of it.
+    It behaves like an `AgentExecutor`: it takes the same messages, sends an approved turn as an
+    `AgentExecutorResponse`, and yields it as an `AgentResponse`, in a stream as updates. A turn under review is a
+    draft. The request shows it; with `shows_drafts`, drafts are also streamed intermediate outputs. `kind` is the
+    executor class that runs the agent.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class AgentApprovalExecutor(WorkflowExecutor):
         kind: type[AgentExecutor] = AgentExecutor,
     ) -> None:
         node = kind(agent, context_mode=context_mode)
-        super().__init__(_reviewed(node, shows_drafts=shows_drafts), id=node.id, propagate_request=True)
+        super().__init__(_make_review_workflow(node, shows_drafts=shows_drafts), id=node.id, propagate_request=True)
         self._agent = agent
 
     @property
@@ -126,80 +126,81 @@ class AgentApprovalExecutor(WorkflowExecutor):
 
     @property
     def description(self) -> str | None:
-        """What the agent is for."""
+        """The agent's description."""
         return self._agent.description
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """What a turn that has passed is to readers of the outputs."""
+        """The type of an approved turn as an output."""
         return [AgentResponse]
 
     @response_handler
     async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """An answer of a person. If the turn has passed with it, it has been sent on, and is an output too."""
+        """Pass on a person's review. If it approves the turn, yield the turn as an output."""
         await super().process_propagated(request, response, ctx)
         for sent in ctx.get_sent_messages():
             if isinstance(sent, AgentExecutorResponse) and not isinstance(response, TooLateResponse):
                 await ctx.yield_output(sent.agent_response, in_pieces=True)
 
 
-def _reviewed(agent: AgentExecutor, *, shows_drafts: bool) -> Workflow:
-    person = AgentRequestInfoExecutor("agent_request_info_executor")
+def _make_review_workflow(agent: AgentExecutor, *, shows_drafts: bool) -> Workflow:
+    reviewer = AgentRequestInfoExecutor("agent_request_info_executor")
     builder = WorkflowBuilder(
         name=f"{agent.id}-reviewed",
         start_executor=agent,
-        output_from=[person],
+        output_from=[reviewer],
         intermediate_output_from=[agent] if shows_drafts else None,
     )
-    return builder.add_edge(agent, person).add_edge(person, agent).build()
+    return builder.add_edge(agent, reviewer).add_edge(reviewer, agent).build()
 
 
 @dataclass(frozen=True, slots=True)
-class Reviews:
-    """After whose turns a person is asked: `with_request_info(agents=...)`. None means all agents."""
+class ReviewedAgents:
+    """Agents whose turns are reviewed: `with_request_info(agents=...)`. None means all agents."""
 
-    agents: tuple[Named, ...] | None = ()
+    agents: tuple[ParticipantRef, ...] | None = ()
 
     @classmethod
-    def of(cls, agents: Sequence[Named] | None) -> Reviews:
-        """What a program has said. Raises TypeError for what can't be a participant."""
+    def from_option(cls, agents: Sequence[ParticipantRef] | None) -> ReviewedAgents:
+        """Return the choice that a builder was given. Raises TypeError if an item can't be a participant."""
         if isinstance(agents, str):
-            raise TypeError(f"agents is a list of agents or names, not {agents!r}")
+            raise TypeError(f"agents must be a list of agents or names, not {agents!r}")
         for agent in agents or ():
-            name_of(agent)
+            participant_name(agent)
         return cls(tuple(agents) if agents else None)
 
-    def among(self, participants: Sequence[Participant]) -> frozenset[str]:
-        """The names of those agents. Raises ValueError for one that is no agent among the participants."""
-        names = [name_of(each) for each in participants if not isinstance(each, Executor)]
+    def names_in(self, participants: Sequence[Participant]) -> frozenset[str]:
+        """Return the names of the reviewed agents. Raises ValueError if one is not an agent that takes part."""
+        names = [participant_name(each) for each in participants if not isinstance(each, Executor)]
         if self.agents is None:
             return frozenset(names)
-        return frozenset(one_of(each, names, what="with_request_info") for each in self.agents)
+        return frozenset(resolve_name(each, names, option="with_request_info") for each in self.agents)
 
 
-NO_REVIEWS: Final = Reviews()
+NO_REVIEWED_AGENTS: Final = ReviewedAgents()
 
 
-def nodes_of(
+def make_nodes(
     participants: Sequence[Participant],
     *,
-    reviews: Reviews = NO_REVIEWS,
+    reviews: ReviewedAgents,
     drafts: Collection[str] = (),
     context_mode: Literal["full", "last_agent"] | None = None,
-    reviewed_as: type[AgentApprovalExecutor] = AgentApprovalExecutor,
+    kind: type[AgentExecutor] = AgentExecutor,
+    reviewed_kind: type[AgentApprovalExecutor] = AgentApprovalExecutor,
 ) -> list[Executor]:
-    """What participants become in a graph; executors stay what they are. `drafts` names those whose drafts are told.
+    """Return the executors of the participants. An executor is its own.
 
-    `reviewed_as` is what an agent becomes that a person is asked about.
+    `drafts` names the agents whose drafts are outputs. `kind` and `reviewed_kind` are the classes that run agents.
     """
-    reviewed = reviews.among(participants)
+    reviewed = reviews.names_in(participants)
 
-    def node(participant: Participant) -> Executor:
+    def make_node(participant: Participant) -> Executor:
         if isinstance(participant, Executor):
             return participant
-        name = name_of(participant)
+        name = participant_name(participant)
         if name in reviewed:
-            return reviewed_as(participant, context_mode, shows_drafts=name in drafts)
-        return AgentExecutor(participant, context_mode=context_mode)
+            return reviewed_kind(participant, context_mode, shows_drafts=name in drafts, kind=kind)
+        return kind(participant, context_mode=context_mode)
 
-    return [node(participant) for participant in participants]
+    return [make_node(participant) for participant in participants]

@@ -1,6 +1,6 @@
-"""When a conversation is over: one interface for all orchestrations, and conditions that combine with `&`, `|` and `~`.
+"""Termination conditions for all orchestrations. They combine with `&`, `|` and `~`.
 
-A condition is a function of the conversation and of nothing else, so a run that is resumed decides as it had decided.
+A condition depends on the conversation alone, so a resumed run decides as it did before.
 """
 
 from __future__ import annotations
@@ -19,113 +19,113 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TerminationCondition: TypeAlias = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Whether a conversation is over. It is asked about the input and after each answer, with all that was said so far."""
+"""Function of the whole conversation that returns True to end it. Called for the input and after each answer."""
 
 
-async def is_over(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
-    """Whether a condition, if there is one, ends the conversation. It is given a list of its own."""
+async def should_terminate(condition: TerminationCondition | None, conversation: Sequence[Message]) -> bool:
+    """Return True if a condition ends the conversation. The condition gets its own list."""
     if condition is None:
         return False
     answer: Any = condition(list(conversation))
     return bool(await answer if inspect.isawaitable(answer) else answer)
 
 
-def require_condition(condition: object) -> None:
-    """Raise TypeError if it can't be a condition."""
+def check_condition(condition: object) -> None:
+    """Raise TypeError if the value can't be a condition."""
     if condition is not None and not callable(condition):
-        raise TypeError(f"a termination condition is a function of the conversation, not {condition!r}")
+        raise TypeError(f"a termination condition must be a function of the conversation, not {condition!r}")
 
 
-def turns_max(condition: object, speakers: int) -> int | None:
-    """After how many turns a condition ends a conversation at the latest, if each says something; None if unknown.
+def turn_limit(condition: object, speakers: int) -> int | None:
+    """Return the number of turns after which a condition surely holds, or None if that is unknown.
 
-    `speakers` is how many take turns: one whose messages are counted may be one of many.
+    `speakers` is the number of participants that take turns: `MaxMessages(by=...)` may count only one of them.
     """
     match condition:
         case MaxMessages():
             return condition.count * (1 if condition.by is None else max(1, speakers))
         case _Both():
-            both = [turns_max(each, speakers) for each in (condition.one, condition.other)]
+            both = [turn_limit(each, speakers) for each in (condition.one, condition.other)]
             known = [each for each in both if each is not None]
             return max(known) if len(known) == len(both) else None
         case _Either():
-            either = [turns_max(each, speakers) for each in (condition.one, condition.other)]
+            either = [turn_limit(each, speakers) for each in (condition.one, condition.other)]
             return min((each for each in either if each is not None), default=None)
         case _:
             return None
 
 
 class Termination(ABC):
-    """A condition that combines with others: `one & another`, `one | another`, `~one`. The other may be a function."""
+    """A condition that combines with other conditions and functions: `one & another`, `one | another`, `~one`."""
 
     @abstractmethod
     def __call__(self, conversation: list[Message], /) -> bool | Awaitable[bool]:
-        """Whether the conversation is over."""
+        """Return True to end the conversation."""
 
     def __and__(self, other: TerminationCondition) -> Termination:
-        """Over when both say so."""
-        return _Both(self, _checked(other))
+        """Hold when both hold."""
+        return _Both(self, _check_operand(other))
 
     def __rand__(self, other: TerminationCondition) -> Termination:
-        """Over when both say so."""
-        return _Both(_checked(other), self)
+        """Hold when both hold."""
+        return _Both(_check_operand(other), self)
 
     def __or__(self, other: TerminationCondition) -> Termination:
-        """Over when one of the two says so."""
-        return _Either(self, _checked(other))
+        """Hold when at least one holds."""
+        return _Either(self, _check_operand(other))
 
     def __ror__(self, other: TerminationCondition) -> Termination:
-        """Over when one of the two says so."""
-        return _Either(_checked(other), self)
+        """Hold when at least one holds."""
+        return _Either(_check_operand(other), self)
 
     def __invert__(self) -> Termination:
-        """Over when this one does not say so."""
+        """Hold when this condition does not."""
         return _Not(self)
 
 
 @dataclass(frozen=True)
 class When(Termination):
-    """A function of yours, sync or async, as a condition that combines with others."""
+    """Wraps your function, sync or async, so that it combines with other conditions."""
 
     condition: TerminationCondition
 
     def __post_init__(self) -> None:
-        """Raise TypeError if it is no function."""
-        _checked(self.condition)
+        """Raise TypeError if the condition is not callable."""
+        _check_operand(self.condition)
 
     @override
     def __call__(self, conversation: list[Message], /) -> bool | Awaitable[bool]:
-        """What the function says."""
+        """Call the function."""
         return self.condition(conversation)
 
 
 @dataclass(frozen=True)
 class MaxMessages(Termination):
-    """Over when there are so many messages in the conversation, the input among them; `by` counts those of one alone.
+    """Holds when the conversation, including the input, has `count` messages.
 
-    `by` is the name of a participant, or a role: `"user"`, `"assistant"`.
+    `by` counts only the messages of one participant, or of one role: `"user"`, `"assistant"`.
     """
 
     count: int
     by: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if no conversation could be shorter."""
+        """Raise ValueError if the count is less than 1."""
         if self.count < 1:
-            raise ValueError(f"a conversation has at least one message: count is 1 or more, not {self.count!r}")
+            raise ValueError(f"count must be 1 or more, because a conversation has a message; got {self.count!r}")
 
     @override
     def __call__(self, conversation: list[Message], /) -> bool:
-        """Count."""
-        return sum(self.by is None or _is_by(message, self.by) for message in conversation) >= self.count
+        """Count the messages."""
+        return sum(self.by is None or _was_sent_by(message, self.by) for message in conversation) >= self.count
 
 
 @dataclass(frozen=True, init=False)
 class TextMentioned(Termination):
-    """Over when who spoke last has mentioned one of the texts.
+    """Holds when the last speaker mentioned one of the texts.
 
-    What the user says does not count: the task may well tell agents to end with that word. `by` says otherwise; it is
-    the name of a participant, or a role: `"user"`.
+    User messages don't count by default, since the task may tell agents to end with that word. `by` selects another
+    speaker: the name of a participant, or a role such as `"user"`.
     """
 
     texts: tuple[str, ...]
@@ -134,19 +134,19 @@ class TextMentioned(Termination):
 
     def __init__(self, *texts: str, by: str | None = None, ignore_case: bool = False) -> None:
         if not texts or not all(texts):
-            raise ValueError("TextMentioned needs the text to look for, and the empty text is in every message")
+            raise ValueError("TextMentioned needs a text to look for; an empty text is in every message")
         object.__setattr__(self, "texts", texts)
         object.__setattr__(self, "by", by)
         object.__setattr__(self, "ignore_case", ignore_case)
 
     @override
     def __call__(self, conversation: list[Message], /) -> bool:
-        """Look for the texts in what was said last."""
-        said = [message.text for message in _last_turn(conversation) if self._counts(message)]
-        return any(self._folded(text) in self._folded(each) for each in said for text in self.texts)
+        """Look for the texts in the last turn."""
+        found = [message.text for message in _last_turn(conversation) if self._counts(message)]
+        return any(self._folded(text) in self._folded(each) for each in found for text in self.texts)
 
     def _counts(self, message: Message) -> bool:
-        return message.role != "user" if self.by is None else _is_by(message, self.by)
+        return message.role != "user" if self.by is None else _was_sent_by(message, self.by)
 
     def _folded(self, text: str) -> str:
         return text.casefold() if self.ignore_case else text
@@ -154,7 +154,7 @@ class TextMentioned(Termination):
 
 @dataclass(frozen=True, init=False)
 class SpeakerWas(Termination):
-    """Over when one of these has spoken last. They are names of participants, or a role: `"user"`."""
+    """Holds when one of these spoke last. Give names of participants or a role such as `"user"`."""
 
     names: tuple[str, ...]
 
@@ -165,8 +165,8 @@ class SpeakerWas(Termination):
 
     @override
     def __call__(self, conversation: list[Message], /) -> bool:
-        """Look at who spoke last."""
-        return bool(conversation) and any(_is_by(conversation[-1], name) for name in self.names)
+        """Check the author of the last message."""
+        return bool(conversation) and any(_was_sent_by(conversation[-1], name) for name in self.names)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class _Both(Termination):
 
     @override
     async def __call__(self, conversation: list[Message], /) -> bool:
-        return await is_over(self.one, conversation) and await is_over(self.other, conversation)
+        return await should_terminate(self.one, conversation) and await should_terminate(self.other, conversation)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class _Either(Termination):
 
     @override
     async def __call__(self, conversation: list[Message], /) -> bool:
-        return await is_over(self.one, conversation) or await is_over(self.other, conversation)
+        return await should_terminate(self.one, conversation) or await should_terminate(self.other, conversation)
 
 
 @dataclass(frozen=True)
@@ -195,22 +195,22 @@ class _Not(Termination):
 
     @override
     async def __call__(self, conversation: list[Message], /) -> bool:
-        return not await is_over(self.one, conversation)
+        return not await should_terminate(self.one, conversation)
 
 
-def _checked(condition: TerminationCondition) -> TerminationCondition:
+def _check_operand(condition: TerminationCondition) -> TerminationCondition:
     if condition is None:  # pyright: ignore[reportUnnecessaryComparison] - users' code is not always checked
-        raise TypeError("None ends no conversation: combine conditions with functions of the conversation")
-    require_condition(condition)
+        raise TypeError("None is not a condition: combine conditions with functions of the conversation")
+    check_condition(condition)
     return condition
 
 
-def _is_by(message: Message, name: str) -> bool:
+def _was_sent_by(message: Message, name: str) -> bool:
     return name in (message.author_name, message.role)
 
 
 def _last_turn(conversation: Sequence[Message]) -> list[Message]:
-    """What was said last, by one speaker, in one message or more."""
+    """Return the last messages that have the same speaker."""
     turn: list[Message] = []
     for message in reversed(conversation):
         if turn and (message.role, message.author_name) != (turn[0].role, turn[0].author_name):

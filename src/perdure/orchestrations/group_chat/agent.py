@@ -1,4 +1,4 @@
-"""`AgentBasedGroupChatOrchestrator`: an agent leads the chat. Its answers are checked, and asked again if need be."""
+"""`AgentBasedGroupChatOrchestrator`: an agent leads the chat. An invalid answer is sent back for correction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
 from perdure import AgentInvalidResponseException, Message
-from perdure.orchestrations.group_chat.selection import DEFAULT_ID, SelectingOrchestrator
+from perdure.orchestrations.group_chat.selection import DEFAULT_ORCHESTRATOR_ID, TurnBasedOrchestrator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
     from perdure.orchestrations.termination import TerminationCondition
 
 
+logger = logging.getLogger(__name__)
+
+RETRY_ATTEMPTS = 3
+_SESSION_KEY = "session"
+_SEEN_KEY = "asked"
+
+
 class AgentOrchestrationOutput(BaseModel):
-    """What the agent decides: that the chat is over, and its last word; or who speaks next."""
+    """Decision of the orchestrator agent: the next speaker, or the end of the chat with a final message."""
 
     model_config = ConfigDict(
         extra="forbid",
-        # Providers with a strict mode want every property to be required.
+        # Providers with a strict mode require every property.
         json_schema_extra={"required": ["terminate", "reason", "next_speaker", "final_message"]},
     )
 
@@ -37,12 +44,12 @@ class AgentOrchestrationOutput(BaseModel):
     final_message: str | None = Field(default=None, description="the last word, if the chat is over")
 
 
-class UnusableAnswerError(ValueError):
-    """An answer that is no decision; the message says why, to the model."""
+class InvalidDecisionError(ValueError):
+    """The answer is not a valid decision. The model gets the message."""
 
 
-def question(participants: Mapping[str, str]) -> str:
-    """What the agent is asked after each turn."""
+def decision_prompt(participants: Mapping[str, str]) -> str:
+    """Return the prompt that follows each turn."""
     listed = "\n".join(f"- {name}: {description}" for name, description in participants.items())
     return (
         "Decide how the conversation goes on. Answer with one JSON object and nothing else:\n"
@@ -53,57 +60,57 @@ def question(participants: Mapping[str, str]) -> str:
     )
 
 
-def complaint(error: UnusableAnswerError) -> str:
-    """What the agent is told when its answer will not do."""
+def correction_prompt(error: InvalidDecisionError) -> str:
+    """Return the prompt that follows an invalid answer."""
     return f"That answer can't be used: {error}. Answer again, with one JSON object of the form above and nothing else."
 
 
-def decision_of(response: AgentResponse[Any], participants: Mapping[str, str]) -> AgentOrchestrationOutput:
-    """What the agent has decided. Raises UnusableAnswerError."""
-    decision = _read(response)
+def parse_decision(response: AgentResponse[Any], participants: Mapping[str, str]) -> AgentOrchestrationOutput:
+    """Return the agent's decision. Raises InvalidDecisionError."""
+    decision = _parse_output(response)
     selected = (decision.next_speaker or "").strip()
     if decision.terminate:
         if selected and not (decision.final_message or "").strip():
-            raise UnusableAnswerError(
+            raise InvalidDecisionError(
                 f"it terminates without a final_message, and lets {selected!r} speak next: it is one or the other"
             )
         return decision
     known = ", ".join(map(repr, participants))
     if not selected:
-        raise UnusableAnswerError(f"it does not terminate and names no next_speaker; it is one of {known}")
+        raise InvalidDecisionError(f"it does not terminate and names no next_speaker; it is one of {known}")
     if selected not in participants:
-        raise UnusableAnswerError(f"nobody is called {selected!r}; next_speaker is one of {known}")
+        raise InvalidDecisionError(f"nobody is called {selected!r}; next_speaker is one of {known}")
     return decision.model_copy(update={"next_speaker": selected})
 
 
-def _read(response: AgentResponse[Any]) -> AgentOrchestrationOutput:
-    said = [message.text.strip() for message in response.messages if message.role == "assistant"]
-    text = next((each for each in reversed(said) if each), "")
+def _parse_output(response: AgentResponse[Any]) -> AgentOrchestrationOutput:
+    texts = [message.text.strip() for message in response.messages if message.role == "assistant"]
+    text = next((each for each in reversed(texts) if each), "")
     if not text:
-        raise UnusableAnswerError("it is empty")
+        raise InvalidDecisionError("it is empty")
     try:
-        return AgentOrchestrationOutput.model_validate(_object(text))
+        return AgentOrchestrationOutput.model_validate(_last_object(text))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise UnusableAnswerError(wrong) from error
+        raise InvalidDecisionError(wrong) from error
 
 
-def _object(text: str) -> object:
-    """The JSON object in an answer, whatever stands around it. Of several in a row the last one counts."""
+def _last_object(text: str) -> object:
+    """Return the last JSON object of an answer. Text before and after is ignored."""
     found: list[object] = []
     end_before = 0
-    for start, end, each in _objects(text):
+    for start, end, each in _find_objects(text):
         if found and each != found[-1] and text[end_before:start].strip():
-            raise UnusableAnswerError("it has several JSON objects with words between them, and they differ")
+            raise InvalidDecisionError("it has several JSON objects with words between them, and they differ")
         found.append(each)
         end_before = end
     if not found:
-        raise UnusableAnswerError("it is no JSON object")
+        raise InvalidDecisionError("it is no JSON object")
     return found[-1]
 
 
-def _objects(text: str) -> Iterator[tuple[int, int, object]]:
-    """The JSON objects in a text, with where each starts and ends."""
+def _find_objects(text: str) -> Iterator[tuple[int, int, object]]:
+    """Yield the JSON objects in a text with their start and end."""
     decoder, place = json.JSONDecoder(), 0
     while (start := text.find("{", place)) >= 0:
         try:
@@ -114,19 +121,12 @@ def _objects(text: str) -> Iterator[tuple[int, int, object]]:
             yield start, place, found
 
 
-logger = logging.getLogger(__name__)
+class AgentBasedGroupChatOrchestrator(TurnBasedOrchestrator):
+    """Leads a chat in which an agent selects the next speaker and ends the chat.
 
-RETRY_ATTEMPTS = 3
-_SESSION = "session"
-_ASKED = "asked"
-
-
-class AgentBasedGroupChatOrchestrator(SelectingOrchestrator):
-    """Leads a chat in which an agent selects who speaks next, and when it is over.
-
-    The agent is asked for an `AgentOrchestrationOutput`. If it answers something else, or names somebody who does not
-    take part, it is told so and asked again, `retry_attempts` times; then the run fails. Its answers are recorded, and
-    its session, which begins as the one that is given, is part of the run.
+    The agent must answer with an `AgentOrchestrationOutput` that names a participant. Otherwise it gets the error and
+    is asked again, up to `retry_attempts` times; then the run fails. Its answers are recorded. Each run starts with a
+    copy of the given session.
     """
 
     def __init__(
@@ -141,76 +141,72 @@ class AgentBasedGroupChatOrchestrator(SelectingOrchestrator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            # The id of an agent without a name is another in each process.
-            agent.name or DEFAULT_ID,
+            # The generated id of an unnamed agent differs in each process.
+            agent.name or DEFAULT_ORCHESTRATOR_ID,
             participant_registry,
             max_rounds=max_rounds,
             termination_condition=termination_condition,
             **kwargs,
         )
         self._agent = agent
-        self._retry_attempts = _checked(RETRY_ATTEMPTS if retry_attempts is None else retry_attempts)
+        self._retry_attempts = RETRY_ATTEMPTS if retry_attempts is None else retry_attempts
+        if self._retry_attempts < 0:
+            raise ValueError(f"retry_attempts must be 0 or more, not {retry_attempts!r}")
         self._session = session or agent.create_session()
 
     @property
-    def _asked(self) -> int:
-        """How much of the conversation the agent has been told."""
-        return self._state_at_work.notes.get(_ASKED, 0)
+    def _seen_count(self) -> int:
+        """Number of messages that the agent has seen."""
+        return self._run_state.notes.get(_SEEN_KEY, 0)
 
-    @_asked.setter
-    def _asked(self, asked: int) -> None:
-        self._state_at_work.notes[_ASKED] = asked
+    @_seen_count.setter
+    def _seen_count(self, count: int) -> None:
+        self._run_state.notes[_SEEN_KEY] = count
 
     @override
     def _clear_conversation(self) -> None:
-        """Forget the conversation. The agent's session remembers it."""
+        """Clear the conversation. The agent's session still has it."""
         super()._clear_conversation()
-        self._asked = 0
+        self._seen_count = 0
 
     @override
     async def _select(self, ctx: GroupChatContext) -> str | Message:
-        """Who the agent selects, or its last word."""
-        # What a run makes of the session is the run's: another begins with what was given.
-        session: AgentSession = ctx.scope().get(_SESSION) or deepcopy(self._session)
-        decision = await self._decision(session)
-        ctx.scope().set(_SESSION, session)
-        self._asked = len(self._full_conversation)
+        """Return the agent's choice, or its final message."""
+        # Each run has its own session, which starts as a copy of the given one.
+        session: AgentSession = ctx.scope().get(_SESSION_KEY) or deepcopy(self._session)
+        decision = await self._ask_agent(session)
+        ctx.scope().set(_SESSION_KEY, session)
+        self._seen_count = len(self._full_conversation)
         if decision.terminate:
-            last_word = decision.final_message or "The conversation has been terminated by the agent."
-            return self._create_completion_message(last_word)
+            final_message = decision.final_message or "The conversation has been terminated by the agent."
+            return self._create_completion_message(final_message)
         assert decision.next_speaker is not None, "it was checked"
         return decision.next_speaker
 
-    async def _decision(self, session: AgentSession) -> AgentOrchestrationOutput:
-        """What the agent decides. Raises AgentInvalidResponseException if nothing that it answers is a decision."""
+    async def _ask_agent(self, session: AgentSession) -> AgentOrchestrationOutput:
+        """Ask the agent until its answer is valid. Raises AgentInvalidResponseException."""
         participants = self._participant_registry.participants
-        told = [*self._full_conversation[self._asked :], Message("user", [question(participants)])]
-        misfits: list[UnusableAnswerError] = []
-        while len(misfits) <= self._retry_attempts:
+        messages = [*self._full_conversation[self._seen_count :], Message("user", [decision_prompt(participants)])]
+        errors: list[InvalidDecisionError] = []
+        while len(errors) <= self._retry_attempts:
             response = await self._agent.run(
-                told, session=session, options={"response_format": AgentOrchestrationOutput}
+                messages, session=session, options={"response_format": AgentOrchestrationOutput}
             )
             self._require_no_request(response)
             try:
-                return decision_of(response, participants)
-            except UnusableAnswerError as error:
-                logger.info("agent %r was asked who is next, and the answer is no decision: %s", self.id, error)
-                misfits.append(error)
-                told = [Message("user", [complaint(error)])]
+                return parse_decision(response, participants)
+            except InvalidDecisionError as error:
+                logger.info("agent %r gave an invalid decision: %s", self.id, error)
+                errors.append(error)
+                messages = [Message("user", [correction_prompt(error)])]
         raise AgentInvalidResponseException(
-            f"agent {self.id!r} leads the chat, and none of its {len(misfits)} answers is a decision; of the last, "
-            f"{misfits[-1]}. The answers are recorded: to ask it once more, run again with larger retry_attempts"
-        ) from misfits[-1]
+            f"orchestrator agent {self.id!r} gave no valid decision in {len(errors)} answers; about the last one: "
+            f"{errors[-1]}. The answers are recorded: to ask again, resume with a larger retry_attempts"
+        ) from errors[-1]
 
     def _require_no_request(self, response: AgentResponse[Any]) -> None:
         if response.user_input_requests:
             raise AgentInvalidResponseException(
-                f"agent {self.id!r} leads the chat and asks for an approval or an answer; give it tools that "
-                "need none, or let a participant have them"
+                f"orchestrator agent {self.id!r} asked for an approval or user input, which it can't get; give it "
+                "tools that need none, or give those tools to a participant"
             )
-
-
-def _checked(retry_attempts: int) -> int:
-    if retry_attempts < 0:
-        raise ValueError(f"retry_attempts is 0 or more, not {retry_attempts!r}")
-    return retry_attempts

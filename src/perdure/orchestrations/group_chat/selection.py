@@ -1,4 +1,4 @@
-"""A chat in rounds: one participant speaks at a time, and somebody selects who is next."""
+"""Turn-based chat: one participant speaks at a time, and a function or an agent selects the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from typing_extensions import override
 
 from perdure import Message, register_type
-from perdure.orchestrations.messages import spoken
+from perdure.orchestrations.messages import shared_messages
 from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ID = "group_chat_orchestrator"
-"""What an orchestrator is called that has no name of its own."""
-_UNHEARD = "unheard"
+DEFAULT_ORCHESTRATOR_ID = "group_chat_orchestrator"
+"""Id of an orchestrator that has no name of its own."""
+_QUEUED_KEY = "unheard"
 
 
 @dataclass(frozen=True)
 class GroupChatState:
-    """What a selection is made of: the number of the round, 0 for the first; who there is; and what was said."""
+    """Input of a selection function: the round from 0, the participants' descriptions, and the conversation."""
 
     current_round: int
     participants: OrderedDict[str, str]
@@ -41,93 +41,93 @@ class GroupChatState:
 
 
 GroupChatSelectionFunction: TypeAlias = Callable[[GroupChatState], str | Awaitable[str]]
-"""Selects who speaks next, by name."""
+"""Function that returns the name of the next speaker."""
 
 
 def round_robin(state: GroupChatState) -> str:
-    """Selects one after the other, in the order of the participants, and then from the beginning."""
+    """Select the participants in order, again and again."""
     return list(state.participants)[state.current_round % len(state.participants)]
 
 
 @dataclass
-class Unheard:
-    """Something that was said, and by which participant, that the others have not been told."""
+class QueuedMessage:
+    """A message that the other participants have not received yet. `speaker` is None for input."""
 
     speaker: str | None
     message: Message
 
 
-register_type(Unheard, name="perdure:Unheard")
+register_type(QueuedMessage, name="perdure:Unheard")
 
 
-class SelectingOrchestrator(BaseGroupChatOrchestrator):
-    """Leads a chat in rounds. A subclass selects who speaks next, or says the last word."""
+class TurnBasedOrchestrator(BaseGroupChatOrchestrator):
+    """Leads a chat in rounds. A subclass selects the next speaker or returns the final message."""
 
     keeps_conversation: ClassVar[bool] = True
-    """A workflow as agent that begins with such an executor is told only what is new, also of its own answers."""
+    """Tells a workflow as agent that this executor keeps the conversation, so it needs only new messages."""
 
     @property
-    def _unheard(self) -> list[Unheard]:
-        """What the participants have not been told."""
-        return self._state_at_work.notes.setdefault(_UNHEARD, [])
+    def _queued(self) -> list[QueuedMessage]:
+        """Messages that the participants have not received yet."""
+        return self._run_state.notes.setdefault(_QUEUED_KEY, [])
 
     @abstractmethod
     async def _select(self, ctx: GroupChatContext) -> str | Message:
-        """The name of who speaks next; or a message, and the chat ends with it."""
+        """Return the name of the next speaker, or a final message that ends the chat."""
 
     @override
     def _append_messages(self, messages: Sequence[Message]) -> None:
-        """Add to the conversation what no participant has said."""
+        """Add messages that no participant sent."""
         super()._append_messages(messages)
-        self._unheard.extend(Unheard(None, message) for message in messages)
+        self._queued.extend(QueuedMessage(None, message) for message in messages)
 
     @override
     async def _handle_messages(self, messages: list[Message], ctx: GroupChatContext) -> None:
-        """Begin with a task, or go on with it. A word while somebody is about to speak waits for nothing else."""
+        """Start or continue with a task. While a participant is about to answer, only deliver the messages."""
         self._append_messages(messages)
         if self._awaited:
-            await self._tell_everybody(ctx)
+            await self._deliver_messages(ctx)
             return
         self._round_index = 0
         if not await self._check_terminate_and_yield(ctx):
-            await self._go_on(ctx)
+            await self._select_and_ask(ctx)
 
     @override
     async def _handle_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
-        """Hear what a participant has said, and let the next one speak."""
+        """Record a participant's answer and ask the next speaker."""
         speaker = ctx.get_source_executor_id()
-        said = spoken(self._process_participant_response(response), speaker)
-        super()._append_messages(said)
-        self._unheard.extend(Unheard(speaker, message) for message in said)
+        messages = shared_messages(self._process_participant_response(response), speaker)
+        super()._append_messages(messages)
+        self._queued.extend(QueuedMessage(speaker, message) for message in messages)
         if self._awaited:
-            logger.warning("participant %r speaks, and it is the turn of %r: it is heard", speaker, self._awaited[0])
-            await self._tell_everybody(ctx)
+            logger.warning("participant %r spoke while it was the turn of %r", speaker, self._awaited[0])
+            await self._deliver_messages(ctx)
         elif not await self._check_terminate_and_yield(ctx) and not await self._check_round_limit_and_yield(ctx):
-            await self._go_on(ctx)
+            await self._select_and_ask(ctx)
 
-    async def _go_on(self, ctx: GroupChatContext) -> None:
-        """The next round, or the end."""
+    async def _select_and_ask(self, ctx: GroupChatContext) -> None:
+        """Start the next round, or end the chat."""
         selected = await self._select(ctx)
         if isinstance(selected, Message):
             await self._end(selected, ctx)
             return
-        await self._tell_everybody(ctx)
+        await self._deliver_messages(ctx)
         await self._send_request_to_participant(selected, ctx)
         self._increment_round()
 
-    async def _tell_everybody(self, ctx: GroupChatContext) -> None:
-        """Tell each participant what the others have said since it was last told."""
+    async def _deliver_messages(self, ctx: GroupChatContext) -> None:
+        """Send each participant the messages of the others that it has not received."""
         for name in self._participant_registry.participants:
-            news = [each.message for each in self._unheard if each.speaker != name]
-            if news:
-                await self._broadcast_messages_to_participants(news, ctx, [name])
-        self._unheard.clear()
+            messages = [each.message for each in self._queued if each.speaker != name]
+            if messages:
+                await self._broadcast_messages_to_participants(messages, ctx, [name])
+        self._queued.clear()
 
 
-class GroupChatOrchestrator(SelectingOrchestrator):
-    """Leads a chat in which a function selects who speaks next."""
+class GroupChatOrchestrator(TurnBasedOrchestrator):
+    """Leads a chat in which a function selects the next speaker."""
 
     def __init__(
         self,
@@ -149,12 +149,12 @@ class GroupChatOrchestrator(SelectingOrchestrator):
             **kwargs,
         )
         if not callable(selection_func):
-            raise TypeError(f"selection_func is a function of a GroupChatState, not {selection_func!r}")
+            raise TypeError(f"selection_func must be a function of a GroupChatState, not {selection_func!r}")
         self._selection_func = selection_func
 
     @override
     async def _select(self, ctx: GroupChatContext) -> str:
-        """Who the function selects. Raises RuntimeError if that is nobody."""
+        """Call the selection function. Raises RuntimeError if it returns an unknown name."""
         names = self._participant_registry.participants
         state = GroupChatState(self._round_index, OrderedDict(names), self._get_conversation())
         selected: Any = self._selection_func(state)
@@ -162,5 +162,7 @@ class GroupChatOrchestrator(SelectingOrchestrator):
             selected = await selected
         if not isinstance(selected, str) or selected not in names:
             known = ", ".join(map(repr, names))
-            raise RuntimeError(f"the selection function has selected {selected!r}, who is no participant: {known}")
+            raise RuntimeError(
+                f"selection_func returned {selected!r}, which is not a participant; the participants are {known}"
+            )
         return selected

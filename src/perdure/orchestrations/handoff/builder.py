@@ -1,65 +1,60 @@
-"""`HandoffBuilder`: agents that hand the conversation to each other, whoever knows best what to say."""
+"""`HandoffBuilder`: agents that hand the conversation off to each other."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from perdure import Agent, WorkflowBuilder
+from perdure import Agent
+from perdure.orchestrations.builder import UNSET, OrchestrationBuilder
 from perdure.orchestrations.handoff.executor import HandoffAgentExecutor, ReviewedHandoffAgentExecutor
 from perdure.orchestrations.handoff.tools import HandoffConfiguration
-from perdure.orchestrations.outputs import UNSET, Outputs, checked_iterations, iterations
-from perdure.orchestrations.participants import checked_participants, name_of, one_of
-from perdure.orchestrations.request_info import NO_REVIEWS, Reviews
-from perdure.orchestrations.termination import require_condition
+from perdure.orchestrations.participants import check_participants, participant_name, resolve_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from perdure import CheckpointStorage, Workflow
-    from perdure.orchestrations.outputs import IntermediateOutputFrom, OutputFrom
-    from perdure.orchestrations.participants import Named
+    from perdure.orchestrations.builder import IntermediateOutputFrom, OutputFrom
+    from perdure.orchestrations.participants import ParticipantRef
     from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
 
-Routes: TypeAlias = "dict[str, dict[str, HandoffConfiguration]]"
-"""Handoffs by who hands over, and to whom."""
-
 
 @dataclass(frozen=True, slots=True)
-class _Autonomy:
-    """Who goes on without the user, for how many turns, and what they are told."""
+class _AutonomousMode:
+    """Options of `with_autonomous_mode`."""
 
     is_on: bool = False
-    agents: Sequence[Named] = ()
+    agents: Sequence[ParticipantRef] = ()
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])
     turn_limits: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def require_participants(self, names: Sequence[str]) -> None:
-        """Raise ValueError if it speaks of somebody who takes no part, or of less than no turn."""
+        """Raise ValueError for an unknown participant or a negative turn limit."""
         for each in (*self.agents, *self.prompts, *self.turn_limits):
-            one_of(each, names, what="with_autonomous_mode")
+            resolve_name(each, names, option="with_autonomous_mode")
         for name, limit in self.turn_limits.items():
             if limit < 0:
-                raise ValueError(f"the turn limit of {name!r} is 0 or more, not {limit!r}")
+                raise ValueError(f"the turn limit of {name!r} must be 0 or more, not {limit!r}")
 
-    def is_for(self, name: str) -> bool:
-        """Whether an agent goes on without the user."""
-        return self.is_on and (not self.agents or name in map(name_of, self.agents))
+    def applies_to(self, name: str) -> bool:
+        """Return True if the agent continues without the user."""
+        return self.is_on and (not self.agents or name in map(participant_name, self.agents))
 
 
-class HandoffBuilder:
-    """Agents that hand the conversation to each other.
+class HandoffBuilder(OrchestrationBuilder):
+    """Builds a workflow of agents that hand the conversation off to each other.
 
-    Each has a tool for each agent that it may hand over to: every other one, or those that `add_handoff` names. All
-    hear what is said, one speaks. When it has spoken and hands over to nobody, the user is asked, unless it goes on by
-    itself (`with_autonomous_mode`). The agents are copied; those that are given are not changed.
+    Each agent gets a tool for every agent that it may hand off to: all others, or those named with `add_handoff`. All
+    agents receive all messages; one speaks. If it ends its turn without a handoff, the user is asked, unless the agent
+    continues by itself (`with_autonomous_mode`). The builder works on copies of the agents.
 
-    `max_iterations` limits the supersteps since the last input, and so the handoffs: agents that hand over to each
-    other for ever are stopped there. Without it there are enough for `MaxMessages`.
+    `max_iterations` limits the supersteps since the last input, and so stops agents that hand off to each other for
+    ever. By default it allows `MaxMessages`.
     """
 
     def __init__(
@@ -74,32 +69,33 @@ class HandoffBuilder:
         output_from: OutputFrom = UNSET,
         intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
-        self._name = name
+        super().__init__(
+            name=name,
+            checkpoint_storage=checkpoint_storage,
+            termination_condition=termination_condition,
+            max_iterations=max_iterations,
+            output_from=output_from,
+            intermediate_output_from=intermediate_output_from,
+        )
         self._description = description
-        self._storage = checkpoint_storage
-        self._max_iterations = checked_iterations(max_iterations)
-        self._outputs = Outputs.of(output_from, intermediate_output_from)
         self._agents: dict[str, Agent[Any]] = {}
-        self._routes: Routes = {}
+        self._routes: dict[str, dict[str, HandoffConfiguration]] = {}
         self._start: str | None = None
-        self._autonomy = _Autonomy()
+        self._autonomous_mode = _AutonomousMode()
         self._returns_to_previous = True
-        self._reviews = NO_REVIEWS
-        require_condition(termination_condition)
-        self._condition = termination_condition
         if participants:
             self.participants(participants)
 
     def participants(self, participants: Sequence[Agent[Any]]) -> Self:
-        """Say who takes part. Raises ValueError if that was said before; TypeError for what is no `Agent`."""
+        """Set the participants. Raises ValueError if they are already set, TypeError for one that is not an `Agent`."""
         if self._agents:
-            raise ValueError("participants were given before: give all of them at once")
-        for each in checked_participants(participants):
-            name = name_of(each)
+            raise ValueError("participants are already set: give all of them in one call")
+        for each in check_participants(participants):
+            name = participant_name(each)
             if not isinstance(each, Agent):
                 raise TypeError(
-                    f"only an Agent can be given the tools to hand over, and {name!r} is a {type(each).__name__}; "
-                    "make an Agent of it, or build a graph of your own"
+                    f"participant {name!r} is a {type(each).__name__}, but only an Agent can get handoff tools; make "
+                    "it an Agent, or build your own graph"
                 )
             self._agents[name] = cast("Agent[Any]", each)
         return self
@@ -107,26 +103,27 @@ class HandoffBuilder:
     def add_handoff(
         self, source: Agent[Any] | str, targets: Sequence[Agent[Any] | str], *, description: str | None = None
     ) -> Self:
-        """Let an agent hand over to others, and from now on only who was let so. Its model is told the description.
+        """Allow handoffs from one agent to others. From then on, only handoffs that were added are allowed.
 
-        Without one it is told what the target's own says. Raises ValueError if somebody is no participant.
+        The description is for the agent's model. The default is the target's own description. Raises ValueError for an
+        unknown participant.
         """
-        giver = self._participant(source, "add_handoff")
-        routes = self._routes.setdefault(giver, {})
+        source_name = self._resolve_participant(source, "add_handoff")
+        routes = self._routes.setdefault(source_name, {})
         for target in targets:
-            taker = self._participant(target, "add_handoff")
-            if taker == giver:
-                raise ValueError(f"agent {giver!r} can't hand over to itself: leave it out of the targets")
-            routes[taker] = HandoffConfiguration(target=taker, description=description)
+            target_name = self._resolve_participant(target, "add_handoff")
+            if target_name == source_name:
+                raise ValueError(f"agent {source_name!r} can't hand off to itself: remove it from the targets")
+            routes[target_name] = HandoffConfiguration(target=target_name, description=description)
         return self
 
     def with_start_agent(self, agent: Agent[Any] | str) -> Self:
-        """Say who speaks first. Raises ValueError if that is no participant."""
-        self._start = self._participant(agent, "with_start_agent")
+        """Set the agent that speaks first. Raises ValueError for an unknown participant."""
+        self._start = self._resolve_participant(agent, "with_start_agent")
         return self
 
     def enable_return_to_previous(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002 - the documented form
-        """Say who is given the user's answers: the agent that has asked, or if not `enabled` the start agent."""
+        """Send the user's answers to the agent that asked (the default), or to the start agent."""
         self._returns_to_previous = enabled
         return self
 
@@ -137,47 +134,30 @@ class HandoffBuilder:
         prompts: Mapping[str, str] | None = None,
         turn_limits: Mapping[str, int] | None = None,
     ) -> Self:
-        """Let agents go on without the user, all of them or those that are named.
+        """Let these agents, or all agents, continue without the user.
 
-        In place of the user's answer an agent is told its prompt, so many times as its turn limit says, 50 unless one
-        is given. Then the user is asked. Prompts and limits are given by the names of agents.
+        Instead of a user's answer the agent gets its prompt, until it reaches its turn limit (50 by default). Then the
+        user is asked. Prompts and limits are given by agent name.
         """
-        self._autonomy = _Autonomy(True, agents or (), prompts or {}, turn_limits or {})  # noqa: FBT003 - it is on
-        return self
-
-    def with_request_info(self, *, agents: Sequence[Named] | None = None) -> Self:
-        """Ask a person after each turn of these agents, or of all, before the others hear of it or it hands over."""
-        self._reviews = Reviews.of(agents)
-        return self
-
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> Self:
-        """Say where runs are kept."""
-        self._storage = checkpoint_storage
-        return self
-
-    def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """Say when the conversation is over: nobody speaks any more, and the user is not asked."""
-        require_condition(termination_condition)
-        self._condition = termination_condition
+        self._autonomous_mode = _AutonomousMode(True, agents or (), prompts or {}, turn_limits or {})  # noqa: FBT003 - it is on
         return self
 
     def build(self) -> Workflow:
-        """The workflow: each agent is joined with all others. Raises ValueError if something is missing or wrong."""
+        """Connect each agent with all others. Raises ValueError if an option is missing or wrong."""
         if not self._agents:
-            raise ValueError("there are no participants: name them with participants(...)")
+            raise ValueError("there are no participants: set them with participants(...)")
         if self._start is None:
-            raise ValueError("nobody speaks first: name an agent with with_start_agent(...)")
-        self._autonomy.require_participants(list(self._agents))
-        nodes = self._nodes()
+            raise ValueError("there is no start agent: set one with with_start_agent(...)")
+        self._autonomous_mode.require_participants(list(self._agents))
+        nodes = self._make_nodes()
         outputs, intermediates = self._outputs.resolve(nodes, default=nodes)
-        builder = WorkflowBuilder(
-            name=self._name,
+        builder = self._workflow_builder(
+            next(node for node in nodes if node.id == self._start),
+            outputs,
+            intermediates,
+            condition=self._termination,
+            speakers=len(nodes),
             description=self._description,
-            max_iterations=iterations(self._max_iterations, condition=self._condition, speakers=len(nodes)),
-            start_executor=next(node for node in nodes if node.id == self._start),
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
         )
         for node in nodes:
             others = [each for each in nodes if each is not node]
@@ -187,13 +167,13 @@ class HandoffBuilder:
                 builder.add_fan_out_edges(node, others)
         return builder.build()
 
-    def _participant(self, named: Agent[Any] | str, what: str) -> str:
+    def _resolve_participant(self, named: Agent[Any] | str, option: str) -> str:
         if not self._agents:
-            raise ValueError(f"{what} speaks of participants: name them before, with participants(...)")
-        return one_of(named, list(self._agents), what=what)
+            raise ValueError(f"{option} needs participants: call participants(...) first")
+        return resolve_name(named, list(self._agents), option=option)
 
     def _handoffs(self, name: str) -> list[HandoffConfiguration]:
-        """Whom an agent may hand over to: who was named for it, or if nobody was named for anybody, all others."""
+        """Return the allowed handoffs of an agent. If no handoff was added, all are allowed."""
         others = {other: HandoffConfiguration(target=other) for other in self._agents if other != name}
         chosen = self._routes.get(name, {}) if self._routes else others
         return [
@@ -201,28 +181,33 @@ class HandoffBuilder:
             for target, each in chosen.items()
         ]
 
-    def _nodes(self) -> list[HandoffAgentExecutor]:
+    def _make_nodes(self) -> list[HandoffAgentExecutor]:
         names = list(self._agents)
-        reviewed = self._reviews.among(list(self._agents.values()))
-        _, intermediates = self._outputs.names(names, default=names)
-        # Only drafts of those whose outputs are intermediate may be told: what others yield is final.
-        makers = {
+        reviewed = self._reviews.names_in(list(self._agents.values()))
+        _, intermediates = self._outputs.resolve_names(names, default=names)
+        # A draft may only be an intermediate output, because other outputs are final.
+        factories = {
             name: functools.partial(ReviewedHandoffAgentExecutor, shows_drafts=name in intermediates)
             for name in reviewed
         }
-        return [self._node(name, agent, makers.get(name, HandoffAgentExecutor)) for name, agent in self._agents.items()]
+        return [
+            self._make_node(name, agent, factories.get(name, HandoffAgentExecutor))
+            for name, agent in self._agents.items()
+        ]
 
-    def _node(self, name: str, agent: Agent[Any], make: Callable[..., HandoffAgentExecutor]) -> HandoffAgentExecutor:
+    def _make_node(
+        self, name: str, agent: Agent[Any], make: Callable[..., HandoffAgentExecutor]
+    ) -> HandoffAgentExecutor:
         handoffs = self._handoffs(name)
         if not handoffs:
-            logger.warning("agent %r can hand over to nobody; if it should, say so with add_handoff(...)", name)
+            logger.warning("agent %r has no handoffs; add some with add_handoff(...) if it needs them", name)
         return make(
             agent,
             handoffs,
             is_start_agent=name == self._start,
             user_response_target_id=None if self._returns_to_previous else self._start,
-            termination_condition=self._condition,
-            autonomous_mode=self._autonomy.is_for(name),
-            autonomous_mode_prompt=self._autonomy.prompts.get(name),
-            autonomous_mode_turn_limit=self._autonomy.turn_limits.get(name),
+            termination_condition=self._termination,
+            autonomous_mode=self._autonomous_mode.applies_to(name),
+            autonomous_mode_prompt=self._autonomous_mode.prompts.get(name),
+            autonomous_mode_turn_limit=self._autonomous_mode.turn_limits.get(name),
         )

@@ -1,4 +1,4 @@
-"""`HandoffAgentExecutor`: an agent that hears what all others say, and speaks when the conversation is handed to it."""
+"""`HandoffAgentExecutor`: an agent that receives all messages and speaks when it takes over."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from perdure import (
 )
 from perdure.orchestrations.handoff.tools import (
     HandoffAgentUserRequest,
-    Handoffs,
     HandoffSentEvent,
+    HandoffTargets,
+    add_handoff_tools,
     clean_conversation_for_handoff,
-    news,
-    with_handoffs,
+    new_messages,
 )
-from perdure.orchestrations.messages import messages_of
+from perdure.orchestrations.messages import to_messages
 from perdure.orchestrations.request_info import AgentRequestInfoResponse
-from perdure.orchestrations.termination import is_over
+from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,20 +45,20 @@ Context: TypeAlias = WorkflowContext[Any, AgentResponse | AgentResponseUpdate]
 AUTONOMOUS_PROMPT: Final = "Nobody has answered. Go on by yourself with what you know."
 AUTONOMOUS_TURN_LIMIT: Final = 50
 _CORRECTIONS_MAX: Final = 2
-_NO_WORDS: Final = "there is no text, image or file in what was said"
-_TURNS = "autonomous_turns"
-"""How often the agent has gone on by itself since somebody else spoke."""
-_SAID = "said"
-"""The conversation as this agent has heard it, without calls of tools."""
-_CORRECTIONS = "corrections"
-"""How often the agent was told that it can hand over to one agent only."""
+_NO_CONTENT: Final = "the messages have no text, image or file"
+_TURNS_KEY = "autonomous_turns"
+"""Number of turns the agent has continued by itself."""
+_CONVERSATION_KEY = "said"
+"""The conversation as this agent received it, without tool calls."""
+_CORRECTIONS_KEY = "corrections"
+"""Number of times the agent was told to hand off to one agent only."""
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """An agent in a handoff. It works on a copy of the agent, which has the tools to hand over.
+    """Runs an agent in a handoff. It works on a copy of the agent, which has the handoff tools.
 
-    It tells all others what it says, in words only. Then it hands over, if the agent has called for that; goes on by
-    itself in autonomous mode; or asks the user.
+    It sends its text to all other agents. Then it hands off if the agent called a handoff tool, continues by itself in
+    autonomous mode, or asks the user.
     """
 
     def __init__(
@@ -74,190 +74,194 @@ class HandoffAgentExecutor(AgentExecutor):
         autonomous_mode_prompt: str | None = None,
         autonomous_mode_turn_limit: int | None = None,
     ) -> None:
-        super().__init__(with_handoffs(agent, handoffs), session=agent_session)
-        self._handoffs = Handoffs.of(handoffs)
-        self._is_start = is_start_agent
+        super().__init__(add_handoff_tools(agent, handoffs), session=agent_session)
+        self._handoffs = HandoffTargets.from_handoffs(handoffs)
+        self._is_start_agent = is_start_agent
         self._answers_go_to = user_response_target_id or self.id
         self._condition = termination_condition
         self._prompt = autonomous_mode_prompt or AUTONOMOUS_PROMPT
         limit = AUTONOMOUS_TURN_LIMIT if autonomous_mode_turn_limit is None else autonomous_mode_turn_limit
-        self._turns_max = limit if autonomous_mode else 0
+        self._autonomous_turns_max = limit if autonomous_mode else 0
 
     @override
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: Context) -> None:
-        """Hear what others say, and speak if that is wanted."""
+        """Receive messages of others, and answer if requested."""
         if ctx.source_executor_ids == [INTERNAL_SOURCE_ID(self.id)]:
-            await self._begin(request.messages, ctx, should_respond=request.should_respond)
+            await self._start_conversation(request.messages, ctx, should_respond=request.should_respond)
         else:
-            await self._hear(request.messages, ctx, should_respond=request.should_respond)
+            await self._receive(request.messages, ctx, should_respond=request.should_respond)
 
     @override
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: Context) -> None:
-        """Begin with what another agent has said."""
-        await self._begin(prior.full_conversation, ctx)
+        """Start with the response of another agent."""
+        await self._start_conversation(prior.full_conversation, ctx)
 
     @override
     @handler
     async def from_str(self, text: str, ctx: Context) -> None:
-        """Begin with a text."""
-        await self._begin(messages_of(text), ctx)
+        """Start with a text."""
+        await self._start_conversation(to_messages(text), ctx)
 
     @override
     @handler
     async def from_message(self, message: Message, ctx: Context) -> None:
-        """Begin with a message."""
-        await self._begin([message], ctx)
+        """Start with a message."""
+        await self._start_conversation([message], ctx)
 
     @override
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: Context) -> None:
-        """Begin with messages."""
-        await self._begin(messages_of(messages), ctx)
+        """Start with messages."""
+        await self._start_conversation(to_messages(messages), ctx)
 
     @response_handler
     async def handle_response(
         self, original_request: HandoffAgentUserRequest, response: list[Message], ctx: Context
     ) -> None:
-        """Take what the user says. Nothing said ends the conversation."""
+        """Take the user's answer. An empty one ends the conversation."""
         if not response:
             return
-        said = clean_conversation_for_handoff(response)
-        if not said:
-            await ctx.add_event(WorkflowEvent.warning(f"request {ctx.request_id!r} is asked again: {_NO_WORDS}"))
+        cleaned = clean_conversation_for_handoff(response)
+        if not cleaned:
+            await ctx.add_event(WorkflowEvent.warning(f"request {ctx.request_id!r} is asked again: {_NO_CONTENT}"))
             await ctx.request_info(original_request, list[Message])
             return
-        await self._tell_others(said, ctx)
+        await self._broadcast(cleaned, ctx)
         is_mine = self._answers_go_to == self.id
-        await self._hear(said, ctx, should_respond=is_mine)
+        await self._receive(cleaned, ctx, should_respond=is_mine)
         if not is_mine:
             await ctx.send_message(AgentExecutorRequest([], should_respond=True), self._answers_go_to)
 
     @override
     async def on_answer(self, answer: AgentExecutorResponse, ctx: WorkflowContext[Any, Any]) -> Sequence[Message]:
-        """Take the turn as it is, unless the agent hands over to several at once."""
-        targets = self._handoffs.made(answer.full_conversation)
+        """End the turn, or ask for a correction if the agent hands off to several agents."""
+        targets = self._handoffs.find_in(answer.full_conversation)
         if len(targets) > 1:
-            await self._on_misstep(answer, ctx)
-            return self._corrected(targets, answer, ctx)
-        forget(_CORRECTIONS, ctx)
-        if targets and (unshown := self._unshown(answer)):
-            await self._tell_agent(unshown, ctx, should_respond=False)
+            await self._on_several_handoffs(answer, ctx)
+            return self._make_correction(targets, answer, ctx)
+        delete_key(_CORRECTIONS_KEY, ctx)
+        if targets and (unsent := self._unsent_results(answer)):
+            await self._run_agent(unsent, ctx, should_respond=False)
         return await self._on_turn(answer, targets[0] if targets else None, ctx)
 
-    async def _on_misstep(self, answer: AgentExecutorResponse, ctx: Context) -> None:
-        """What becomes of the words of an agent that hands over to several at once: the others hear them."""
-        await self._say(answer.agent_response, ctx)
+    async def _on_several_handoffs(self, answer: AgentExecutorResponse, ctx: Context) -> None:
+        """Share the text of a turn that hands off to several agents."""
+        await self._share_response(answer.agent_response, ctx)
 
     async def _on_turn(self, answer: AgentExecutorResponse, target: str | None, ctx: Context) -> Sequence[Message]:
-        """What becomes of a turn: it counts. What is returned the agent is told next, and answers again."""
+        """Handle a complete turn. The agent gets the returned messages and answers again."""
         return await self._end_turn(answer.agent_response, target, ctx)
 
     async def _end_turn(self, response: AgentResponse[Any], target: str | None, ctx: Context) -> Sequence[Message]:
-        """Tell the others what the agent has said, and hand over, go on or ask the user."""
-        await self._say(response, ctx)
+        """Share the turn with the others, then hand off, continue or ask the user."""
+        await self._share_response(response, ctx)
         if target is not None:
             await self._hand_over(target, ctx)
             return ()
-        if await self._is_over(ctx):
+        if await self._is_terminated(ctx):
             return ()
-        return await self._go_on(response, ctx)
+        return await self._continue_or_ask_user(response, ctx)
 
-    async def _begin(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True) -> None:
-        """Take what comes from outside, and tell it to the others."""
-        said = clean_conversation_for_handoff(messages)
-        if not said:
-            raise ValueError(f"agent {self.id!r} is told nothing: {_NO_WORDS}")
-        new = news(said, self._said(ctx))
-        if self._is_start:
-            await self._tell_others(new, ctx)
-        await self._hear(new, ctx, should_respond=should_respond)
+    async def _start_conversation(
+        self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True
+    ) -> None:
+        """Take input from outside and share it with the others."""
+        cleaned = clean_conversation_for_handoff(messages)
+        if not cleaned:
+            raise ValueError(f"agent {self.id!r} got no input: {_NO_CONTENT}")
+        new = new_messages(cleaned, self._conversation(ctx))
+        if self._is_start_agent:
+            await self._broadcast(new, ctx)
+        await self._receive(new, ctx, should_respond=should_respond)
 
-    async def _hear(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool) -> None:
-        self._note(messages, ctx)
-        speaks = should_respond and not await self._is_over(ctx)
-        await self._tell_agent(messages, ctx, should_respond=speaks)
+    async def _receive(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool) -> None:
+        self._record(messages, ctx)
+        speaks = should_respond and not await self._is_terminated(ctx)
+        await self._run_agent(messages, ctx, should_respond=speaks)
 
-    async def _tell_agent(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True) -> None:
-        """Tell the agent something, and nobody else; it answers if that is wanted."""
+    async def _run_agent(self, messages: Sequence[Message], ctx: Context, *, should_respond: bool = True) -> None:
+        """Send messages to this agent only. It answers if requested."""
         await super().run(AgentExecutorRequest(list(messages), should_respond=should_respond), ctx)
 
-    async def _say(self, response: AgentResponse[Any], ctx: Context) -> None:
-        said = clean_conversation_for_handoff(response.messages)
-        self._note(said, ctx)
-        await self._tell_others(said, ctx)
+    async def _share_response(self, response: AgentResponse[Any], ctx: Context) -> None:
+        cleaned = clean_conversation_for_handoff(response.messages)
+        self._record(cleaned, ctx)
+        await self._broadcast(cleaned, ctx)
 
-    async def _tell_others(self, messages: Sequence[Message], ctx: Context) -> None:
+    async def _broadcast(self, messages: Sequence[Message], ctx: Context) -> None:
         if messages:
             await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False))
 
     async def _hand_over(self, target: str, ctx: Context) -> None:
         await ctx.send_message(AgentExecutorRequest([], should_respond=True), target)
         await ctx.add_event(WorkflowEvent("handoff_sent", HandoffSentEvent(self.id, target)))
-        forget(_TURNS, ctx)
+        delete_key(_TURNS_KEY, ctx)
 
-    def _corrected(self, targets: Sequence[str], answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
-        """What the agent is told that hands over to several at once: nobody knows whom it means."""
+    def _make_correction(self, targets: Sequence[str], answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
+        """Return the correction for an agent that hands off to several agents. Raises AgentInvalidResponseException."""
         named = ", ".join(map(repr, targets))
-        corrections = ctx.scope().get(_CORRECTIONS, 0)
+        corrections = ctx.scope().get(_CORRECTIONS_KEY, 0)
         if corrections == _CORRECTIONS_MAX:
             raise AgentInvalidResponseException(
-                f"agent {self.id!r} hands over to {named} at once, and was told {corrections} times that it can't; "
-                "say in its instructions that it hands over to one agent at a time"
+                f"agent {self.id!r} hands off to {named} at once, after {corrections} corrections; tell it in its "
+                "instructions to hand off to one agent at a time"
             )
-        ctx.scope().set(_CORRECTIONS, corrections + 1)
-        told = f"You have handed over to {named} at once, so nobody has taken over. Hand over to one of them only."
-        return [*self._unshown(answer), Message("user", [told])]
+        ctx.scope().set(_CORRECTIONS_KEY, corrections + 1)
+        correction = (
+            f"You have handed over to {named} at once, so nobody has taken over. Hand over to one of them only."
+        )
+        return [*self._unsent_results(answer), Message("user", [correction])]
 
-    def _unshown(self, answer: AgentExecutorResponse) -> list[Message]:
-        """Results that the model has not been shown, if its provider keeps the conversation: it waits for them."""
+    def _unsent_results(self, answer: AgentExecutorResponse) -> list[Message]:
+        """Return tool results that the provider's stored conversation still lacks."""
         if getattr(self.session, "service_session_id", None) is None:
             return []
         return [message for message in answer.agent_response.messages[-1:] if message.role == "tool"]
 
-    async def _go_on(self, response: AgentResponse[Any], ctx: Context) -> Sequence[Message]:
-        own = ctx.scope()
-        turns = own.get(_TURNS, 0)
-        if turns >= self._turns_max:
-            forget(_TURNS, ctx)
+    async def _continue_or_ask_user(self, response: AgentResponse[Any], ctx: Context) -> Sequence[Message]:
+        scope = ctx.scope()
+        turns = scope.get(_TURNS_KEY, 0)
+        if turns >= self._autonomous_turns_max:
+            delete_key(_TURNS_KEY, ctx)
             await ctx.request_info(HandoffAgentUserRequest(response), list[Message])
             return ()
-        own.set(_TURNS, turns + 1)
+        scope.set(_TURNS_KEY, turns + 1)
         prompt = Message("user", [self._prompt])
-        self._note([prompt], ctx)
-        return () if await self._is_over(ctx) else [prompt]
+        self._record([prompt], ctx)
+        return () if await self._is_terminated(ctx) else [prompt]
 
-    def _said(self, ctx: Context) -> Log[Message]:
-        return cast("Log[Message]", ctx.scope().get(_SAID) or Log())
+    def _conversation(self, ctx: Context) -> Log[Message]:
+        return cast("Log[Message]", ctx.scope().get(_CONVERSATION_KEY) or Log())
 
-    def _note(self, messages: Sequence[Message], ctx: Context) -> None:
+    def _record(self, messages: Sequence[Message], ctx: Context) -> None:
         if messages:
-            said = self._said(ctx)
-            said.extend(messages)
-            ctx.scope().set(_SAID, said)
+            cleaned = self._conversation(ctx)
+            cleaned.extend(messages)
+            ctx.scope().set(_CONVERSATION_KEY, cleaned)
 
-    async def _is_over(self, ctx: Context) -> bool:
-        return self._condition is not None and await is_over(self._condition, self._said(ctx))
+    async def _is_terminated(self, ctx: Context) -> bool:
+        return self._condition is not None and await should_terminate(self._condition, self._conversation(ctx))
 
 
-def forget(key: str, ctx: Context) -> None:
-    """Forget a key of the executor's own state, if there is one."""
+def delete_key(key: str, ctx: Context) -> None:
+    """Delete a key of the executor's own state if it exists."""
     if ctx.scope().has(key):
         ctx.scope().delete(key)
 
 
-_BEFORE = "before"
-"""What was said before the turn that is looked at, if the agent was told more."""
-_DRAFTS = "drafts"
-"""Whom each turn that is looked at hands over to, or nobody, by request."""
+_EARLIER_KEY = "before"
+"""Messages before the reviewed turn, if the agent was sent more."""
+_DRAFTS_KEY = "drafts"
+"""Handoff target, or None, of each turn under review, by request id."""
 
 
 class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
-    """An agent in a handoff, about whose turns a person is asked.
+    """Runs an agent in a handoff whose turns a person reviews.
 
-    Until a turn has passed the others don't hear of it, nobody takes over, and it is no output. What the person says
-    the agent alone is told. With `shows_drafts`, turns that are looked at are told as well.
+    Until a turn is approved, the others don't receive it, nobody takes over, and it is not an output. Only this agent
+    gets the reviewer's messages. With `shows_drafts`, turns under review are intermediate outputs.
     """
 
     def __init__(
@@ -269,21 +273,21 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
     @property
     @override
     def tells_turns(self) -> bool:
-        """Whether drafts are told."""
+        """Return True if drafts are outputs."""
         return self._shows_drafts
 
     @override
-    async def _on_misstep(self, answer: AgentExecutorResponse, ctx: Context) -> None:
-        """Nobody is asked about a turn that can't be taken: the person sees it when there is another."""
-        ctx.scope().set(_BEFORE, Log(_with_before(answer, ctx)))
+    async def _on_several_handoffs(self, answer: AgentExecutorResponse, ctx: Context) -> None:
+        """Keep an invalid turn for the next review, since nobody can approve it."""
+        ctx.scope().set(_EARLIER_KEY, Log(_with_earlier_messages(answer, ctx)))
 
     @override
     async def _on_turn(self, answer: AgentExecutorResponse, target: str | None, ctx: Context) -> Sequence[Message]:
-        """Ask, with all that was said since the agent was first asked."""
-        whole = AgentExecutorResponse(answer.executor_id, answer.agent_response, _with_before(answer, ctx))
-        forget(_BEFORE, ctx)
+        """Ask for a review, with all messages since the agent was first asked."""
+        whole = AgentExecutorResponse(answer.executor_id, answer.agent_response, _with_earlier_messages(answer, ctx))
+        delete_key(_EARLIER_KEY, ctx)
         request_id = f"{ctx.idempotency_key}-review"
-        ctx.scope().set(_DRAFTS, {**ctx.scope().get(_DRAFTS, {}), request_id: target})
+        ctx.scope().set(_DRAFTS_KEY, {**ctx.scope().get(_DRAFTS_KEY, {}), request_id: target})
         await ctx.request_info(whole, AgentRequestInfoResponse, request_id=request_id)
         return ()
 
@@ -291,27 +295,27 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
     async def handle_request_info_response(
         self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: Context
     ) -> None:
-        """Let the turn pass, or let the agent take another."""
-        target = _taken_draft(ctx)
+        """Accept the approved turn, or let the agent take another."""
+        target = _pop_draft_target(ctx)
         if response.messages:
-            speaks = not await self._is_over(ctx)
+            speaks = not await self._is_terminated(ctx)
             if speaks:
-                ctx.scope().set(_BEFORE, Log(original_request.full_conversation))
-            await self._tell_agent(response.messages, ctx, should_respond=speaks)
+                ctx.scope().set(_EARLIER_KEY, Log(original_request.full_conversation))
+            await self._run_agent(response.messages, ctx, should_respond=speaks)
             return
         await ctx.yield_output(original_request.agent_response, in_pieces=True)
         more = await self._end_turn(original_request.agent_response, target, ctx)
         if more:
-            await self._tell_agent(more, ctx)
+            await self._run_agent(more, ctx)
 
 
-def _with_before(answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
-    return [*ctx.scope().get(_BEFORE, ()), *answer.full_conversation]
+def _with_earlier_messages(answer: AgentExecutorResponse, ctx: Context) -> list[Message]:
+    return [*ctx.scope().get(_EARLIER_KEY, ()), *answer.full_conversation]
 
 
-def _taken_draft(ctx: Context) -> str | None:
-    """Whom the turn hands over to that was looked at. It is looked at no more."""
-    drafts: dict[str, str | None] = dict(ctx.scope().get(_DRAFTS, {}))
+def _pop_draft_target(ctx: Context) -> str | None:
+    """Remove the reviewed turn from the drafts and return its handoff target."""
+    drafts: dict[str, str | None] = dict(ctx.scope().get(_DRAFTS_KEY, {}))
     target = drafts.pop(ctx.request_id or "")
-    ctx.scope().set(_DRAFTS, drafts)
+    ctx.scope().set(_DRAFTS_KEY, drafts)
     return target

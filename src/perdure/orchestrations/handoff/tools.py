@@ -1,4 +1,4 @@
-"""Handoffs as tools: what an agent calls to hand over, and how it is seen in an answer that it did."""
+"""Handoff tools: an agent calls one to hand off. Also the handoff's messages and events."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from perdure import (
     register_type,
     resolve_agent_id,
 )
-from perdure.orchestrations.messages import messages_of
+from perdure.orchestrations.messages import to_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure import Agent, Content
 
-_TARGET: Final = "handoff_to"
-_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_TARGET_KEY: Final = "handoff_to"
+_INVALID_NAME_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_LENGTH_MAX: Final = 64
-"""What providers allow in the name of a tool, and how long it may be."""
+"""Maximum length of a tool name that providers accept."""
 
 
 @dataclass(init=False)
 class HandoffConfiguration:
-    """Whom an agent may hand over to, and what its model is told of that. One target is one handoff."""
+    """An allowed handoff: the target agent, and the description for the model. Equal if the targets are."""
 
     target_id: str
     description: str | None = field(default=None, compare=False)
@@ -43,20 +43,19 @@ class HandoffConfiguration:
         self.description = description
 
     def __hash__(self) -> int:
-        """By the target."""
         return hash(self.target_id)
 
 
 def get_handoff_tool_name(target_id: str) -> str:
-    """What the tool is called that hands over to an agent. Providers allow letters, digits, `_` and `-`, 64 of them."""
-    return _NO_NAME.sub("_", f"handoff_to_{target_id}")[:_NAME_LENGTH_MAX]
+    """Return the name of the tool that hands off to an agent. Providers accept 64 letters, digits, `_` and `-`."""
+    return _INVALID_NAME_CHARACTERS.sub("_", f"handoff_to_{target_id}")[:_NAME_LENGTH_MAX]
 
 
-def handoff_tool(handoff: HandoffConfiguration) -> FunctionTool:
-    """The tool that hands over. Calling it ends the turn: its result is all that is recorded of it."""
+def _handoff_tool(handoff: HandoffConfiguration) -> FunctionTool:
+    """Return the tool that hands off. A call ends the turn, and its result records the handoff."""
 
     async def hand_over() -> None:
-        raise MiddlewareTermination(result={_TARGET: handoff.target_id})
+        raise MiddlewareTermination(result={_TARGET_KEY: handoff.target_id})
 
     return FunctionTool(
         name=get_handoff_tool_name(handoff.target_id),
@@ -67,78 +66,75 @@ def handoff_tool(handoff: HandoffConfiguration) -> FunctionTool:
     )
 
 
-def with_handoffs(agent: Agent[Any], handoffs: Sequence[HandoffConfiguration]) -> Agent[Any]:
-    """A copy of an agent that has the tools to hand over. The agent that was given is not changed.
-
-    Raises ValueError if two tools would have one name.
-    """
+def add_handoff_tools(agent: Agent[Any], handoffs: Sequence[HandoffConfiguration]) -> Agent[Any]:
+    """Return a copy of an agent with handoff tools. Raises ValueError if two tools have the same name."""
     tools: list[Any] = list(agent.default_options.get("tools") or ())
     names = {getattr(tool, "name", None) for tool in tools}
     for handoff in handoffs:
-        made = handoff_tool(handoff)
-        if made.name in names:
+        tool = _handoff_tool(handoff)
+        if tool.name in names:
             raise ValueError(
-                f"agent {resolve_agent_id(agent)!r} has two tools named {made.name!r}, one of them to hand over to "
-                f"{handoff.target_id!r}; rename the other tool, or that agent"
+                f"agent {resolve_agent_id(agent)!r} has two tools named {tool.name!r}, and one hands off to "
+                f"{handoff.target_id!r}; rename the other tool or that agent"
             )
-        names.add(made.name)
-        tools.append(made)
+        names.add(tool.name)
+        tools.append(tool)
     copied = copy.copy(agent)
     copied.context_providers = list(agent.context_providers)
     copied.middleware = list(agent.middleware)
     copied.additional_properties = dict(agent.additional_properties)
-    # One handoff at a time: models that can be told so are told so.
+    # Ask models for one handoff at a time, where the provider supports it.
     copied.default_options = {**agent.default_options, "tools": tools, "allow_multiple_tool_calls": False}
     return copied
 
 
 @dataclass(frozen=True, slots=True)
-class Handoffs:
-    """Whom an agent may hand over to, by the names of its tools."""
+class HandoffTargets:
+    """Handoff targets of an agent by tool name."""
 
     targets: Mapping[str, str]
 
     @classmethod
-    def of(cls, handoffs: Sequence[HandoffConfiguration]) -> Handoffs:
-        """The handoffs of an agent."""
+    def from_handoffs(cls, handoffs: Sequence[HandoffConfiguration]) -> HandoffTargets:
+        """Return the targets of an agent's handoffs."""
         return cls({get_handoff_tool_name(each.target_id): each.target_id for each in handoffs})
 
-    def made(self, turn: Sequence[Message]) -> list[str]:
-        """Whom the agent has handed over to in a turn, each once, in the order of the calls.
+    def find_in(self, turn: Sequence[Message]) -> list[str]:
+        """Return the targets that the agent handed off to in a turn, in order of the calls.
 
-        A tool that merely returns what looks like a handoff is none; neither is a handoff whose result a middleware
-        has replaced.
+        Only a handoff tool with its own result counts: not another tool with a similar result, and not a handoff whose
+        result a middleware replaced.
         """
         contents = [content for message in turn for content in message.contents]
         results = {each.call_id: each for each in contents if each.type == "function_result"}
         calls = [each for each in contents if each.type == "function_call" and each.name in self.targets]
-        found = [self.targets[call.name or ""] for call in calls if self._is_made(call, results.get(call.call_id))]
+        found = [self.targets[call.name or ""] for call in calls if self._succeeded(call, results.get(call.call_id))]
         return list(dict.fromkeys(found))
 
-    def _is_made(self, call: Content, result: Content | None) -> bool:
+    def _succeeded(self, call: Content, result: Content | None) -> bool:
         if result is None or result.exception is not None:
             return False
-        return _target_in(result.result) == self.targets[call.name or ""]
+        return _result_target(result.result) == self.targets[call.name or ""]
 
 
-def _target_in(result: Any) -> Any:
+def _result_target(result: Any) -> Any:
     if isinstance(result, str):
         try:
             result = json.loads(result)
         except ValueError:
             return None
-    return cast("Mapping[str, Any]", result).get(_TARGET) if isinstance(result, Mapping) else None
+    return cast("Mapping[str, Any]", result).get(_TARGET_KEY) if isinstance(result, Mapping) else None
 
 
-_SAID: Final = frozenset({"text"})
-_SAID_BY_USERS: Final = frozenset({"text", "data", "uri", "hosted_file", "hosted_vector_store"})
-_RETOLD: Final = "_attribution"
-"""What a message has among its properties if it comes from a history."""
+_CONTENT_TYPES: Final = frozenset({"text"})
+_USER_CONTENT_TYPES: Final = frozenset({"text", "data", "uri", "hosted_file", "hosted_vector_store"})
+_HISTORY_PROPERTY: Final = "_attribution"
+"""Property of messages that come from a history."""
 
 
 @dataclass
 class HandoffSentEvent:
-    """The data of a `handoff_sent` event: who has handed over to whom."""
+    """Data of a `handoff_sent` event."""
 
     source: str
     target: str
@@ -146,20 +142,20 @@ class HandoffSentEvent:
 
 @dataclass
 class HandoffAgentUserRequest:
-    """Asks the user to answer an agent, who has spoken and hands over to nobody."""
+    """Asks the user to answer an agent that ended its turn without a handoff."""
 
     agent_response: AgentResponse[Any]
 
     @staticmethod
     def create_response(response: str | list[str] | Message | list[Message]) -> list[Message]:
-        """What the user says, as an answer. Raises TypeError if it is neither texts nor messages."""
+        """Return the user's answer to the request. Raises TypeError for other types."""
         if not isinstance(response, str | Message | list):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
-            raise TypeError(f"the user answers with a str, a Message or a list of these, not {response!r}")
-        return messages_of(response)
+            raise TypeError(f"a user response must be a str, a Message or a list of these, not {response!r}")
+        return to_messages(response)
 
     @staticmethod
     def terminate() -> list[Message]:
-        """The answer that ends the conversation: the agent stays silent."""
+        """Return the answer that ends the conversation."""
         return []
 
 
@@ -168,16 +164,16 @@ register_type(HandoffAgentUserRequest, name="perdure:HandoffAgentUserRequest")
 
 
 def clean_conversation_for_handoff(conversation: Sequence[Message]) -> list[Message]:
-    """What was said, without calls of tools, their results and approvals. The messages that were given don't change.
+    """Return copies of the messages without tool calls, results and approvals.
 
-    Others have neither made nor approved those calls, and models refuse results of calls that they have not made. Texts
-    are kept, of users also images and files. A message of which nothing is left is left out.
+    Models reject results of calls that they did not make. Text is kept, and images and files of users. Messages that
+    become empty are dropped.
     """
-    return [kept for message in conversation if (kept := _cleaned(message)) is not None]
+    return [kept for message in conversation if (kept := _clean_message(message)) is not None]
 
 
-def _cleaned(message: Message) -> Message | None:
-    kinds = _SAID_BY_USERS if message.role == "user" else _SAID
+def _clean_message(message: Message) -> Message | None:
+    kinds = _USER_CONTENT_TYPES if message.role == "user" else _CONTENT_TYPES
     kept = [each for each in message.contents if each.type in kinds and (each.type != "text" or each.text)]
     if not kept:
         return None
@@ -186,17 +182,17 @@ def _cleaned(message: Message) -> Message | None:
     )
 
 
-def news(told: Sequence[Message], known: Sequence[Message]) -> list[Message]:
-    """What is new in messages from outside: whoever talks to a workflow as an agent tells the conversation again."""
-    if not any(_RETOLD in message.additional_properties for message in told):
-        return list(told)
-    heard = [(message.role, message.contents) for message in known]
+def new_messages(received: Sequence[Message], known: Sequence[Message]) -> list[Message]:
+    """Return the messages that are new. A caller that uses the workflow as an agent may send its history again."""
+    if not any(_HISTORY_PROPERTY in message.additional_properties for message in received):
+        return list(received)
+    known_contents = [(message.role, message.contents) for message in known]
     found: list[Message] = []
     place = 0
-    for message in told:
+    for message in received:
         said = (message.role, message.contents)
-        if _RETOLD in message.additional_properties and said in heard[place:]:
-            place = heard.index(said, place) + 1
+        if _HISTORY_PROPERTY in message.additional_properties and said in known_contents[place:]:
+            place = known_contents.index(said, place) + 1
         else:
             found.append(message)
     return found

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from perdure import Executor, Workflow, WorkflowBuilder, WorkflowMessage
+from perdure import Executor, Workflow, WorkflowMessage
+from perdure.orchestrations.builder import UNSET, OrchestrationBuilder
 from perdure.orchestrations.magentic.manager import MagenticManagerBase, StandardMagenticManager
 from perdure.orchestrations.magentic.orchestrator import MagenticAgentExecutor, MagenticOrchestrator
 from perdure.orchestrations.magentic.types import MagenticResetSignal
-from perdure.orchestrations.outputs import UNSET, Outputs, checked_iterations, iterations
-from perdure.orchestrations.participants import ParticipantRegistry, checked_participants, name_of
-from perdure.orchestrations.request_info import NO_REVIEWS, AgentApprovalExecutor, Reviews
-from perdure.orchestrations.termination import require_condition
+from perdure.orchestrations.participants import ParticipantRegistry, check_participants
+from perdure.orchestrations.request_info import make_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure import CheckpointStorage, SupportsAgentRun
+    from perdure.orchestrations.builder import IntermediateOutputFrom, OutputFrom
     from perdure.orchestrations.magentic.types import MagenticTaskLedger
-    from perdure.orchestrations.outputs import IntermediateOutputFrom, OutputFrom
-    from perdure.orchestrations.participants import Named, Participant
+    from perdure.orchestrations.participants import Participant
     from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
 
-_STALLS: Final = 3
+_MAX_STALL_COUNT: Final = 3
 
 
-class MagenticBuilder:
-    """Describe a team and its manager, and `build` a workflow of them.
+class MagenticBuilder(OrchestrationBuilder):
+    """Builds a workflow of a manager and its team.
 
-    The manager is one of four: a `manager` or a `manager_factory`, which bring their own limits and prompts; or a
-    `manager_agent` or a `manager_agent_factory`, for which a `StandardMagenticManager` is made with those given here.
-    With `enable_plan_review` a person is asked about each plan, by a `MagenticPlanReviewRequest`. `max_iterations` are
-    the supersteps since the last input; if it is not given, there are enough for the other limits.
+    Give one manager: `manager` or `manager_factory` with its own limits and prompts; or `manager_agent` or
+    `manager_agent_factory`, for a `StandardMagenticManager` with the limits and prompts given here. With
+    `enable_plan_review`, a person reviews each plan (`MagenticPlanReviewRequest`). `max_iterations` limits the
+    supersteps since the last input; by default it allows the other limits.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class MagenticBuilder:
         task_ledger_plan_update_prompt: str | None = None,
         progress_ledger_prompt: str | None = None,
         final_answer_prompt: str | None = None,
-        max_stall_count: int = _STALLS,
+        max_stall_count: int = _MAX_STALL_COUNT,
         max_reset_count: int | None = None,
         max_round_count: int | None = None,
         progress_ledger_retry_count: int | None = None,
@@ -65,8 +64,16 @@ class MagenticBuilder:
         max_iterations: int | None = None,
         name: str | None = None,
     ) -> None:
-        self._participants = checked_participants(participants, needs_names=True)
-        self._make_manager = _manager_maker(
+        super().__init__(
+            name=name,
+            checkpoint_storage=checkpoint_storage,
+            termination_condition=termination_condition,
+            max_iterations=max_iterations,
+            output_from=output_from,
+            intermediate_output_from=intermediate_output_from,
+        )
+        self._participants = check_participants(participants, needs_names=True)
+        self._make_manager = _manager_factory(
             manager=manager,
             manager_factory=manager_factory,
             manager_agent=manager_agent,
@@ -86,73 +93,44 @@ class MagenticBuilder:
                 "progress_ledger_retry_count": progress_ledger_retry_count,
             },
         )
-        require_condition(termination_condition)
-        self._termination_condition = termination_condition
         self._enable_plan_review = enable_plan_review
-        self._storage = checkpoint_storage
-        self._outputs = Outputs.of(output_from, intermediate_output_from)
-        self._max_iterations = checked_iterations(max_iterations)
-        self._name = name
-        self._reviews = NO_REVIEWS
 
-    def with_request_info(self, *, agents: Sequence[Named] | None = None) -> MagenticBuilder:
-        """Ask a person after each turn of these agents, or of all, before the manager hears of it."""
-        self._reviews = Reviews.of(agents)
-        return self
-
-    def with_plan_review(self, enable: bool = True) -> MagenticBuilder:  # noqa: FBT001, FBT002 - the documented signature
-        """Ask a person about each plan. The same as `enable_plan_review=`."""
+    def with_plan_review(self, enable: bool = True) -> Self:  # noqa: FBT001, FBT002 - the documented signature
+        """Ask a person to review each plan, like `enable_plan_review=`."""
         self._enable_plan_review = enable
         return self
 
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> MagenticBuilder:
-        """Say where checkpoints go. The same as `checkpoint_storage=`."""
-        self._storage = checkpoint_storage
-        return self
-
-    def with_termination_condition(self, termination_condition: TerminationCondition) -> MagenticBuilder:
-        """End when a function of the conversation says so. The same as `termination_condition=`."""
-        require_condition(termination_condition)
-        self._termination_condition = termination_condition
-        return self
-
     def build(self) -> Workflow:
-        """Make a workflow of the manager and the team. Raises ValueError if there is no manager."""
+        """Connect the manager with the team. Raises ValueError if there is no manager."""
         if self._make_manager is None:
             raise ValueError(
                 "No manager configured: give MagenticBuilder a manager, manager_factory, manager_agent or "
                 "manager_agent_factory"
             )
-        manager = _checked_manager(self._make_manager())
-        reviewed = self._reviews.among(self._participants)
-        nodes = [_node_of(each, is_reviewed=name_of(each) in reviewed) for each in self._participants]
+        manager = _check_manager(self._make_manager())
+        nodes = make_nodes(self._participants, reviews=self._reviews, kind=MagenticAgentExecutor)
         orchestrator = MagenticOrchestrator(
             manager,
             ParticipantRegistry(nodes),
             require_plan_signoff=self._enable_plan_review,
-            termination_condition=self._termination_condition,
-            heeds_reset=[node.id for node in nodes if _heeds_reset(node)],
+            termination_condition=self._termination,
+            heeds_reset=[node.id for node in nodes if _handles_reset(node)],
         )
         outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
-        builder = WorkflowBuilder(
-            max_iterations=iterations(
-                self._max_iterations,
-                turns=manager.max_round_count,
-                condition=self._termination_condition,
-                speakers=len(nodes),
-            ),
-            name=self._name,
-            start_executor=orchestrator,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates or None,
+        builder = self._workflow_builder(
+            orchestrator,
+            outputs,
+            intermediates,
+            turns=manager.max_round_count,
+            condition=self._termination,
+            speakers=len(nodes),
         )
         for node in nodes:
             builder.add_edge(orchestrator, node).add_edge(node, orchestrator)
         return builder.build()
 
 
-def _manager_maker(
+def _manager_factory(
     *,
     manager: MagenticManagerBase | None,
     manager_factory: Callable[[], MagenticManagerBase] | None,
@@ -160,7 +138,7 @@ def _manager_maker(
     manager_agent_factory: Callable[[], SupportsAgentRun] | None,
     options: dict[str, Any],
 ) -> Callable[[], MagenticManagerBase] | None:
-    """How a manager is made when the workflow is built. Raises ValueError if there is more than one way."""
+    """Return a function that makes the manager. Raises ValueError if more than one way is given."""
     given = [each for each in (manager, manager_factory, manager_agent, manager_agent_factory) if each is not None]
     if len(given) > 1:
         raise ValueError(
@@ -170,24 +148,16 @@ def _manager_maker(
         return lambda: StandardMagenticManager(manager_agent, **options)
     if manager_agent_factory is not None:
         return lambda: StandardMagenticManager(manager_agent_factory(), **options)
-    if given and any(value not in (None, _STALLS) for value in options.values()):
-        logger.warning("a manager brings its own prompts and limits: those that MagenticBuilder was given are ignored")
+    if given and any(value not in (None, _MAX_STALL_COUNT) for value in options.values()):
+        logger.warning("the manager has its own prompts and limits: those given to MagenticBuilder are ignored")
     return manager_factory if manager is None else lambda: manager
 
 
-def _checked_manager(manager: object) -> MagenticManagerBase:
+def _check_manager(manager: object) -> MagenticManagerBase:
     if not isinstance(manager, MagenticManagerBase):
-        raise TypeError(f"a manager is a MagenticManagerBase, not a {type(manager).__name__}: {manager!r}")
+        raise TypeError(f"a manager must be a MagenticManagerBase, not a {type(manager).__name__}: {manager!r}")
     return manager
 
 
-def _node_of(participant: Participant, *, is_reviewed: bool) -> Executor:
-    if isinstance(participant, Executor):
-        return participant
-    if is_reviewed:
-        return AgentApprovalExecutor(participant, kind=MagenticAgentExecutor)
-    return MagenticAgentExecutor(participant)
-
-
-def _heeds_reset(node: Executor) -> bool:
+def _handles_reset(node: Executor) -> bool:
     return node.can_handle(WorkflowMessage(MagenticResetSignal(), source_id=""))

@@ -1,4 +1,4 @@
-"""Managers of a Magentic orchestration: who plans, says where the team stands, and gives the final answer."""
+"""Managers of a Magentic team: they plan, check progress, and give the final answer."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
-_ITEMS: Final = dict.fromkeys(each.name for each in fields(MagenticProgressLedger)).keys()
-_SHOWN_MAX: Final = 200
+_BOOLEAN_WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_LEDGER_FIELDS: Final = dict.fromkeys(each.name for each in fields(MagenticProgressLedger)).keys()
+_REPR_LENGTH_MAX: Final = 200
 
 
 class MagenticAnswerError(AgentInvalidResponseException, RuntimeError):
-    """A manager has given no answer that can be used, however often it was told what was wrong."""
+    """The manager gave no valid answer in all its attempts."""
 
 
-async def until_usable(
+async def ask_until_valid(
     ask: Callable[[list[Message]], Awaitable[T]],
     check: Callable[[T], T],
     *,
     what: str,
-    tries: int,
+    attempts: int,
     may_raise: bool = False,
 ) -> T:
-    """Ask until an answer passes a check, telling what was wrong with those before. Raises MagenticAnswerError.
+    """Ask until an answer passes the check, adding a correction after each failure. Raises MagenticAnswerError.
 
-    `ask` is given what to add to the conversation; `check` raises ValueError, and may give a mended answer. With
-    `may_raise` a ValueError of `ask` is an answer that can't be used, too.
+    `ask` gets the messages to add to the conversation. `check` raises ValueError, or returns the answer, possibly
+    normalized. With `may_raise`, a ValueError from `ask` also counts as an invalid answer.
     """
     corrections: list[Message] = []
     error: ValueError | None = None
-    for _ in range(max(1, tries)):
+    for _ in range(max(1, attempts)):
         answer: T | None = None
         try:
             answer = await ask(list(corrections))
@@ -74,106 +74,102 @@ async def until_usable(
         if isinstance(answer, Message) and answer.text.strip():
             corrections.append(answer)
         corrections.append(Message("user", [CORRECTION.format(error=error)]))
-    raise MagenticAnswerError(_failure(what, max(1, tries), error)) from error
+    raise MagenticAnswerError(
+        f"the manager gave no valid {what} in {max(1, attempts)} attempts; about the last one: {error}. Its answers "
+        "are recorded: resume with run(run_id=...) and a larger progress_ledger_retry_count to ask again; or change "
+        "its prompts or model, and fork the run to ask from the start"
+    ) from error
 
 
-def _failure(what: str, tries: int, error: ValueError | None) -> str:
-    return (
-        f"the manager gave no {what} that can be used in {tries} tries; the last: {error}. What it has answered is "
-        "recorded: go on by run(run_id=...) with a larger progress_ledger_retry_count to have it asked once more; or "
-        "mend its prompts or its model, and fork the run to have it asked anew"
-    )
-
-
-def spoken(message: Message) -> Message:
-    """The same message. Raises ValueError if it has no words."""
+def require_words(message: Message) -> Message:
+    """Return the message. Raises ValueError if it has no text."""
     if not message.text.strip():
         raise ValueError("it is empty")
     return message
 
 
-def ledger_of(text: str, names: Collection[str]) -> MagenticProgressLedger:
-    """The progress ledger that a model wrote. Raises ValueError that says what is wrong with it.
+def parse_ledger(text: str, names: Collection[str]) -> MagenticProgressLedger:
+    """Return the progress ledger in a model's answer. Raises ValueError with the reason if it is invalid.
 
-    A model may write it twice. If it writes two, nobody knows which it means.
+    A model may repeat its ledger. Two different ledgers are an error.
     """
-    found, *others = [checked_ledger(MagenticProgressLedger.from_dict(each), names) for each in _ledgers_in(text)]
+    found, *others = [check_ledger(MagenticProgressLedger.from_dict(each), names) for each in _find_ledgers(text)]
     for other in others:
-        if differing := _differing(found, other):
+        if differing := _differences(found, other):
             named = ", ".join(map(repr, differing))
             raise ValueError(f"there are two ledgers in it that differ in {named}, and only one can be followed")
     return found
 
 
-def _differing(ledger: MagenticProgressLedger, other: MagenticProgressLedger) -> list[str]:
-    """In what two ledgers answer otherwise. Reasons don't count; and nothing else does, if both are done."""
+def _differences(ledger: MagenticProgressLedger, other: MagenticProgressLedger) -> list[str]:
+    """Return the fields whose answers differ. Reasons don't count. Two satisfied ledgers never differ."""
     is_done = ledger.is_request_satisfied.answer is True and other.is_request_satisfied.answer is True
-    names = () if is_done else _ITEMS
+    names = () if is_done else _LEDGER_FIELDS
     return [name for name in names if getattr(ledger, name).answer != getattr(other, name).answer]
 
 
-def checked_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
-    """The ledger with booleans that are booleans, and a speaker that exists. Raises ValueError."""
-    satisfied = _judged("is_request_satisfied", ledger.is_request_satisfied)
+def check_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
+    """Return the ledger with real booleans and a known speaker. Raises ValueError."""
+    satisfied = _require_boolean("is_request_satisfied", ledger.is_request_satisfied)
     if satisfied.answer:
-        # Nobody speaks next, and nothing else counts, whatever the model has put there or left out.
+        # The task is done, so the other fields don't matter.
         loops, moves = _as_boolean(ledger.is_in_loop), _as_boolean(ledger.is_progress_being_made)
         return replace(ledger, is_request_satisfied=satisfied, is_in_loop=loops, is_progress_being_made=moves)
     found = replace(
         ledger,
         is_request_satisfied=satisfied,
-        is_in_loop=_judged("is_in_loop", ledger.is_in_loop),
-        is_progress_being_made=_judged("is_progress_being_made", ledger.is_progress_being_made),
+        is_in_loop=_require_boolean("is_in_loop", ledger.is_in_loop),
+        is_progress_being_made=_require_boolean("is_progress_being_made", ledger.is_progress_being_made),
     )
-    speaker = _worded("next_speaker", ledger.next_speaker)
+    speaker = _require_text("next_speaker", ledger.next_speaker)
     if speaker.answer not in names:
-        known = ", ".join(map(repr, names))
-        raise ValueError(f"'next_speaker' is {_shown(speaker.answer)}, who is not in the team; there are {known}")
-    instruction = _worded("instruction_or_question", ledger.instruction_or_question)
+        values = ", ".join(map(repr, names))
+        raise ValueError(f"'next_speaker' is {_short_repr(speaker.answer)}, who is not in the team; there are {values}")
+    instruction = _require_text("instruction_or_question", ledger.instruction_or_question)
     return replace(found, next_speaker=speaker, instruction_or_question=instruction)
 
 
-def _judged(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
+def _require_boolean(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
     found = _as_boolean(item)
     if not isinstance(found.answer, bool):
-        raise ValueError(f"the answer of {name!r} is true or false, {_but(found.answer)}")
+        raise ValueError(f"the answer of {name!r} is true or false, {_describe_answer(found.answer)}")
     return found
 
 
 def _as_boolean(item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
-    """With a yes or no, if the answer is one. The words count as well: a text that says false is not true."""
+    """Convert the texts "true" and "false" to booleans, because a non-empty "false" is true in Python."""
     answer = cast("object", item.answer)
-    is_word = isinstance(answer, str) and answer.strip().lower() in _WORDS
-    return replace(item, answer=_WORDS[str(answer).strip().lower()]) if is_word else item
+    is_word = isinstance(answer, str) and answer.strip().lower() in _BOOLEAN_WORDS
+    return replace(item, answer=_BOOLEAN_WORDS[str(answer).strip().lower()]) if is_word else item
 
 
-def _worded(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
+def _require_text(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
     answer = cast("object", item.answer)
     if not isinstance(answer, str) or not answer.strip():
-        raise ValueError(f"the answer of {name!r} is a text that is not empty, {_but(answer)}")
+        raise ValueError(f"the answer of {name!r} is a text that is not empty, {_describe_answer(answer)}")
     return replace(item, answer=answer.strip())
 
 
-def _but(answer: object) -> str:
-    return "and there is none" if answer == "" else f"not {_shown(answer)}"
+def _describe_answer(answer: object) -> str:
+    return "and there is none" if answer == "" else f"not {_short_repr(answer)}"
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     shown = repr(value)
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+    return shown if len(shown) <= _REPR_LENGTH_MAX else f"{shown[:_REPR_LENGTH_MAX]}..."
 
 
-def _ledgers_in(text: str) -> list[Mapping[str, Any]]:
-    """The ledgers in a text, or else the first object, which is to be one. Raises ValueError if there is none."""
-    objects = list(_objects_in(text))
+def _find_ledgers(text: str) -> list[Mapping[str, Any]]:
+    """Return the ledgers in a text, or else its first object. Raises ValueError if there is no object."""
+    objects = list(_find_objects(text))
     if not objects:
         raise ValueError("there is no JSON object in it, or one that is broken")
-    return [each for each in objects if not _ITEMS.isdisjoint(each)] or objects[:1]
+    return [each for each in objects if not _LEDGER_FIELDS.isdisjoint(each)] or objects[:1]
 
 
-def _objects_in(text: str) -> Iterator[Mapping[str, Any]]:
-    """The objects in a text, as JSON or as Python writes them; the text around them does not matter."""
-    for candidate in _balanced(text):
+def _find_objects(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects in a text, written as JSON or as Python."""
+    for candidate in _find_balanced(text):
         for read in (json.loads, ast.literal_eval):
             try:
                 found: object = read(candidate)
@@ -184,8 +180,8 @@ def _objects_in(text: str) -> Iterator[Mapping[str, Any]]:
                 break
 
 
-def _balanced(text: str) -> Iterator[str]:
-    """The outermost stretches from a brace to the one that closes it. Braces in quotes don't count."""
+def _find_balanced(text: str) -> Iterator[str]:
+    """Yield the outermost balanced braces with their contents. Braces in quotes don't count."""
     start, depth, quote = 0, 0, ""
     is_escaped = False
     for place, char in enumerate(text):
@@ -203,22 +199,21 @@ def _balanced(text: str) -> Iterator[str]:
                 yield text[start : place + 1]
 
 
-TRIES: Final = 3
-"""How often a manager is asked before its answer counts as a failure."""
+ATTEMPTS: Final = 3
+"""Default number of attempts to get a valid answer."""
 
 
 class MagenticManagerBase(ABC):
-    """Leads a team. Subclass it to lead in another way than by `StandardMagenticManager`.
+    """Leads a team. Subclass it to replace `StandardMagenticManager`.
 
-    A manager is shown a copy of the context. What it keeps between two calls belongs into `on_checkpoint_save`, as
-    plain values, and comes back with `on_checkpoint_restore`: before each call, in whichever process that is made, so
-    that one manager can serve several tasks. If it serves several at once, it must not keep anything while it waits:
-    give the builder a `manager_factory` else. An answer that can't be used is asked for again, as often as
-    `progress_ledger_retry_count` says.
+    A manager gets a copy of the context. Return its own state as plain values from `on_checkpoint_save`. It is restored
+    with `on_checkpoint_restore` before each call, in any process, so one manager can serve several tasks. If tasks run
+    at the same time, the manager must not keep state across an await; use a `manager_factory` otherwise. An invalid
+    answer is requested again, `progress_ledger_retry_count` times in all.
     """
 
-    progress_ledger_retry_count: int = TRIES
-    _kept_first: dict[str, Any] | None = None
+    progress_ledger_retry_count: int = ATTEMPTS
+    _initial_state: dict[str, Any] | None = None
 
     def __init__(
         self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None
@@ -230,39 +225,39 @@ class MagenticManagerBase(ABC):
 
     @abstractmethod
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """The first plan, with all that the team needs to know."""
+        """Return the first plan, with everything that the team needs to know."""
 
     @abstractmethod
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Another plan: the old one did not get on, or a person wants it changed."""
+        """Return another plan, because the old one made no progress or a person rejected it."""
 
     @abstractmethod
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Where the team stands, and who acts next."""
+        """Return the team's progress and the next speaker."""
 
     @abstractmethod
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """The answer for who gave the task."""
+        """Return the answer to the task."""
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """What the manager keeps."""
+        """Return the manager's state."""
         return {}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - who keeps nothing has nothing to do
-        """Take over what `on_checkpoint_save` gave."""
+        """Restore the result of `on_checkpoint_save`."""
 
-    def kept_first(self) -> dict[str, Any]:
-        """What the manager kept before it had a task."""
-        if self._kept_first is None:
-            self._kept_first = deepcopy(self.on_checkpoint_save())
-        return self._kept_first
+    def _get_initial_state(self) -> dict[str, Any]:
+        """Return the manager's state from before its first task."""
+        if self._initial_state is None:
+            self._initial_state = deepcopy(self.on_checkpoint_save())
+        return self._initial_state
 
 
 class StandardMagenticManager(MagenticManagerBase):
-    """A manager whose thinking is done by an agent, in a conversation of its own for each question.
+    """A manager that asks an agent, in a new session for each question.
 
-    What the agent answers is looked at: it is told what is wrong with an empty plan or a ledger that makes no sense,
-    and asked again, `progress_ledger_retry_count` times in all. Then MagenticAnswerError is raised.
+    The answers are checked: after an empty plan or an invalid ledger the agent gets the reason and is asked again,
+    `progress_ledger_retry_count` times in all. Then MagenticAnswerError is raised.
     """
 
     MANAGER_NAME: ClassVar[str] = "StandardMagenticManager"
@@ -289,105 +284,116 @@ class StandardMagenticManager(MagenticManagerBase):
         )
         self._agent = agent
         self.task_ledger = task_ledger
-        self.task_ledger_facts_prompt = _checked("task_ledger_facts_prompt", task_ledger_facts_prompt or FACTS_PROMPT)
-        self.task_ledger_plan_prompt = _checked("task_ledger_plan_prompt", task_ledger_plan_prompt or PLAN_PROMPT)
-        self.task_ledger_full_prompt = _checked("task_ledger_full_prompt", task_ledger_full_prompt or FULL_PROMPT)
-        self.task_ledger_facts_update_prompt = _checked(
+        self.task_ledger_facts_prompt = _check_prompt(
+            "task_ledger_facts_prompt", task_ledger_facts_prompt or FACTS_PROMPT
+        )
+        self.task_ledger_plan_prompt = _check_prompt("task_ledger_plan_prompt", task_ledger_plan_prompt or PLAN_PROMPT)
+        self.task_ledger_full_prompt = _check_prompt("task_ledger_full_prompt", task_ledger_full_prompt or FULL_PROMPT)
+        self.task_ledger_facts_update_prompt = _check_prompt(
             "task_ledger_facts_update_prompt", task_ledger_facts_update_prompt or FACTS_UPDATE_PROMPT
         )
-        self.task_ledger_plan_update_prompt = _checked(
+        self.task_ledger_plan_update_prompt = _check_prompt(
             "task_ledger_plan_update_prompt", task_ledger_plan_update_prompt or PLAN_UPDATE_PROMPT
         )
-        self.progress_ledger_prompt = _checked("progress_ledger_prompt", progress_ledger_prompt or PROGRESS_PROMPT)
-        self.final_answer_prompt = _checked("final_answer_prompt", final_answer_prompt or FINAL_PROMPT)
-        self.progress_ledger_retry_count = TRIES if progress_ledger_retry_count is None else progress_ledger_retry_count
+        self.progress_ledger_prompt = _check_prompt("progress_ledger_prompt", progress_ledger_prompt or PROGRESS_PROMPT)
+        self.final_answer_prompt = _check_prompt("final_answer_prompt", final_answer_prompt or FINAL_PROMPT)
+        self.progress_ledger_retry_count = (
+            ATTEMPTS if progress_ledger_retry_count is None else progress_ledger_retry_count
+        )
 
     @override
     async def plan(self, magentic_context: MagenticContext) -> Message:
         """Ask for the facts, then for a plan."""
-        return await self._planned(magentic_context, self.task_ledger_facts_prompt, self.task_ledger_plan_prompt)
+        return await self._make_plan(magentic_context, self.task_ledger_facts_prompt, self.task_ledger_plan_prompt)
 
     @override
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Ask for the facts and the plan anew. Raises RuntimeError if there are none yet."""
+        """Ask for new facts and a new plan. Raises RuntimeError if there is no plan yet."""
         if self.task_ledger is None:
-            raise RuntimeError("there is no plan yet that could be made anew: call plan() before replan()")
+            raise RuntimeError("there is no plan yet: call plan() before replan()")
         prompts = self.task_ledger_facts_update_prompt, self.task_ledger_plan_update_prompt
-        return await self._planned(magentic_context, *prompts)
+        return await self._make_plan(magentic_context, *prompts)
 
-    async def _planned(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
-        known = _placeholders(context, self.task_ledger)
-        about_facts = Message("user", [facts_prompt.format_map(known)])
+    async def _make_plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
+        values = _placeholders(context, self.task_ledger)
+        about_facts = Message("user", [facts_prompt.format_map(values)])
         facts = await self._answer([*context.chat_history, about_facts], what="list of facts")
-        about_plan = Message("user", [plan_prompt.format_map(known)])
+        about_plan = Message("user", [plan_prompt.format_map(values)])
         plan = await self._answer([*context.chat_history, about_facts, facts, about_plan], what="plan")
         self.task_ledger = MagenticTaskLedger(facts, plan)
-        whole = self.task_ledger_full_prompt.format_map({**known, "facts": facts.text, "plan": plan.text})
-        return Message("assistant", [whole], author_name=MAGENTIC_MANAGER_NAME)
+        ledger_text = self.task_ledger_full_prompt.format_map({**values, "facts": facts.text, "plan": plan.text})
+        return Message("assistant", [ledger_text], author_name=MAGENTIC_MANAGER_NAME)
 
     @override
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask where the team stands."""
-        known = _placeholders(magentic_context, self.task_ledger)
-        question = [*magentic_context.chat_history, Message("user", [self.progress_ledger_prompt.format_map(known)])]
+        """Ask for the team's progress."""
+        values = _placeholders(magentic_context, self.task_ledger)
+        question = [*magentic_context.chat_history, Message("user", [self.progress_ledger_prompt.format_map(values)])]
         names = list(magentic_context.participant_descriptions)
 
-        def readable(answer: Message) -> Message:
-            ledger_of(spoken(answer).text, names)
+        def check(answer: Message) -> Message:
+            parse_ledger(require_words(answer).text, names)
             return answer
 
-        answer = await until_usable(
+        answer = await ask_until_valid(
             lambda corrections: self._complete([*question, *corrections]),
-            readable,
+            check,
             what="progress ledger",
-            tries=self.progress_ledger_retry_count,
+            attempts=self.progress_ledger_retry_count,
         )
-        return ledger_of(answer.text, names)
+        return parse_ledger(answer.text, names)
 
     @override
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
         """Ask for the answer to the task."""
-        known = _placeholders(magentic_context, self.task_ledger)
-        question = Message("user", [self.final_answer_prompt.format_map(known)])
+        values = _placeholders(magentic_context, self.task_ledger)
+        question = Message("user", [self.final_answer_prompt.format_map(values)])
         answer = await self._answer([*magentic_context.chat_history, question], what="final answer")
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
     async def _answer(self, messages: list[Message], *, what: str) -> Message:
-        return await until_usable(
+        return await ask_until_valid(
             lambda corrections: self._complete([*messages, *corrections]),
-            spoken,
+            require_words,
             what=what,
-            tries=self.progress_ledger_retry_count,
+            attempts=self.progress_ledger_retry_count,
         )
 
     async def _complete(self, messages: list[Message]) -> Message:
-        """What the agent answers, in a new session: each question carries all that was said."""
+        """Return the agent's answer. Each question has the whole conversation, so the session is new."""
         response: AgentResponse[Any] = await self._agent.run(messages, session=self._agent.create_session())
         if response.user_input_requests:
             raise MagenticAnswerError(
-                "the manager's agent asks for an approval, which nobody can give here: give it tools without "
-                "approval_mode='always_require', or give such tools to a participant"
+                "the manager's agent asked for an approval, which it can't get: give it tools without "
+                "approval_mode='always_require', or give those tools to a participant"
             )
         with_words = [message for message in response.messages if message.text.strip()]
         return with_words[-1] if with_words else Message("assistant", [])
 
     @override
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """The facts and the plan."""
+        """Return the facts and the plan."""
         return {} if self.task_ledger is None else {"task_ledger": self.task_ledger.to_dict()}
 
     @override
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take over the facts and the plan."""
+        """Restore the facts and the plan."""
         ledger = state.get("task_ledger")
         self.task_ledger = None if ledger is None else MagenticTaskLedger.from_dict(ledger)
 
 
-_NOTHING: Final[Mapping[str, str]] = {"task": "", "team": "", "names": "", "facts": "", "old_facts": "", "plan": ""}
+_EMPTY_VALUES: Final[Mapping[str, str]] = {
+    "task": "",
+    "team": "",
+    "names": "",
+    "facts": "",
+    "old_facts": "",
+    "plan": "",
+}
 
 
 def _placeholders(context: MagenticContext, ledger: MagenticTaskLedger | None) -> Mapping[str, str]:
-    """What stands for the names in braces. Every prompt may use all of them."""
+    """Return the values of the placeholders, which every prompt may use."""
     team = context.participant_descriptions
     facts, plan = ("", "") if ledger is None else (ledger.facts.text, ledger.plan.text)
     return {
@@ -400,48 +406,48 @@ def _placeholders(context: MagenticContext, ledger: MagenticTaskLedger | None) -
     }
 
 
-def _checked(name: str, prompt: str) -> str:
-    """The prompt. Raises ValueError now if it could not be filled in later."""
+def _check_prompt(name: str, prompt: str) -> str:
+    """Return the prompt. Raises ValueError if its placeholders can't be filled in."""
     try:
-        prompt.format_map(_NOTHING)
+        prompt.format_map(_EMPTY_VALUES)
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        known = ", ".join(f"{{{each}}}" for each in _NOTHING)
+        values = ", ".join(f"{{{each}}}" for each in _EMPTY_VALUES)
         raise ValueError(
-            f"{name} can't be filled in: {type(error).__name__}: {error}; its placeholders are {known}, and a brace "
-            "that is none is written twice"
+            f"{name} can't be filled in: {type(error).__name__}: {error}; the placeholders are {values}; write any "
+            "other brace twice"
         ) from error
     return prompt
 
 
-class Asking:
-    """Asks a manager about tasks. It may be one that others ask too, about other tasks, in other runs."""
+class ManagerClient:
+    """Asks a manager about a run's task. Other runs may use the same manager."""
 
     def __init__(self, manager: MagenticManagerBase, team: Mapping[str, str]) -> None:
         self.manager = manager
         self._team = team
-        self._kept_first = manager.kept_first()
+        self._initial_state = manager._get_initial_state()  # pyright: ignore[reportPrivateUsage] - same module
 
     async def plan(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """The first plan."""
-        return await self._answer(task, ctx, "plan", self.manager.plan, spoken)
+        """Return the first plan."""
+        return await self._answer(task, ctx, "plan", self.manager.plan, require_words)
 
     async def replan(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """Another plan."""
-        return await self._answer(task, ctx, "plan", self.manager.replan, spoken)
+        """Return another plan."""
+        return await self._answer(task, ctx, "plan", self.manager.replan, require_words)
 
     async def progress(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> MagenticProgressLedger:
-        """Where the team stands."""
+        """Return the team's progress."""
 
         def checked(ledger: MagenticProgressLedger) -> MagenticProgressLedger:
-            return checked_ledger(ledger, self._team)
+            return check_ledger(ledger, self._team)
 
         return await self._answer(
             task, ctx, "progress ledger", self.manager.create_progress_ledger, checked, may_raise=True
         )
 
     async def final_answer(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """The last word."""
-        return await self._answer(task, ctx, "final answer", self.manager.prepare_final_answer, spoken)
+        """Return the final answer."""
+        return await self._answer(task, ctx, "final answer", self.manager.prepare_final_answer, require_words)
 
     async def _answer(
         self,
@@ -453,18 +459,18 @@ class Asking:
         *,
         may_raise: bool = False,
     ) -> T:
-        """What the manager answers, as a step: another life gets the answer, and what the manager had kept then."""
+        """Ask the manager in a step. A resumed run gets the recorded answer and the manager's state of that time."""
 
-        async def asked(corrections: list[Message]) -> T:
-            # Before each question: since the last one the manager may have been asked about another task.
-            self.manager.on_checkpoint_restore(deepcopy(task.kept if task.kept is not None else self._kept_first))
+        async def ask_once(corrections: list[Message]) -> T:
+            # The manager may have worked on another task since the last question.
+            self.manager.on_checkpoint_restore(deepcopy(task.kept if task.kept is not None else self._initial_state))
             answer = await ask(task.context(self._team, *corrections))
             task.kept = deepcopy(self.manager.on_checkpoint_save())
             return answer
 
         async def work() -> tuple[T, dict[str, Any] | None]:
-            tries = self.manager.progress_ledger_retry_count
-            return await until_usable(asked, check, what=what, tries=tries, may_raise=may_raise), task.kept
+            attempts = self.manager.progress_ledger_retry_count
+            return await ask_until_valid(ask_once, check, what=what, attempts=attempts, may_raise=may_raise), task.kept
 
         answer, task.kept = await ctx.step(what, work)
         return answer

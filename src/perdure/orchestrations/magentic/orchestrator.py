@@ -1,4 +1,4 @@
-"""`MagenticOrchestrator`: a team that follows a plan, and makes another when it does not get on."""
+"""`MagenticOrchestrator`: leads a team along a plan, and replans when the team is stuck."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure import (
     register_type,
     response_handler,
 )
-from perdure.orchestrations.magentic.manager import Asking, MagenticAnswerError
+from perdure.orchestrations.magentic.manager import MagenticAnswerError, ManagerClient
 from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
     MagenticContext,
@@ -33,7 +33,7 @@ from perdure.orchestrations.magentic.types import (
     MagenticProgressLedger,
     MagenticResetSignal,
 )
-from perdure.orchestrations.messages import GroupChatWorkflowContextOutT, spoken
+from perdure.orchestrations.messages import GroupChatWorkflowContextOutT, shared_messages
 from perdure.orchestrations.orchestrator import (
     BaseGroupChatOrchestrator,
     GroupChatContext,
@@ -42,7 +42,7 @@ from perdure.orchestrations.orchestrator import (
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
 )
-from perdure.orchestrations.termination import is_over
+from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,9 +54,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class MagenticState:
-    """A task under way. `history` is what was said since the last reset, `conversation` all that was said.
+    """State of a task. `history` has the messages since the last reset, `conversation` has all messages.
 
-    `kept` is what the manager keeps for this task; `idle_resets` are the resets since somebody has acted.
+    `kept` is the manager's state for this task. `idle_resets` counts the resets since a participant or person last
+    acted.
     """
 
     task: str
@@ -72,35 +73,35 @@ class MagenticState:
     is_finished: bool = False
 
     @property
-    def plan_made(self) -> Message:
-        """The plan, which is there when the task has begun."""
+    def current_plan(self) -> Message:
+        """The plan. Every task has one after its start."""
         assert self.plan is not None, "a task begins with its plan"
         return self.plan
 
-    def hear(self, said: Sequence[Message]) -> None:
-        """Add what a participant or a person has said: somebody has acted."""
-        self.history.extend(said)
-        self.conversation.extend(said)
+    def add_messages(self, messages: Sequence[Message]) -> None:
+        """Add messages of a participant or a person."""
+        self.history.extend(messages)
+        self.conversation.extend(messages)
         self.idle_resets = 0
 
     def count_reset(self) -> None:
-        """Count a reset, and no stalls. What was said is still there: another plan is made of it."""
+        """Count a reset and clear the stalls. Keep the history, because the next plan needs it."""
         self.stall_count = 0
         self.reset_count += 1
         self.idle_resets += 1
 
-    def forget(self) -> None:
-        """Forget what was said: it did not lead on."""
+    def clear_history(self) -> None:
+        """Clear the history after a reset."""
         self.history = Log()
 
-    def judge(self, progress: MagenticProgressLedger) -> None:
-        """Take a ledger, and count whether the team is stuck: each round that gets on makes up for one that did not."""
+    def update_progress(self, progress: MagenticProgressLedger) -> None:
+        """Take a ledger and count stalls: a round with progress undoes one stall."""
         self.progress = progress
         is_stuck = progress.is_in_loop.answer or not progress.is_progress_being_made.answer
         self.stall_count = self.stall_count + 1 if is_stuck else max(0, self.stall_count - 1)
 
     def context(self, team: Mapping[str, str], *more: Message) -> MagenticContext:
-        """What a manager is shown. It is a copy: what is in a log must not be changed."""
+        """Return a context for the manager. It is a copy, since messages in a log must not change."""
         return MagenticContext(
             task=self.task,
             chat_history=deepcopy([*self.history, *more]),
@@ -116,19 +117,19 @@ register_type(MagenticState, name="perdure:MagenticState")
 MagenticRunContext: TypeAlias = WorkflowContext[
     GroupChatWorkflowContextOutT | MagenticResetSignal, AgentResponse | AgentResponseUpdate
 ]
-"""What a handler of the orchestrator is given."""
+"""Context of the orchestrator's handlers."""
 
 _TASK: Final = "task"
-_IDLE_RESETS_MAX: Final = 10
-"""How often a team without limits begins anew, while nobody acts, until that counts as a failure."""
+_RESETS_WITHOUT_ACTION_MAX: Final = 10
+"""Limit of resets in a row without any turn, for a team that has no other limits."""
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """Has a plan made, asks the manager after each turn where the team stands, and hands the word on.
+    """Asks the manager for a plan, asks for progress after each turn, and instructs the next speaker.
 
-    The task is in the orchestrator's private scope: a handler reads it when it begins, and keeps it when it ends. Each
-    answer of the manager is recorded when it is there: a process that goes on with the run asks for nothing again.
-    `heeds_reset` are the participants that take a `MagenticResetSignal`.
+    The task is in the orchestrator's private scope; each handler loads it first and saves it last. The manager's
+    answers are recorded, so a resumed run does not ask again. `heeds_reset` names the participants that take a
+    `MagenticResetSignal`.
     """
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
@@ -153,22 +154,22 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             termination_condition=termination_condition,
         )
         self._manager = manager
-        self._asking = Asking(manager, participant_registry.participants)
+        self._client = ManagerClient(manager, participant_registry.participants)
         self._require_plan_signoff = require_plan_signoff
         self._heeds_reset = tuple(heeds_reset)
 
     @override
     async def _handle_messages(self, messages: list[Message], ctx: Any) -> None:
-        """Take a task, and plan. Raises ValueError for what is no task, RuntimeError if there is one already."""
-        known: MagenticState | None = ctx.scope().get(_TASK)
-        if known is not None:
-            raise RuntimeError(_refusal(known))
-        task = MagenticState(_task_of(messages))
-        task.hear(messages)
-        if not await self._is_over(task, ctx):
+        """Take a task and plan it. Raises ValueError if the task is invalid, RuntimeError if there is one already."""
+        current: MagenticState | None = ctx.scope().get(_TASK)
+        if current is not None:
+            raise RuntimeError(_new_task_error(current))
+        task = MagenticState(_task_text(messages))
+        task.add_messages(messages)
+        if not await self._finish_if_terminated(task, ctx):
             await self._make_plan(task, ctx, MagenticOrchestratorEventType.PLAN_CREATED)
-            if await self._is_allowed(task, ctx, is_stalled=False):
-                await self._lead(task, ctx)
+            if await self._start_plan(task, ctx, is_stalled=False):
+                await self._advance(task, ctx)
         ctx.scope().set(_TASK, task)
 
     @handler
@@ -176,17 +177,17 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     async def handle_participant_response(
         self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: GroupChatContext
     ) -> None:
-        """Hear what a participant has done, tell the others, and go on."""
-        task, speaker = _task_in(ctx), ctx.get_source_executor_id()
-        heard = GroupChatResponseReceivedEvent(round_index=task.round_count, participant_name=speaker)
-        await ctx.add_event(WorkflowEvent("group_chat", heard))
-        said = spoken(self._process_participant_response(response), speaker)
-        task.hear(said)
+        """Record a participant's answer, send it to the others, and continue."""
+        task, speaker = _load_task(ctx), ctx.get_source_executor_id()
+        received = GroupChatResponseReceivedEvent(round_index=task.round_count, participant_name=speaker)
+        await ctx.add_event(WorkflowEvent("group_chat", received))
+        messages = shared_messages(self._process_participant_response(response), speaker)
+        task.add_messages(messages)
         others = [name for name in self._participant_registry.participants if name != speaker]
-        if said:
-            await self._broadcast_messages_to_participants(said, ctx, others)
-        if not await self._is_over(task, ctx):
-            await self._lead(task, cast("MagenticRunContext", ctx))
+        if messages:
+            await self._broadcast_messages_to_participants(messages, ctx, others)
+        if not await self._finish_if_terminated(task, ctx):
+            await self._advance(task, cast("MagenticRunContext", ctx))
         ctx.scope().set(_TASK, task)
 
     @response_handler
@@ -196,36 +197,36 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         response: MagenticPlanReviewResponse,
         ctx: MagenticRunContext,
     ) -> None:
-        """Follow the plan that a person has approved; or make another, and ask about that."""
-        task = _task_in(ctx)
-        task.history.append(task.plan_made)
-        task.hear(response.review)
+        """Follow the approved plan; or make another and ask for its review."""
+        task = _load_task(ctx)
+        task.history.append(task.current_plan)
+        task.add_messages(response.review)
         if response.review:
             await self._make_plan(task, ctx, MagenticOrchestratorEventType.REPLANNED)
             await self._ask_for_review(task, ctx, is_stalled=original_request.is_stalled)
         else:
-            ctx.require_approved(task.plan_made.text)
-            await self._lead(task, ctx)
+            ctx.require_approved(task.current_plan.text)
+            await self._advance(task, ctx)
         ctx.scope().set(_TASK, task)
 
-    async def _lead(self, task: MagenticState, ctx: MagenticRunContext) -> None:
-        """Find out where the team stands, and hand the word on; end if there is nothing left to do."""
-        while not await self._has_reached_limit(task, ctx):
+    async def _advance(self, task: MagenticState, ctx: MagenticRunContext) -> None:
+        """Check the progress, then instruct the next speaker or end the task."""
+        while not await self._finish_at_limit(task, ctx):
             task.round_count += 1
-            progress = await self._asking.progress(task, ctx)
-            task.judge(progress)
-            await self._tell(ctx, MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, progress)
+            progress = await self._client.progress(task, ctx)
+            task.update_progress(progress)
+            await self._emit(ctx, MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, progress)
             if progress.is_request_satisfied.answer:
-                await self._finish(task, await self._asking.final_answer(task, ctx), ctx)
+                await self._finish(task, await self._client.final_answer(task, ctx), ctx)
                 return
             if task.stall_count <= self._manager.max_stall_count:
                 await self._instruct(task, progress, ctx)
                 return
-            if not await self._has_begun_anew(task, ctx):
+            if not await self._restart(task, ctx):
                 return
 
     async def _instruct(self, task: MagenticState, ledger: MagenticProgressLedger, ctx: MagenticRunContext) -> None:
-        """Hand the word on."""
+        """Instruct the next speaker."""
         instruction, speaker = str(ledger.instruction_or_question.answer), str(ledger.next_speaker.answer)
         task.history.append(Message("assistant", [instruction], author_name=MAGENTIC_MANAGER_NAME))
         if self._participant_registry.is_agent(speaker):
@@ -236,43 +237,43 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         sent = GroupChatRequestSentEvent(round_index=task.round_count, participant_name=speaker)
         await ctx.add_event(WorkflowEvent("group_chat", sent))
 
-    async def _has_begun_anew(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
-        """Make another plan, and let everybody forget. Whether the team may follow it. Raises MagenticAnswerError."""
+    async def _restart(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
+        """Reset the team and replan. Return True if the team may follow the plan now. Raises MagenticAnswerError."""
         is_limited = self._manager.max_reset_count is not None or self._manager.max_round_count is not None
-        if task.idle_resets >= _IDLE_RESETS_MAX and not is_limited:
-            raise MagenticAnswerError(_stuck(self._manager.max_stall_count))
+        if task.idle_resets >= _RESETS_WITHOUT_ACTION_MAX and not is_limited:
+            raise MagenticAnswerError(_stuck_error(self._manager.max_stall_count))
         task.count_reset()
         for name in self._heeds_reset:
             await ctx.send_message(MagenticResetSignal(), target_id=name)
         await self._make_plan(task, ctx, MagenticOrchestratorEventType.REPLANNED)
-        # The manager comes last: it has to know what failed to plan something else.
-        task.forget()
-        return await self._is_allowed(task, ctx, is_stalled=True)
+        # Clear the history last: the manager needs it for the new plan.
+        task.clear_history()
+        return await self._start_plan(task, ctx, is_stalled=True)
 
     async def _make_plan(
         self, task: MagenticState, ctx: MagenticRunContext, event_type: MagenticOrchestratorEventType
     ) -> None:
         is_first = event_type is MagenticOrchestratorEventType.PLAN_CREATED
-        make = self._asking.plan if is_first else self._asking.replan
+        make = self._client.plan if is_first else self._client.replan
         task.plan = await make(task, ctx)
-        await self._tell(ctx, event_type, task.plan)
+        await self._emit(ctx, event_type, task.plan)
 
-    async def _is_allowed(self, task: MagenticState, ctx: MagenticRunContext, *, is_stalled: bool) -> bool:
-        """Whether the team may follow the plan: somebody may have to be asked."""
+    async def _start_plan(self, task: MagenticState, ctx: MagenticRunContext, *, is_stalled: bool) -> bool:
+        """Return True if the team may follow the plan now. Otherwise ask a person to review it."""
         if self._require_plan_signoff:
             await self._ask_for_review(task, ctx, is_stalled=is_stalled)
             return False
-        task.history.append(task.plan_made)
+        task.history.append(task.current_plan)
         return True
 
     async def _ask_for_review(self, task: MagenticState, ctx: MagenticRunContext, *, is_stalled: bool) -> None:
-        plan = task.plan_made
+        plan = task.current_plan
         request_id = f"plan-{ctx.idempotency_key}"
         request = MagenticPlanReviewRequest(plan, task.progress, is_stalled, request_id)
         await ctx.request_info(request, MagenticPlanReviewResponse, request_id=request_id, approves=plan.text)
 
-    async def _has_reached_limit(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
-        """End the task if it has had as many rounds or resets as it may; whether it did."""
+    async def _finish_at_limit(self, task: MagenticState, ctx: MagenticRunContext) -> bool:
+        """End the task if it reached its round or reset limit. Return True if it ended."""
         most = self._manager.max_round_count, self._manager.max_reset_count
         counts = task.round_count, task.reset_count
         words = self.MAX_ROUNDS_MET_MESSAGE, self.MAX_RESETS_MET_MESSAGE
@@ -282,19 +283,19 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
                 return True
         return False
 
-    async def _is_over(self, task: MagenticState, ctx: Any) -> bool:
-        """End the task if the termination condition says so; whether it did."""
-        if not await is_over(self._termination_condition, task.conversation):
+    async def _finish_if_terminated(self, task: MagenticState, ctx: Any) -> bool:
+        """End the task if the termination condition holds. Return True if it ended."""
+        if not await should_terminate(self._termination_condition, task.conversation):
             return False
         await self._finish(task, self._create_completion_message(self.TERMINATION_CONDITION_MET_MESSAGE), ctx)
         return True
 
-    async def _finish(self, task: MagenticState, last_word: Message, ctx: MagenticRunContext) -> None:
+    async def _finish(self, task: MagenticState, final_message: Message, ctx: MagenticRunContext) -> None:
         task.is_finished = True
-        task.conversation.append(last_word)
-        await self._yield_completion(cast("GroupChatContext", ctx), last_word)
+        task.conversation.append(final_message)
+        await self._yield_completion(cast("GroupChatContext", ctx), final_message)
 
-    async def _tell(
+    async def _emit(
         self,
         ctx: MagenticRunContext,
         event_type: MagenticOrchestratorEventType,
@@ -304,44 +305,44 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await ctx.add_event(WorkflowEvent("magentic_orchestrator", data, executor_id=self.id))
 
 
-def _task_in(ctx: WorkflowContext[Any, Any]) -> MagenticState:
-    """The task of this run, as a copy of one's own."""
+def _load_task(ctx: WorkflowContext[Any, Any]) -> MagenticState:
+    """Return a copy of the run's task."""
     task: MagenticState | None = ctx.scope().get(_TASK)
     assert task is not None, "participants are asked, and plans reviewed, when there is a task"
     return task
 
 
-def _task_of(messages: list[Message]) -> str:
-    """The task that a run begins with. Raises ValueError if it is not one message with words."""
+def _task_text(messages: list[Message]) -> str:
+    """Return the task's text. Raises ValueError unless there is one message with text."""
     if len(messages) != 1:
-        raise ValueError(f"a Magentic workflow begins with a single task message, not with {len(messages)}")
+        raise ValueError(f"a Magentic workflow needs a single task message, not {len(messages)}")
     if not messages[0].text.strip():
-        raise ValueError("the task of a Magentic workflow is a text that is not empty")
+        raise ValueError("the task of a Magentic workflow must have text")
     return messages[0].text
 
 
-def _refusal(task: MagenticState) -> str:
+def _new_task_error(task: MagenticState) -> str:
     if task.is_finished:
-        return "this Magentic workflow has finished its task: give another task to a new run"
+        return "this Magentic workflow has finished its task: start a new run for another task"
     return (
-        "this Magentic workflow is at work on a task: answer what it asks, or let it go on without a message; give "
-        "another task to a new run"
+        "this Magentic workflow is working on a task: answer its requests, or resume it without a message; start a new "
+        "run for another task"
     )
 
 
-def _stuck(max_stall_count: int) -> str:
+def _stuck_error(max_stall_count: int) -> str:
     return (
-        f"the manager has found the team stuck {_IDLE_RESETS_MAX + 1} times in a row, and nobody could act in between: "
-        f"with max_stall_count={max_stall_count} one ledger without progress is enough to begin anew. Give a larger "
-        "max_stall_count; or a max_reset_count, and the task ends with it"
+        f"the manager found the team stuck {_RESETS_WITHOUT_ACTION_MAX + 1} times in a row without a turn in between: "
+        f"with max_stall_count={max_stall_count} one ledger without progress causes a reset. Set a larger "
+        "max_stall_count, or set max_reset_count to end the task"
     )
 
 
 class MagenticAgentExecutor(AgentExecutor):
-    """An agent of a Magentic team. A reset renews its session: it remembers nothing of what did not lead on."""
+    """Runs an agent of a Magentic team. A reset renews its session."""
 
     @handler
     async def handle_magentic_reset(self, signal: MagenticResetSignal, ctx: WorkflowContext) -> None:
-        """Begin anew."""
+        """Renew the session."""
         del signal, ctx
         self.renew_session()

@@ -1,4 +1,7 @@
-"""What the standard manager asks its model. Each prompt can be replaced by one with the same placeholders."""
+"""Prompts of the standard manager. Each can be replaced by one with the same placeholders.
+
+A recorded answer is found by the messages before it: after a change of these texts, a resumed run may ask again.
+"""
 
 from __future__ import annotations
 

@@ -1,41 +1,39 @@
-"""What is said and kept in a Magentic orchestration: the context of a task, the progress ledger, reviews, events."""
+"""Data of a Magentic team: context, ledgers, plan reviews and events."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from perdure import Message, register_type
+from perdure.orchestrations.messages import ChatInput, to_messages
 
 MAGENTIC_MANAGER_NAME: Final = "magentic_manager"
-"""Who says what the manager and the orchestrator say."""
+"""Author of the manager's and the orchestrator's messages."""
 
 ORCH_MSG_KIND_USER_TASK: Final = "user_task"
 ORCH_MSG_KIND_TASK_LEDGER: Final = "task_ledger"
 ORCH_MSG_KIND_INSTRUCTION: Final = "instruction"
 ORCH_MSG_KIND_NOTICE: Final = "notice"
 
-Feedback: TypeAlias = str | Message | Sequence[str | Message]
-"""What a person says about a plan."""
-
 
 @dataclass
 class MagenticProgressLedgerItem:
-    """One answer of the progress ledger, and the reason for it."""
+    """One answer of the progress ledger, with its reason."""
 
     reason: str
     answer: str | bool
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {"reason": self.reason, "answer": self.answer}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedgerItem:
-        """The item of what `to_dict` gave. An answer that is not there is empty; one that is no text becomes one."""
+        """Return the item from the result of `to_dict`. A missing answer is empty; other types become text."""
         answer = data.get("answer")
         if not isinstance(answer, str | bool):
             answer = "" if answer is None else repr(answer)
@@ -44,7 +42,7 @@ class MagenticProgressLedgerItem:
 
 @dataclass
 class MagenticProgressLedger:
-    """Where a team stands: whether it is done, whether it gets on, who speaks next, and what that one is told."""
+    """Progress of a team: is it done, is it stuck, the next speaker, and the instruction."""
 
     is_request_satisfied: MagenticProgressLedgerItem
     is_in_loop: MagenticProgressLedgerItem
@@ -53,14 +51,14 @@ class MagenticProgressLedger:
     instruction_or_question: MagenticProgressLedgerItem
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {each.name: getattr(self, each.name).to_dict() for each in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticProgressLedger:
-        """The ledger of what `to_dict` gave. What is missing has an empty answer. Raises ValueError for what is none.
+        """Return the ledger from the result of `to_dict`. Missing items get an empty answer. Raises ValueError.
 
-        Whether it makes sense is not looked at here: who is done need not say who speaks next.
+        The answers are not checked here, because a finished task needs no next speaker.
         """
         items: dict[str, MagenticProgressLedgerItem] = {}
         for name in (each.name for each in fields(cls)):
@@ -75,7 +73,7 @@ class MagenticProgressLedger:
 
 @dataclass
 class MagenticContext:
-    """What a manager is shown: the task, what was said since the last reset, the team, and the counts."""
+    """Input of a manager: the task, the messages since the last reset, the team, and the counts."""
 
     task: str
     chat_history: list[Message] = field(default_factory=list[Message])
@@ -85,17 +83,17 @@ class MagenticContext:
     reset_count: int = 0
 
     def clone(self, *, deep: bool = True) -> MagenticContext:
-        """A copy."""
+        """Return a copy."""
         return copy.deepcopy(self) if deep else copy.copy(self)
 
     def reset(self) -> None:
-        """Forget what was said, and count the reset. The task, the team and the count of rounds stay."""
+        """Clear the messages and count the reset. The task, the team and the round count stay."""
         self.chat_history.clear()
         self.stall_count = 0
         self.reset_count += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {
             "task": self.task,
             "chat_history": [message.to_dict() for message in self.chat_history],
@@ -107,39 +105,41 @@ class MagenticContext:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticContext:
-        """The context of what `to_dict` gave. Raises ValueError if it has no task."""
+        """Return the context from the result of `to_dict`. Raises ValueError if it has no task."""
         task = data.get("task")
         if not isinstance(task, str):
-            raise ValueError(f"a MagenticContext has a task that is a text, not {task!r}")
-        said = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("chat_history", ())]
+            raise ValueError(f"the task of a MagenticContext must be a str, not {task!r}")
+        messages = [
+            each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("chat_history", ())
+        ]
         counts = {name: int(data.get(name, 0)) for name in ("round_count", "stall_count", "reset_count")}
-        return cls(task, said, dict(data.get("participant_descriptions", {})), **counts)
+        return cls(task, messages, dict(data.get("participant_descriptions", {})), **counts)
 
 
 @dataclass
 class MagenticTaskLedger:
-    """What a manager knows of a task, and how it means to go about it."""
+    """A manager's facts and plan for a task."""
 
     facts: Message
     plan: Message
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {"facts": self.facts.to_dict(), "plan": self.plan.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> MagenticTaskLedger:
-        """The ledger of what `to_dict` gave."""
+        """Return the ledger from the result of `to_dict`."""
         return cls(Message.from_dict(data["facts"]), Message.from_dict(data["plan"]))
 
 
 @dataclass(frozen=True)
 class MagenticResetSignal:
-    """Tells participants to forget what was said: the team begins anew."""
+    """Tells participants to clear their conversation, because the team starts again."""
 
 
 class MagenticOrchestratorEventType(str, Enum):
-    """What a `magentic_orchestrator` event tells."""
+    """Kinds of `magentic_orchestrator` events."""
 
     PLAN_CREATED = "plan_created"
     REPLANNED = "replanned"
@@ -148,7 +148,7 @@ class MagenticOrchestratorEventType(str, Enum):
 
 @dataclass
 class MagenticOrchestratorEvent:
-    """The data of a `magentic_orchestrator` event: the plan, or the progress ledger."""
+    """Data of a `magentic_orchestrator` event: the plan or the progress ledger."""
 
     event_type: MagenticOrchestratorEventType
     content: Message | MagenticProgressLedger
@@ -156,30 +156,29 @@ class MagenticOrchestratorEvent:
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """What a person says about a plan. A `review` of no messages is the approval."""
+    """A person's review of a plan. An empty `review` approves it."""
 
     review: list[Message]
 
     @staticmethod
     def approve() -> MagenticPlanReviewResponse:
-        """Let the team follow the plan."""
+        """Approve the plan."""
         return MagenticPlanReviewResponse([])
 
     @staticmethod
-    def revise(feedback: Feedback) -> MagenticPlanReviewResponse:
-        """Ask for another plan. Raises ValueError if nothing is said about it, which would be an approval."""
-        given = [feedback] if isinstance(feedback, str | Message) else list(feedback)
-        said = [Message("user", [each]) if isinstance(each, str) else each for each in given]
-        if not any(message.contents and message.text.strip() for message in said):
-            raise ValueError("a revision says what is to change: give revise() a text, or approve() the plan")
-        return MagenticPlanReviewResponse(said)
+    def revise(feedback: ChatInput) -> MagenticPlanReviewResponse:
+        """Request another plan. Raises ValueError if the feedback is empty, because that would approve the plan."""
+        messages = to_messages(feedback)
+        if not any(message.contents and message.text.strip() for message in messages):
+            raise ValueError("the feedback is empty: give revise() a text, or approve() the plan")
+        return MagenticPlanReviewResponse(messages)
 
 
 @dataclass
 class MagenticPlanReviewRequest:
-    """Asks a person about a plan. `request_id` is what the answer is given for.
+    """Asks a person to review a plan. Answer it under `request_id`.
 
-    `current_progress` is the ledger that led to a new plan; `is_stalled` says that the old one did not get on.
+    `current_progress` is the ledger that led to a new plan. `is_stalled` is True if the old plan made no progress.
     """
 
     plan: Message
@@ -188,15 +187,15 @@ class MagenticPlanReviewRequest:
     request_id: str = ""
 
     def approve(self) -> MagenticPlanReviewResponse:
-        """The answer that lets the team follow the plan."""
+        """Return the answer that approves the plan."""
         return MagenticPlanReviewResponse.approve()
 
-    def revise(self, feedback: Feedback) -> MagenticPlanReviewResponse:
-        """The answer that asks for another plan."""
+    def revise(self, feedback: ChatInput) -> MagenticPlanReviewResponse:
+        """Return the answer that requests another plan."""
         return MagenticPlanReviewResponse.revise(feedback)
 
 
-# Under names of their own, so that what was stored stays readable wherever the classes stand.
+# Explicit names keep stored data readable when the classes move.
 for _stored in (
     MagenticProgressLedgerItem,
     MagenticProgressLedger,
