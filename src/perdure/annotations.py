@@ -1,4 +1,4 @@
-"""How annotations are read: with the names that are visible where a function was defined."""
+"""Resolve annotations with the names that are visible where a function was defined."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import re
 import sys
 import types
 import typing
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, cast
-
-from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,16 +19,16 @@ if TYPE_CHECKING:
 _IDENTIFIER: Final = re.compile(r"\w+")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Namespace:
-    """The names that were visible where a function was defined, those of its module excepted."""
+    """The local names that were visible where a function was defined."""
 
     names: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def needed_by(self, func: Callable[..., Any], *texts: object) -> Namespace:
-        """Only the names that occur in the annotations of `func` or in `texts`.
+        """Return only the names that occur in the annotations of `func` or in `texts`.
 
-        What is kept for long should not keep alive everything that a function had in its hands.
+        A namespace that lives long should not keep every local object alive.
         """
         annotations = [*inspect.get_annotations(_function_of(func)).values(), *texts]
         used = {name for annotation in annotations for name in _IDENTIFIER.findall(_text(annotation))}
@@ -38,9 +36,9 @@ class Namespace:
 
 
 def namespace_here(depth: int) -> Namespace:
-    """The local names at a line of code: `depth` 0 is the caller's line, 1 the line that called the caller.
+    """Return the local names at a line of code: `depth` 0 is the caller's line, 1 the line that called the caller.
 
-    They are copied, inner ones first, from the class bodies and functions in which the line stands.
+    They are copied from the enclosing class bodies and functions; inner names win.
     """
     scopes = [dict(frame.f_locals) for frame in _enclosing(sys._getframe(depth + 1))]  # pyright: ignore[reportPrivateUsage]
     names: dict[str, object] = {}
@@ -50,7 +48,7 @@ def namespace_here(depth: int) -> Namespace:
 
 
 def _enclosing(frame: FrameType) -> Iterator[FrameType]:
-    """This frame and those of the scopes around it, as far as they are still running, up to the module."""
+    """Yield this frame and those of the enclosing scopes that are still running, up to the module."""
     inner = frame
     outer: FrameType | None = frame
     while outer is not None:
@@ -69,9 +67,9 @@ def _is_defined_in(code: CodeType, outer: CodeType) -> bool:
 
 
 def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object]:
-    """The types of the parameters that are annotated, by name.
+    """Return the types of the annotated parameters, by name.
 
-    Names are looked up around the function first, then in its module as that is now.
+    Names are looked up around the function first, then in its module.
 
     Raises:
         NameError: a name in an annotation is not defined.
@@ -85,7 +83,7 @@ def annotations_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, 
 
 
 def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace) -> object:
-    """One type, perhaps given as a string, as it reads where `func` was defined.
+    """Return a type, which may be a string, as it reads where `func` was defined.
 
     Raises:
         NameError: a name in it is not defined.
@@ -94,7 +92,7 @@ def evaluate(annotation: object, func: Callable[..., Any], namespace: Namespace)
 
 
 def resolved(annotation: object, module_names: dict[str, object], local_names: Mapping[str, object]) -> object:
-    """A type with the strings in it replaced by what they name."""
+    """Replace the strings in a type by what they name."""
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     return typing.get_type_hints(holder, module_names, local_names, include_extras=True)["it"]
 
@@ -113,7 +111,7 @@ def _evaluated(annotation: object, func: Callable[..., Any], namespace: Namespac
 
 
 def _function_of(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that carries the annotations, beneath partials, methods, decorators and callable objects."""
+    """Return the function with the annotations, beneath partials, methods, decorators and callable objects."""
     if isinstance(func, functools.partial):
         return _function_of(cast("functools.partial[Any]", func).func)
     if isinstance(func, types.MethodType):
@@ -125,7 +123,7 @@ def _function_of(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _closure_of(function: Callable[..., Any]) -> dict[str, object]:
-    """The variables of enclosing functions that the function itself uses, and its own type parameters."""
+    """Return the variables of enclosing functions that the function uses, and its type parameters."""
     code: CodeType | None = getattr(function, "__code__", None)
     names: dict[str, object] = {parameter.__name__: parameter for parameter in getattr(function, "__type_params__", ())}
     for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=True):

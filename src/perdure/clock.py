@@ -1,4 +1,7 @@
-"""Time and ids, handed in. Nothing else in the package reads a clock, waits for one, or draws a random number."""
+"""Time and ids, passed in as a `Clock`; and moments as UTC text that sorts like time.
+
+Nothing else in the package reads a clock, waits for one, or draws a random number.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine needs of the world: the time and fresh ids."""
+    """The time and new ids."""
 
     def now(self) -> datetime:
-        """The time, with a time zone."""
+        """Return the time, with a time zone."""
         ...
 
     def new_id(self) -> str:
-        """An id that nobody has used."""
+        """Return a new unique id."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait for a duration."""
         ...
 
 
@@ -29,25 +32,25 @@ class SystemClock:
     """The machine's clock and random ids."""
 
     def now(self) -> datetime:
-        """The time in UTC."""
+        """Return the time in UTC."""
         return datetime.now(UTC)
 
     def new_id(self) -> str:
-        """A random id of 32 hex digits."""
+        """Return a random id of 32 hex digits."""
         return os.urandom(16).hex()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long by the event loop's clock."""
+        """Wait by the event loop's clock."""
         await asyncio.sleep(seconds)
 
 
 def now(clock: Clock) -> str:
-    """The present moment."""
+    """Return the present moment."""
     return clock.now().astimezone(UTC).isoformat()
 
 
 def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> str:
-    """The moment that a user meant by a time from now on, or by a time of day. Raises TypeError, ValueError."""
+    """Return the moment that a user gave as a duration or a point in time. Raises TypeError or ValueError."""
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
@@ -59,12 +62,12 @@ def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> s
 
 
 def seconds_until(clock: Clock, moment: str) -> float:
-    """How long it is until a moment; 0 if it has passed."""
+    """Return the seconds until a moment; 0 if it has passed."""
     return max((datetime.fromisoformat(moment) - clock.now()).total_seconds(), 0.0)
 
 
 def seconds_of(name: str, given: object) -> float:
-    """A time that a user gave, in seconds. Raises TypeError or ValueError that call it by `name`."""
+    """Return a duration that a user gave, in seconds. Raises TypeError or ValueError that mention `name`."""
     if isinstance(given, timedelta):
         given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, (int, float)):

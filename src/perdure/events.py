@@ -1,15 +1,15 @@
-"""What a run tells its observers. There is one public event class; its `type` says which fact it is."""
+"""Events that a run emits. There is one public class; its `type` says what happened."""
 
 from __future__ import annotations
 
 import traceback as tracebacks
 import warnings
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
 
-from perdure.data import frozen
 from perdure.typenames import dotted_name, type_named
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ WorkflowEventType: TypeAlias = Literal[
 
 
 class WorkflowRunState(str, Enum):
-    """Where a run stands."""
+    """The state of a run."""
 
     STARTED = "STARTED"
     IN_PROGRESS = "IN_PROGRESS"
@@ -70,13 +70,13 @@ class WorkflowRunState(str, Enum):
 
 
 class WorkflowEventSource(str, Enum):
-    """Who told: the engine, or an executor through its context."""
+    """The origin of an event: the engine, or an executor through its context."""
 
     FRAMEWORK = "FRAMEWORK"
     EXECUTOR = "EXECUTOR"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WorkflowErrorDetails:
     """An exception as data."""
 
@@ -90,14 +90,14 @@ class WorkflowErrorDetails:
     def from_exception(
         cls, exc: BaseException, *, executor_id: str | None = None, extra: dict[str, Any] | None = None
     ) -> WorkflowErrorDetails:
-        """Describe an exception, its traceback included."""
+        """Describe an exception, with its traceback."""
         text = "".join(tracebacks.format_exception(type(exc), exc, exc.__traceback__))
         return cls(type(exc).__name__, str(exc), text, executor_id, extra)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """The data of a `checkpoint` event: which checkpoint was committed, and what it follows."""
+    """The data of a `checkpoint` event: the committed checkpoint and its predecessor."""
 
     checkpoint_id: str
     previous_checkpoint_id: str | None
@@ -107,9 +107,9 @@ class CheckpointInfo:
     timestamp: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UndeliveredMessage:
-    """The data of an `undelivered` event: a message that found no taker, and why."""
+    """The data of an `undelivered` event: a message without a receiver, and the reason."""
 
     message: Any
     source_id: str
@@ -117,11 +117,11 @@ class UndeliveredMessage:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Undecoded:
-    """What a committed event has in place of a value that this program can't have: why, and the JSON that is stored.
+    """Replaces a value in a committed event that this program can't decode.
 
-    `json` is the tree as the checkpoint format writes it, None if the value was not kept at all.
+    `json` is the stored tree in the checkpoint format; None if the value was not stored.
     """
 
     reason: str
@@ -129,11 +129,11 @@ class Undecoded:
 
 
 class WorkflowEvent(Generic[DataT]):
-    """One fact.
+    """An event.
 
-    `seq`, `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event.
-    `seq` is the number that the commit gave it, 1 for the first of a run; None while it is told live. `path` names the
-    sub-workflows that the event came through, outermost first; it is empty for the run's own events.
+    `seq`, `data`, `origin`, `state`, `details`, `executor_id`, `iteration` and `path` can be read on every event. `seq`
+    is the number that the commit gave it, starting at 1; None in a live stream. `path` names the sub-workflows that the
+    event came through, outermost first; it is empty for the run's own events.
     """
 
     __slots__ = (
@@ -170,7 +170,7 @@ class WorkflowEvent(Generic[DataT]):
         seq: int | None = None,
     ) -> None:
         self.type: str = type
-        self.data: DataT = data  # pyright: ignore[reportAttributeAccessIssue] - None where an event has no data
+        self.data: DataT = data  # pyright: ignore[reportAttributeAccessIssue] - None if the event has no data
         self.origin = origin if origin is not None else WorkflowEventSource.EXECUTOR
         self.state = state
         self.details = details
@@ -185,7 +185,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @property
     def request_id(self) -> str:
-        """The id under which the request is answered; on 'answered' events, was answered."""
+        """The id of the request, on 'request_info' and 'answered' events."""
         if self.type != "answered":
             self._require_request("request_id")
         return self._request_id or ""
@@ -229,32 +229,32 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def started(cls, data: Any = None) -> WorkflowEvent[Any]:
-        """The first event of each call."""
+        """Create the first event of each call."""
         return WorkflowEvent("started", data)
 
     @classmethod
     def status(cls, state: WorkflowRunState, data: Any = None) -> WorkflowEvent[Any]:
-        """The run's state has changed."""
+        """Create an event about a new state of the run."""
         return WorkflowEvent("status", data, state=state)
 
     @classmethod
     def failed(cls, details: WorkflowErrorDetails, data: Any = None) -> WorkflowEvent[Any]:
-        """The run ends with an exception."""
+        """Create the event of a run that ends with an exception."""
         return WorkflowEvent("failed", data, details=details)
 
     @classmethod
     def warning(cls, message: str) -> WorkflowEvent[str]:
-        """Something to look at."""
+        """Create a warning."""
         return WorkflowEvent("warning", message)
 
     @classmethod
     def error(cls, exception: Exception) -> WorkflowEvent[Exception]:
-        """An error that did not end the run."""
+        """Create the event of an error that did not end the run."""
         return WorkflowEvent("error", exception)
 
     @classmethod
     def emit(cls, executor_id: str, data: Any) -> WorkflowEvent[Any]:
-        """An executor's own data. Deprecated: construct an event of a type of your own."""
+        """Create a 'data' event of an executor. Deprecated: construct an event with your own type."""
         warnings.warn(
             "WorkflowEvent.emit is deprecated; construct WorkflowEvent('my_type', data)",
             DeprecationWarning,
@@ -271,7 +271,7 @@ class WorkflowEvent(Generic[DataT]):
         response_type: Any,
         request_type: Any = None,
     ) -> WorkflowEvent[Any]:
-        """An executor asks the outside."""
+        """Create the event of a request to the outside."""
         return WorkflowEvent(
             "request_info",
             request_data,
@@ -284,36 +284,36 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def superstep_started(cls, iteration: int, data: Any = None) -> WorkflowEvent[Any]:
-        """A superstep begins."""
+        """Create the event of a starting superstep."""
         return WorkflowEvent("superstep_started", data, iteration=iteration)
 
     @classmethod
     def superstep_completed(cls, iteration: int, data: Any = None) -> WorkflowEvent[Any]:
-        """A superstep was committed."""
+        """Create the event of a committed superstep."""
         return WorkflowEvent("superstep_completed", data, iteration=iteration)
 
     @classmethod
     def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """A handler is about to be called."""
+        """Create the event of a handler call."""
         return WorkflowEvent("executor_invoked", data, executor_id=executor_id)
 
     @classmethod
     def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """A handler returned; `data` is what it sent and yielded."""
+        """Create the event of a handler that returned; `data` is what it sent and yielded."""
         return WorkflowEvent("executor_completed", data, executor_id=executor_id)
 
     @classmethod
     def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
-        """A handler raised."""
+        """Create the event of a handler that raised."""
         return WorkflowEvent("executor_failed", details, executor_id=executor_id, details=details)
 
     @classmethod
     def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """A recorded result was used instead of a call."""
+        """Create the event of a recorded result that replaced a call."""
         return WorkflowEvent("executor_bypassed", data, executor_id=executor_id)
 
     def to_dict(self) -> dict[str, Any]:
-        """A request as a dict. Other kinds have no such form."""
+        """Return a request as a dict. Raises ValueError for other events."""
         if self.type != "request_info":
             raise ValueError(f"only 'request_info' events have a dict form, this is a {self.type!r} event")
         return {
@@ -327,7 +327,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowEvent[Any]:
-        """The request of `to_dict`. Types are looked up among what is loaded; nothing is imported or called."""
+        """Create a request from `to_dict`. Types are looked up among loaded classes; nothing is imported or called."""
         for name in ("data", "request_id", "source_executor_id", "request_type", "response_type"):
             if name not in data:
                 raise KeyError(f"a request needs {name!r}")
@@ -341,7 +341,7 @@ class WorkflowEvent(Generic[DataT]):
 
 
 def _is_named(value: object, name: str) -> bool:
-    """Say whether `name` is a name of the value's class, such as one that the class had in an earlier release."""
+    """Return True if `name` is a present or former name of the value's class."""
     try:
         return type_named(name) is type(value)
     except TypeError:

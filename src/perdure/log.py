@@ -1,13 +1,12 @@
-"""`Log`: a sequence that only grows, so that keeping it costs what was added."""
+"""`Log`: an append-only sequence. Storing it costs only what was appended."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, overload
-
-from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,29 +18,29 @@ _SHOWN_MAX = 8
 
 
 class Sealed(Protocol):
-    """Elements of a log that have been encoded: a chunk of them, or several."""
+    """A node of encoded elements of a log: a chunk, or several nodes."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of elements."""
         ...
 
     def children(self) -> tuple[Sealed, ...]:
-        """What it is made of, in order; of a chunk nothing."""
+        """Return the nodes below, in order. A chunk has none."""
         ...
 
     def shared(self) -> Sequence[Any] | None:
-        """The elements of a chunk, if none of them can change."""
+        """Return the elements of a chunk if none of them can change."""
         ...
 
     def fresh(self) -> Sequence[Any]:
-        """The elements of a chunk, decoded for one log alone."""
+        """Decode the elements of a chunk for one log."""
         ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Seals:
-    """What the codec knows of a log: what was sealed, by whom, and the elements that were not."""
+    """The encoded part of a log, the codec that encoded it, and the remaining elements."""
 
     sealed: tuple[Sealed, ...]
     by: object
@@ -51,11 +50,11 @@ class Seals:
 class Log(Sequence[T]):
     """An append-only sequence for long histories.
 
-    A checkpoint of a run that has a log in its state, in a message or in an executor costs the elements that were
-    added, however long the log is; a list is looked through from its beginning. Handing a log out costs nothing, and
-    an element that was stored is decoded when it is looked at.
+    A checkpoint with a log in its state, in a message or in an executor costs the appended elements, however long the
+    log is; a list is searched from its start. Passing a log on costs nothing, and a stored element is decoded on first
+    access.
 
-    An element belongs to the log once it was appended. If it is changed after a checkpoint has it, that is not noticed.
+    An element belongs to the log once it is appended. Changing it after a checkpoint has no effect on what is stored.
     """
 
     __slots__ = ("_own", "_sealed", "_sealed_by", "_tail")
@@ -67,21 +66,21 @@ class Log(Sequence[T]):
         self._tail: list[T] = list(elements)
 
     def append(self, element: T) -> None:
-        """Add an element to the end."""
+        """Append an element."""
         self._tail.append(element)
 
     def extend(self, elements: Iterable[T]) -> None:
-        """Add elements to the end."""
-        # All of them first: the elements may be those of this log.
+        """Append elements."""
+        # Collect them first: they may come from this log.
         self._tail.extend(list(elements))
 
     def __iadd__(self, elements: Iterable[T]) -> Self:
-        """Add elements to the end."""
+        """Append elements."""
         self.extend(elements)
         return self
 
     def copy(self) -> Log[T]:
-        """A log with the same elements. What is added to one is not in the other."""
+        """Copy the log. Later additions are not shared."""
         other: Log[T] = Log(self._tail)
         other._sealed, other._sealed_by, other._own = self._sealed, self._sealed_by, dict(self._own)
         return other
@@ -89,7 +88,7 @@ class Log(Sequence[T]):
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Log[T]:
-        """A log with copies of the elements; those that can't change are shared."""
+        """Copy the log and its elements. Elements that can't change are shared."""
         other: Log[T] = Log()
         memo[id(self)] = other
         other._sealed, other._sealed_by = self._sealed, self._sealed_by
@@ -105,7 +104,7 @@ class Log(Sequence[T]):
     @overload
     def __getitem__(self, index: slice, /) -> list[T]: ...
     def __getitem__(self, index: int | slice, /) -> T | list[T]:
-        """The element at a place, or a list of those in a slice."""
+        """Return an element, or a list of the elements in a slice."""
         length = len(self)
         if isinstance(index, slice):
             return self._slice(range(length)[index])
@@ -136,7 +135,7 @@ class Log(Sequence[T]):
                 yield from reversed(self._elements(last))
 
     def _from(self, place: int) -> Iterator[T]:
-        """The elements from a place on; chunks before it are not looked at. Whoever seals some makes a new tail."""
+        """Yield the elements from a position on, without loading chunks before it."""
         sealed, tail = self._sealed, self._tail
         for chunk, start in _chunks(sealed, place):
             yield from islice(self._elements(chunk), max(0, place - start), None)
@@ -151,13 +150,13 @@ class Log(Sequence[T]):
         return elements
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is a log with equal elements."""
+        """Compare with another log by elements."""
         if not isinstance(other, Log):
             return NotImplemented
         rival = cast("Log[object]", other)
         return len(self) == len(rival) and all(mine == its for mine, its in zip(self, rival, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it grows
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it is mutable
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:_SHOWN_MAX]))
@@ -165,35 +164,35 @@ class Log(Sequence[T]):
         return f"Log([{shown}])" if more <= 0 else f"Log([{shown}, ... {more} more])"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle has the elements."""
+        """Pickle the elements."""
         return type(self), (list(self),)
 
     def __seals__(self) -> Seals:
-        """What is sealed: for the codec."""
+        """Return the encoded part. For the codec."""
         return Seals(self._sealed, self._sealed_by, self._tail)
 
     @classmethod
     def __sealed__(cls, seals: Seals) -> Log[T]:
-        """A log of elements that were sealed before: for the codec."""
+        """Create a log from its encoded part. For the codec."""
         log: Log[T] = Log(seals.tail)
         log._sealed, log._sealed_by = seals.sealed, seals.by
         return log
 
     def __seal__(self, before: Seals, after: Seals, own: Mapping[Sealed, Sequence[T]]) -> None:
-        """Note that more is sealed: for the codec. The program goes on with the elements that it has, `own`."""
+        """Replace elements by their encoded part. For the codec. The program keeps its own objects, `own`."""
         if self._sealed is before.sealed and self._tail is before.tail:
             self._sealed, self._sealed_by, self._tail = after.sealed, after.by, after.tail
             self._own = {**self._own, **own} if before.by is after.by else dict(own)
 
     def __share__(self, other: Log[T]) -> None:
-        """Have in common with another log the elements of chunks that both have: for who owns both."""
+        """Share decoded elements with another log that has the same chunks. For the owner of both."""
         if self._sealed and other._own:
             self._own = {**other._own, **self._own}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """In a pydantic model: a log as it is, or made of a sequence; JSON has the elements."""
-        from pydantic_core import core_schema  # noqa: PLC0415  where this is called, pydantic is loaded
+        """Accept a log or a sequence in pydantic models, and serialize the elements."""
+        from pydantic_core import core_schema  # noqa: PLC0415  pydantic is loaded already
 
         elements = get_args(source)
         inner = handler.generate_schema(elements[0]) if elements else core_schema.any_schema()
@@ -210,7 +209,7 @@ def _count(sealed: Iterable[Sealed]) -> int:
 
 
 def _chunks(sealed: Sequence[Sealed], place: int) -> Iterator[tuple[Sealed, int]]:
-    """The chunks that end after a place, each with the place where it begins."""
+    """Yield the chunks that end after a position, each with its start."""
     start = 0
     waiting = list(reversed(sealed))
     while waiting:

@@ -1,4 +1,4 @@
-"""Tracing of agents, under the name that the reference has for it. Workflows are traced without any setting."""
+"""Tracing of agents, under agent-framework's module name. Workflows are traced without any setting."""
 
 from __future__ import annotations
 

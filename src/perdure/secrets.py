@@ -8,7 +8,7 @@ SecretT = TypeVar("SecretT")
 
 
 class Secret(Generic[SecretT]):
-    """A run kwarg that is kept by name only. Resuming the run needs it to be given again."""
+    """A run kwarg of which only the name is stored. It must be given again to resume the run."""
 
     __slots__ = ("_value",)
 
@@ -17,7 +17,7 @@ class Secret(Generic[SecretT]):
 
     @property
     def value(self) -> SecretT:
-        """What is secret."""
+        """The secret value."""
         return self._value
 
     def __repr__(self) -> str:

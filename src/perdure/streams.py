@@ -7,10 +7,9 @@ import inspect
 import weakref
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
-
-from perdure.data import frozen
 
 UpdateT = TypeVar("UpdateT")
 FinalT = TypeVar("FinalT")
@@ -26,54 +25,54 @@ CleanupHook: TypeAlias = Callable[[], MaybeAwaitable[object]]
 
 @runtime_checkable
 class ToldInPieces(Protocol):
-    """A value that whoever reads a stream is told in pieces: those that came when it was made, or these."""
+    """A value that stream readers receive as updates."""
 
     def to_updates(self) -> Sequence[Any]:
-        """The whole as pieces."""
+        """Return the updates that form the value."""
         ...
 
 
 def has_pieces(value: object) -> bool:
-    """Whether a value is a `ToldInPieces`. Asked of its class, since a class has its methods, too, and is none."""
+    """Return True if a value is a `ToldInPieces`. Its class is checked, because a class object has the method too."""
     return hasattr(type(value), "to_updates")
 
 
 def pieces_of(value: object) -> Sequence[Any]:
-    """What is told of a value to whoever reads a stream, when it was made earlier."""
+    """Return the updates of a value that was made earlier; the value itself if it has none."""
     return cast("ToldInPieces", value).to_updates() if has_pieces(value) else (value,)
 
 
 class _End(Enum):
-    """What a pull gives when there is nothing more."""
+    """Marks the end of the source."""
 
     TOKEN = 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Finished(Generic[FinalT]):
     final: FinalT
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Failed:
     error: Exception
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Closed:
-    """Nobody wanted the rest."""
+    """The stream was closed before its end."""
 
 
 class ResponseStream(Generic[UpdateT, FinalT]):
-    """Updates to iterate over once, and a final response made of all of them.
+    """A stream of updates, to be iterated once, and a final response made of them.
 
-    The source is an async iterable, or an awaitable that gives one. It advances only when it is pulled: nothing runs
-    behind the stream. At the end the cleanup hooks run, then the finalizer, then the result hooks; all of them may be
-    sync or async. A hook that returns None leaves the value as it is. Without a finalizer the final response is that
-    of the source if it is a ResponseStream itself, else the list of updates.
+    The source is an async iterable, or an awaitable of one. It advances only when it is pulled: no task runs in the
+    background. At the end the cleanup hooks run, then the finalizer, then the result hooks; all may be sync or async. A
+    hook that returns None keeps the value. Without a finalizer the final response is that of the source, if it is a
+    ResponseStream, else the list of updates.
 
-    A stream that is dropped lets go of its source, and the event loop closes the source if it is an async generator.
-    Hooks don't run then; `aclose` runs them.
+    A dropped stream releases its source, and the event loop closes the source if it is an async generator. Hooks don't
+    run then; `aclose` runs them.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         self._source: Any = stream
         self._gives_batches = False
         self._ahead: deque[UpdateT] = deque()
-        """What the source has given and nobody has taken yet."""
+        """Updates from the source that nobody has taken yet."""
         self._keeps_updates = keeps_updates
         self._iterator: AsyncIterator[Any] | None = None
         self._finalizer = finalizer
@@ -105,7 +104,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def from_awaitable(
         awaitable: Awaitable[ResponseStream[OtherUpdateT, OtherFinalT]],
     ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
-        """The stream that `awaitable` will give, at once; it is awaited by the first pull."""
+        """Return a stream at once; its first pull awaits `awaitable`."""
         return ResponseStream(awaitable)
 
     @staticmethod
@@ -116,7 +115,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         cleanup_hooks: Iterable[CleanupHook] = (),
         keeps_updates: bool = True,
     ) -> ResponseStream[OtherUpdateT, OtherFinalT]:
-        """A stream over a source that gives several updates at once. It is pulled again when all of them are taken."""
+        """Return a stream over a source of batches. The source is pulled again when a batch is used up."""
         source = cast("AsyncIterable[OtherUpdateT]", batches)
         stream = ResponseStream(source, finalizer=finalizer, cleanup_hooks=cleanup_hooks, keeps_updates=keeps_updates)
         stream._gives_batches = True
@@ -124,14 +123,14 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @property
     def updates(self) -> list[UpdateT]:
-        """The updates so far, as they were handed out; none if the stream was told to keep none."""
+        """The updates so far; empty if the stream keeps none."""
         return list(self._updates)
 
     @property
     def consumer(self) -> asyncio.Task[Any] | None:
-        """The task that pulled last, None before the first pull or when that task is gone.
+        """The task that pulled last; None before the first pull, or when that task is gone.
 
-        A stream whose consumer has ended or is busy elsewhere is waiting for a pull that may never come.
+        A stream whose consumer ended or is busy elsewhere waits for a pull that may never come.
         """
         return self._consumer() if self._consumer is not None else None
 
@@ -143,7 +142,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             raise StopAsyncIteration
         self._begin_pull()
         if self._ahead and not self._transform_hooks:
-            # Nothing has to be waited for, so nothing can fail.
+            # Nothing is awaited, so nothing can fail.
             self._is_being_pulled = False
             return self._handed_out(self._ahead.popleft())
         update = await self._settling(self._next())
@@ -155,9 +154,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._resolved().__await__()
 
     async def get_final_response(self) -> FinalT:
-        """The final response, after consuming what is left.
+        """Consume the rest and return the final response.
 
-        The error that ended the stream is raised again; RuntimeError if it was closed before its end.
+        Raises the error that ended the stream, or RuntimeError if it was closed before its end.
         """
         if self._outcome is None:
             self._begin_pull()
@@ -174,7 +173,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
                 )
 
     async def aclose(self) -> None:
-        """End the stream here: close the source and run the cleanup hooks. Does nothing if it has ended."""
+        """Close the source and run the cleanup hooks. Does nothing if the stream has ended."""
         if self._outcome is None:
             self._require_idle()
             self._outcome = _Closed()
@@ -195,7 +194,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def map(
         self, transform: Callable[[UpdateT], MaybeAwaitable[Any]], finalizer: Finalizer[Any, Any] | None = None
     ) -> ResponseStream[Any, Any]:
-        """A stream of each update transformed, in place of this one."""
+        """Return a stream of transformed updates, which replaces this one."""
         return ResponseStream(_Mapped(self, transform), finalizer=finalizer)
 
     @overload
@@ -217,27 +216,27 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         transform: Callable[[UpdateT], MaybeAwaitable[Iterable[Any] | AsyncIterable[Any]]],
         finalizer: Finalizer[Any, Any] | None = None,
     ) -> ResponseStream[Any, Any]:
-        """A stream of all that `transform` makes of each update, none or several, in place of this one."""
+        """Return a stream of the updates that `transform` makes of each update, which replaces this one."""
         return ResponseStream(_FlatMapped(self, transform), finalizer=finalizer)
 
     def with_finalizer(self, finalizer: Finalizer[UpdateT, OtherFinalT]) -> ResponseStream[UpdateT, OtherFinalT]:
-        """A stream of the same updates with another final response, in place of this one."""
+        """Return a stream of the same updates with another final response, which replaces this one."""
         return ResponseStream(self, finalizer=finalizer)
 
     def with_transform_hook(self, hook: Hook[UpdateT]) -> ResponseStream[UpdateT, FinalT]:
-        """This stream, with a hook that sees each update and may replace it."""
+        """Add a hook that sees each update and may replace it."""
         self._require_unfinished()
         self._transform_hooks.append(hook)
         return self
 
     def with_result_hook(self, hook: Hook[FinalT]) -> ResponseStream[UpdateT, FinalT]:
-        """This stream, with a hook that sees the final response and may replace it."""
+        """Add a hook that sees the final response and may replace it."""
         self._require_unfinished()
         self._result_hooks.append(hook)
         return self
 
     def with_cleanup_hook(self, hook: CleanupHook) -> ResponseStream[UpdateT, FinalT]:
-        """This stream, with a hook that runs once when it ends, fails or is closed."""
+        """Add a hook that runs once, when the stream ends, fails or is closed."""
         self._require_unfinished()
         self._cleanup_hooks.append(hook)
         return self
@@ -268,12 +267,12 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             raise RuntimeError("the stream has ended, the hook would never run; add hooks before consuming it")
 
     async def _settling(self, work: Awaitable[T]) -> T:
-        """Await `work`; if it fails, the stream has failed."""
+        """Await `work`. If it fails, the stream has failed."""
         try:
             return await work
         except BaseException as error:
             self._outcome = _Failed(error) if isinstance(error, Exception) else _Closed()
-            # On KeyboardInterrupt, SystemExit and GeneratorExit nothing can be awaited any more.
+            # After KeyboardInterrupt, SystemExit and GeneratorExit nothing can be awaited.
             if isinstance(error, Exception | asyncio.CancelledError):
                 await self._clean_up_after(error)
             raise
@@ -283,7 +282,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     async def _opened(self) -> AsyncIterator[Any]:
         if self._iterator is None:
             source = self._source
-            # A ResponseStream is awaitable too, but is what it gives.
+            # A ResponseStream is awaitable too, but it is itself the iterable.
             self._source = source if isinstance(source, AsyncIterable) else await source
             self._iterator = aiter(self._source)
         return self._iterator
@@ -295,7 +294,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
 
     async def _rest(self) -> None:
-        """Take all that is left, to the end."""
+        """Consume the source to its end."""
         await self._take_all_ahead()
         async for given in await self._opened():
             self._ahead.extend(given if self._gives_batches else (given,))
@@ -312,7 +311,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             self._handed_out(await _passed_through(self._transform_hooks, self._ahead.popleft()))
 
     async def _has_more(self) -> bool:
-        """Let the source go on; False if it has ended, and the final response is made."""
+        """Pull the source. Return False if it has ended; the final response is ready then."""
         given = await anext(self._iterator or await self._opened(), _End.TOKEN)
         if given is _End.TOKEN:
             await self._finish()
@@ -339,7 +338,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return await _passed_through(self._result_hooks, final)
 
     async def _clean_up(self) -> None:
-        """Close the source, then run every hook, once, even if others fail; the first failure is raised."""
+        """Close the source, then run every hook once, even if others fail. Raises the first error."""
         failures: list[Exception] = []
         hooks, self._cleanup_hooks = self._cleanup_hooks, []
         for hook in [self._close_source, *hooks]:
@@ -367,8 +366,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 class _Mapped(Generic[UpdateT, OtherUpdateT]):
     """The iterator behind `map`.
 
-    It is no async generator: when a loop shuts down it closes all generators at once, and of two nested ones the
-    inner would be closed twice.
+    Not an async generator: a loop that shuts down closes all generators at once, and the inner of two nested ones would
+    be closed twice.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""Spans for OpenTelemetry, if the program uses it: found when it is loaded, never loaded by us.
+"""OpenTelemetry spans, if the program has loaded OpenTelemetry. We never load it.
 
-A span is the parent of others explicitly; only inside of a handler is it the current one, so that what the handler
-traces itself belongs to its activation. Without OpenTelemetry, or where it is only installed, nothing of this costs
-anything.
+Parents of spans are set explicitly. Only inside a handler is the span the current one, so that the handler's own spans
+belong to its activation. Without OpenTelemetry, tracing costs nothing.
 """
 
 from __future__ import annotations
@@ -19,62 +18,62 @@ if TYPE_CHECKING:
 
 _NAME = "perdure"
 _INHERITED = ("run_id", "checkpoint_id")
-"""What every span of a run says: which run, and at which checkpoint it stood."""
+"""The attributes of every span of a run."""
 
 
 class Span(Protocol):
-    """A piece of work that is traced."""
+    """Traced work."""
 
     @property
     def traceparent(self) -> str | None:
-        """The span as W3C trace context has it, so that a later life can link to it."""
+        """The span as W3C trace context, so that a later attempt can link to it."""
         ...
 
     def child(self, name: str, **attributes: str | float | bool | None) -> Span:
-        """A piece of this work."""
+        """Start a nested span."""
         ...
 
     def stands_at(self, checkpoint_id: str) -> None:
-        """From now on what begins inside of it follows this checkpoint."""
+        """Set the checkpoint that later nested spans report."""
         ...
 
     def say(self, **attributes: str | float | bool | None) -> None:
-        """Say more of it. A name with a dot in it is told as it is: it is one that others have given."""
+        """Add attributes. A name with a dot is used as it is; others get our prefix."""
         ...
 
     def link(self, traceparent: str) -> None:
-        """Link it to the span of an earlier life."""
+        """Link to the span of an earlier attempt."""
         ...
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over, well or with an error."""
+        """End the span, with an error if it failed."""
         ...
 
 
 class _NoSpan:
-    """Where nobody traces."""
+    """Does nothing, if nobody traces."""
 
     @property
     def traceparent(self) -> str | None:
-        """There is none."""
+        """None."""
         return None
 
     def child(self, name: str, **attributes: str | float | bool | None) -> Span:
-        """The same again."""
+        """Return itself."""
         del name, attributes
         return self
 
     def stands_at(self, checkpoint_id: str) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     def say(self, **attributes: str | float | bool | None) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     def link(self, traceparent: str) -> None:
-        """Nobody follows it."""
+        """Do nothing."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing was begun."""
+        """Do nothing."""
 
 
 NO_SPAN: Span = _NoSpan()
@@ -82,7 +81,7 @@ _NOTHING = nullcontext()
 
 
 def begin(name: str, *, linked: str | None, **attributes: str | float | bool | None) -> Span:
-    """A span under whatever the caller traces now, linked to the span of an earlier life."""
+    """Start a span under the caller's current one, linked to the span of an earlier attempt."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return NO_SPAN
@@ -90,13 +89,13 @@ def begin(name: str, *, linked: str | None, **attributes: str | float | bool | N
     tracer = trace.get_tracer(_NAME)
     begun = tracer.start_span(name, links=links, attributes=_told(attributes))
     if not begun.get_span_context().is_valid:
-        # Some library has loaded OpenTelemetry, but nobody has set it up, and nothing would be told.
+        # A library loaded OpenTelemetry but nobody configured it, so spans would go nowhere.
         return NO_SPAN
     return _OtelSpan(trace, tracer, begun, {key: attributes.get(key) for key in _INHERITED})
 
 
 class traced:  # noqa: N801 - it is used like a function
-    """End the span with the block, well or with its error. It is made for every activation: no generator."""
+    """End the span with the block. A class instead of a generator, because every activation makes one."""
 
     __slots__ = ("_span",)
 
@@ -111,7 +110,7 @@ class traced:  # noqa: N801 - it is used like a function
 
 
 def current(span: Span) -> AbstractContextManager[Any]:
-    """Let the span be the current one in this block, which must run in one task."""
+    """Make the span the current one in this block, which must run in one task."""
     return span.as_current() if isinstance(span, _OtelSpan) else _NOTHING
 
 
@@ -127,7 +126,7 @@ class _OtelSpan:
     def traceparent(self) -> str | None:
         context = self._span.get_span_context()
         if not context.is_valid or not context.trace_flags.sampled:
-            # Nobody will ever see it.
+            # It is not sampled, so nobody would see it.
             return None
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
@@ -169,7 +168,7 @@ def _told(attributes: Attributes) -> dict[str, str | int | float | bool]:
 
 
 def _link(trace: Any, traceparent: str | None) -> Any:
-    """A link to the span of an earlier life; None if there is none or it can't be read."""
+    """Return a link to the span of an earlier attempt; None if it can't be read."""
     parts = (traceparent or "").split("-")
     try:
         _, trace_id, span_id, flags = parts

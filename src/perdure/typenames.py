@@ -1,6 +1,6 @@
-"""The names of types: one that stays the same wherever the program runs, one for messages, one for type expressions.
+"""Names of types: for stored data, for messages, and for type expressions.
 
-A name is read, and never run: classes are looked up in modules that are loaded.
+Names are parsed, never run: classes are looked up in loaded modules.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 _SHOWN_MAX = 200
 
-# A spawned child of multiprocessing runs the same script under the second name.
+# multiprocessing runs the script of a spawned child under the second name.
 _MAIN_NAMES = ("__main__", "__mp_main__")
 
-# Private modules in which one version of Python keeps a class, with the name that all versions share.
+# Private modules of some Python versions, with the name that all versions share.
 _MOVED_MODULES = {"pathlib._local": "pathlib"}
 
 
 def type_name(cls: type) -> str:
-    """The name by which stored data refers to a class: `"module:qualname"`, the module under its import name."""
+    """Return the name of a class in stored data: `"module:qualname"`, with the module's import name."""
     generic = vars(cls).get("__pydantic_generic_metadata__")
     if generic and generic["origin"]:
-        # Pydantic names `Page[a.Item]` and `Page[b.Item]` alike; the arguments' full names tell them apart.
+        # pydantic gives `Page[a.Item]` and `Page[b.Item]` the same name, so add the full names of the arguments.
         arguments = ", ".join(_spelled(argument, type_name) for argument in generic["args"])
         return f"{type_name(generic['origin'])}[{arguments}]"
     return pinned_name(cls) or f"{module_name(cls.__module__)}:{cls.__qualname__}"
 
 
 def module_name(module: str) -> str:
-    """The name a module has when it is imported, also for the script that runs as `__main__`."""
+    """Return the import name of a module, also for the script that runs as `__main__`."""
     if module not in _MAIN_NAMES:
         return _MOVED_MODULES.get(module, module)
     main = sys.modules.get(module)
@@ -50,7 +50,7 @@ def module_name(module: str) -> str:
 
 
 def describe(type_expression: object) -> str:
-    """A type expression as a reader would write it: `list[Foo]`, `str | None`."""
+    """Format a type expression as a person would write it: `list[Foo]`, `str | None`."""
     return _spelled(type_expression, lambda cls: cls.__name__)
 
 
@@ -66,9 +66,9 @@ def stored_short_name(cls: type) -> str:
 
 
 def dotted_name(type_expression: object) -> str:
-    """A type expression with whole names: `module.qualname` of a class, `list[module.qualname]`. `type_named` reads it.
+    """Format a type expression with full names: `module.qualname`, `list[module.qualname]`. `type_named` reads it.
 
-    Metadata of `Annotated` are left out, and an alias of `typing` is called what it stands for.
+    Metadata of `Annotated` is left out, and aliases of `typing` get the name of what they stand for.
     """
     if type_expression is types.NoneType or not isinstance(type_expression, type) or get_origin(type_expression):
         return _spelled(type_expression, _inside)
@@ -79,12 +79,12 @@ def dotted_name(type_expression: object) -> str:
 
 
 def _inside(cls: type) -> str:
-    """What a class is called in an expression: those that need no import, as one writes them."""
+    """Return the name of a class inside an expression. Builtins have no module."""
     return cls.__qualname__ if vars(builtins).get(cls.__qualname__) is cls else dotted_name(cls)
 
 
 def type_named(name: str) -> Any:
-    """The type expression of a `dotted_name`. Raises TypeError if this program does not know it."""
+    """Return the type expression of a `dotted_name`. Raises TypeError if this program does not know it."""
     try:
         return _read(ast.parse(name, mode="eval").body)
     except (_UnknownError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -93,7 +93,7 @@ def type_named(name: str) -> Any:
 
 
 class _UnknownError(Exception):
-    """A part of a name that means no type here."""
+    """A part of a name is not a type here."""
 
 
 def _read(node: ast.expr) -> Any:
@@ -103,7 +103,7 @@ def _read(node: ast.expr) -> Any:
         case ast.Name() | ast.Attribute():
             return _loaded(ast.unparse(node))
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return Union[_read(left), _read(right)]  # noqa: UP007 - a bar means what the classes make of it
+            return Union[_read(left), _read(right)]  # noqa: UP007 - the operands may not be types
         case ast.Subscript(value=ast.Name(id="Literal"), slice=given):
             return Literal[tuple(map(ast.literal_eval, _parts(given)))]
         case ast.Subscript(value=value, slice=given):
@@ -125,13 +125,13 @@ def _of(cls: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def is_plain_generic(cls: type) -> bool:
-    """Whether `cls[...]` runs only the code of `typing`: no class but `Generic` says what it means."""
+    """Return True if `cls[...]` runs only code of `typing`."""
     bases = cls.__mro__
     return Generic in bases and not any("__class_getitem__" in vars(base) for base in bases if base is not Generic)
 
 
 def _loaded(dotted: str) -> Any:
-    """The class of this name, found in namespaces, so that no `__getattr__` is called."""
+    """Return the loaded class of this name, without calling a `__getattr__`."""
     parts = dotted.split(".")
     if dotted == "Any":
         return Any
@@ -187,7 +187,7 @@ def _spelled_generic(expression: object, class_name: Callable[[type], str]) -> s
     if origin is Union or origin is types.UnionType:
         return " | ".join(_spelled(argument, class_name) for argument in arguments)
     name = _spelled(origin, class_name)
-    # `typing.Tuple` has no arguments at all, `tuple[()]` has none in its brackets.
+    # `typing.Tuple` has no arguments, `tuple[()]` has empty brackets.
     return f"{name}[{_listed(arguments, class_name) or '()'}]" if hasattr(expression, "__args__") else name
 
 
@@ -196,12 +196,12 @@ def _listed(expressions: Iterable[object], class_name: Callable[[type], str]) ->
 
 
 def with_article(name: str) -> str:
-    """The name of a type in a sentence: `a str`, `an int`, `None`."""
+    """Add the article to the name of a type: `a str`, `an int`, `None`."""
     if name == "None":
         return name
     return f"an {name}" if name[:1].lower() in {"a", "e", "i", "o"} else f"a {name}"
 
 
 def type_of(value: object) -> str:
-    """The type of a value, for messages."""
+    """Return the type of a value, for messages."""
     return describe(type(value))

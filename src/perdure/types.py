@@ -1,4 +1,4 @@
-"""What it means for a value to be of a type, and for one type to fit another."""
+"""Checks of values against types, and of types against each other."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from types import NoneType
 from typing import (
     Annotated,
@@ -44,11 +45,10 @@ import typing_extensions
 from typing_extensions import ReadOnly, TypeAliasType
 
 from perdure.annotations import resolved
-from perdure.data import frozen
 
 _UNIONS: Final = (Union, types.UnionType)
 _WRAPPERS: Final = (Annotated, Required, NotRequired, ReadOnly, ClassVar, Final)
-# Where typing has a thing of its own, the backport need not be the same object.
+# The backport in typing_extensions may be another object than typing's own.
 _ALIASES: Final[tuple[type[TypeAliasType], ...]] = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 _UNPACKS: Final = (typing.Unpack, typing_extensions.Unpack)
 _MAPPINGS: Final[frozenset[object]] = frozenset(
@@ -62,9 +62,9 @@ _ELEMENTS: Final[Mapping[object, tuple[object, ...]]] = {str: (str,), bytes: (in
 
 
 def is_instance_of(data: object, target: object) -> bool:
-    """Whether `data` is a value of the type expression `target`, elements of containers included.
+    """Return True if `data` is a value of the type expression `target`, including the elements of containers.
 
-    An iterator is never consumed. What can't be checked at run time is not an instance.
+    Iterators are not consumed. What can't be checked at run time is not an instance.
     """
     if type(target) is type:
         return isinstance(data, target)
@@ -79,14 +79,14 @@ def is_instance_of(data: object, target: object) -> bool:
 
 
 def _parts_of(target: object) -> tuple[object, Any, tuple[object, ...]]:
-    """A type without what makes no difference, its origin and its arguments."""
+    """Return a type in plain form, its origin and its arguments."""
     try:
         return _known_parts(target)
-    except TypeError:  # metadata of an Annotated need not be hashable
+    except TypeError:  # metadata of an Annotated may be unhashable
         return _known_parts.__wrapped__(target)
 
 
-# To take a type apart costs five times as much as to look at a list of one element with it.
+# Cached, because analysing a type takes five times as long as checking a list of one element with it.
 @functools.lru_cache(maxsize=1024)
 def _known_parts(target: object) -> tuple[object, Any, tuple[object, ...]]:
     plain = plain_type(target)
@@ -94,12 +94,12 @@ def _known_parts(target: object) -> tuple[object, Any, tuple[object, ...]]:
 
 
 def is_type_compatible(source: object, target: object) -> bool:
-    """Whether whoever takes a `target` can be given a `source`. Missing parameters and `Any` fit everything."""
+    """Return True if a `source` can be passed as a `target`. Missing parameters and `Any` fit everything."""
     return _fits(source, target, _Rule(any_fits=True))
 
 
 def plain_type(type_expression: object) -> object:
-    """The type without what makes no difference at run time: metadata, aliases, new names, type variables."""
+    """Return a type without what makes no difference at run time: metadata, aliases, new types, type variables."""
     origin = get_origin(type_expression)
     if type_expression is None:
         return NoneType
@@ -116,13 +116,13 @@ def plain_type(type_expression: object) -> object:
         return plain_type(get_args(type_expression)[0])
     if type_expression is typing.LiteralString:
         return str
-    # typing.List without parameters is list, and typing.Tuple must not pass for tuple[()].
+    # Without parameters, typing.List is list, and typing.Tuple must not be taken for tuple[()].
     is_bare = origin is not None and not hasattr(type_expression, "__args__")
     return origin if is_bare else type_expression
 
 
 def split_union(type_expression: object) -> tuple[object, ...]:
-    """The members of a union, seen through aliases; a tuple of the type itself if it is none."""
+    """Return the members of a union, resolving aliases; the type itself if it is no union."""
     plain = plain_type(type_expression)
     if get_origin(plain) not in _UNIONS:
         return (type_expression,)
@@ -130,15 +130,15 @@ def split_union(type_expression: object) -> tuple[object, ...]:
 
 
 def most_specific(value: object, candidates: Sequence[object]) -> int | None:
-    """The index of the type that fits `value` most closely, None if none does.
+    """Return the index of the most specific type for `value`; None if none fits.
 
-    A union counts by its member that fits best. Of types that don't compare, the first is taken.
+    A union counts by its best member. Of types that can't be compared, the first wins.
     """
     return ranking_of(tuple(candidates)).best(value)
 
 
 def contains_typevar(type_expression: object) -> bool:
-    """Whether a type variable stands anywhere in the type."""
+    """Return True if a type contains a type variable."""
     if isinstance(type_expression, TypeVar | ParamSpec | TypeVarTuple):
         return True
     parts = cast("list[object]", type_expression) if isinstance(type_expression, list) else get_args(type_expression)
@@ -146,7 +146,7 @@ def contains_typevar(type_expression: object) -> bool:
 
 
 def _substituted(generic: Any, parameters: Iterable[object], args: Iterable[object]) -> object:
-    """A type with its type variables replaced, by Any where nothing is given for them."""
+    """Replace type variables by `args`, and by Any if there are not enough."""
     free: tuple[object, ...] = () if _is_class(generic) else getattr(generic, "__parameters__", ())
     bound = dict(zip(parameters, args, strict=False))
     return generic[tuple(bound.get(parameter, Any) for parameter in free)] if free else generic
@@ -162,7 +162,7 @@ def _is_alias(type_expression: object) -> TypeGuard[TypeAliasType]:
 
 @functools.lru_cache(maxsize=256)
 def _alias_value(alias: TypeAliasType) -> object:
-    """What an alias stands for. Before the `type` statement, a recursive one has to name itself in a string."""
+    """Return the value of an alias. Before the `type` statement, a recursive alias names itself in a string."""
     names = vars(sys.modules[alias.__module__]) if alias.__module__ in sys.modules else {}
     return resolved(alias.__value__, names, {})
 
@@ -172,7 +172,7 @@ def _is_class(type_expression: object) -> bool:
 
 
 def _class_of(type_expression: object) -> object:
-    """The class of a parametrised type: list for list[int]; another type as it is."""
+    """Return the class of a parametrised type, such as list for list[int]; other types as they are."""
     return get_origin(type_expression) or type_expression
 
 
@@ -190,7 +190,7 @@ def _is_instance_of_class(data: object, cls: object) -> bool:
 
 
 def _holds(data: Any, origin: object, args: tuple[object, ...]) -> bool:
-    """Whether what `data`, an `origin`, contains is what the parameters ask for."""
+    """Return True if the content of `data` fits the type arguments."""
     if origin is tuple:
         items = _TupleShape.of(args).expanded(len(data))
         return items is not None and all(map(is_instance_of, data, items))
@@ -212,7 +212,7 @@ def _has_fields(data: dict[object, object], typed_dict: Any) -> bool:
 
 
 def _fields(typed_dict: type) -> Mapping[str, object]:
-    """The types of a TypedDict's values; Any for all of them if a name in them can't be found."""
+    """Return the types of a TypedDict's values; Any for all of them if a name is not defined."""
     try:
         return _resolved_fields(typed_dict)
     except NameError:
@@ -225,7 +225,7 @@ def _resolved_fields(typed_dict: type) -> Mapping[str, object]:
 
 
 def _required_fields(typed_dict: Any) -> set[str]:
-    # __required_keys__ alone overlooks Required and NotRequired in annotations that are strings.
+    # __required_keys__ ignores Required and NotRequired in annotations that are strings.
     return {key for key, hint in _fields(typed_dict).items() if _is_required(hint, key in typed_dict.__required_keys__)}
 
 
@@ -237,7 +237,7 @@ def _is_required(hint: object, default: bool) -> bool:  # noqa: FBT001
 
 
 def _is_bare_protocol(cls: object) -> bool:
-    """A protocol that isinstance refuses, since it is not declared runtime checkable."""
+    """Return True for a protocol that is not runtime checkable."""
     is_protocol = isinstance(cls, type) and typing_extensions.is_protocol(cls)
     return is_protocol and not getattr(cls, "_is_runtime_protocol", False)
 
@@ -262,11 +262,11 @@ def _declares(cls: type, name: str) -> bool:
     return any(name in vars(base) or name in inspect.get_annotations(base) for base in cls.__mro__)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Rule:
-    """How types are compared: whether an unknown source fits, and which pairs are being compared already.
+    """Settings of a comparison: whether Any as a source fits, and the pairs that are being compared.
 
-    A pair met again inside itself is taken to fit, so that recursive types come to an end.
+    A pair that is met again inside itself is assumed to fit, so that recursive types end.
     """
 
     any_fits: bool
@@ -289,7 +289,7 @@ def _fits(source: object, target: object, rule: _Rule) -> bool:
         return any(_fits(source, member, rule) for member in get_args(target))
     if get_origin(source) is Literal:
         return all(is_instance_of(value, target) for value in get_args(source))
-    # In Callable[..., T] the dots stand where other callables have a list of types.
+    # In Callable[..., T] the dots replace a list of types.
     return target is Ellipsis or _classes_fit(source, target, rule)
 
 
@@ -342,7 +342,7 @@ def _tuples_fit(source: object, target: object, rule: _Rule) -> bool:
     return all(map(_fits, given.items, wanted.items, [rule] * len(given.items)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _TupleShape:
     """The items of a tuple type: some at the start, one type any number of times, some at the end."""
 
@@ -366,7 +366,7 @@ class _TupleShape:
         return (*self.before, *(self.repeated or ()), *self.after)
 
     def expanded(self, length: int) -> tuple[object, ...] | None:
-        """The type of each item of a tuple of this length, None if there is no such tuple."""
+        """Return the type of each item for a tuple of this length; None if the length is impossible."""
         missing = length - len(self.before) - len(self.after)
         if missing < 0 or (missing and self.repeated is None):
             return None
@@ -374,7 +374,7 @@ class _TupleShape:
 
 
 def _unpacked(item: object) -> object | None:
-    """The tuple type in `*tuple[...]` or `Unpack[tuple[...]]`."""
+    """Return the tuple type in `*tuple[...]` or `Unpack[tuple[...]]`."""
     if getattr(item, "__unpacked__", False):
         return item
     return get_args(item)[0] if get_origin(item) in _UNPACKS else None
@@ -385,7 +385,7 @@ def _mapping_arguments(origin: object, args: tuple[object, ...]) -> tuple[object
 
 
 def _arguments(source: object, base: type) -> tuple[object, ...]:
-    """The parameters that `source` has when it is seen as its base class `base`; () if they are not known."""
+    """Return the type arguments of `source` seen as its base class `base`; () if they are not known."""
     cls, args = _class_of(source), get_args(source)
     if cls is base:
         return args
@@ -403,7 +403,7 @@ def _arguments(source: object, base: type) -> tuple[object, ...]:
 
 
 def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ...]:
-    """What classes contain of which everybody knows it."""
+    """Return the element types of classes for which they are fixed."""
     if typing_extensions.is_typeddict(cls):
         values = tuple(_fields(cls).values())
         return (str, _union(values or (object,))) if base in _MAPPINGS else (str,)
@@ -412,9 +412,9 @@ def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ..
     return _ELEMENTS.get(cls, ())
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ranking:
-    """Candidate types prepared for choosing: the members of all unions in a row, and which is narrower than which."""
+    """Candidate types prepared for choosing: the members of all unions, and which is narrower than which."""
 
     members: tuple[object, ...]
     owners: tuple[int, ...]
@@ -423,7 +423,7 @@ class Ranking:
     """Classes whose direct instances need no search."""
 
     def best(self, value: object) -> int | None:
-        """The index of the type that fits `value` most closely, None if none does."""
+        """Return the index of the most specific type for `value`; None if none fits."""
         exact = self.exact.get(type(value))
         if exact is not None:
             return exact
@@ -435,10 +435,10 @@ class Ranking:
 
 
 def ranking_of(candidates: tuple[object, ...]) -> Ranking:
-    """The types, prepared for `most_specific`."""
+    """Prepare types for `most_specific`."""
     try:
         return _cached_ranking(candidates)
-    except TypeError:  # metadata of an Annotated need not be hashable
+    except TypeError:  # metadata of an Annotated may be unhashable
         return _make_ranking(candidates)
 
 

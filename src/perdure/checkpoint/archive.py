@@ -1,4 +1,7 @@
-"""A whole run as lines of text, to be kept elsewhere. docs/export-format.md describes what is written here."""
+"""Export a run as lines of text, and read such an export. `docs/export-format.md` describes the format.
+
+Reading verifies everything before any of it is used.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,10 @@ import hashlib
 import itertools
 import json
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from perdure.checkpoint.manifest import header_of
-from perdure.data import frozen, mutable
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
@@ -39,23 +41,23 @@ _DIGEST_SIZE = 20
 
 
 class Tally:
-    """Counts the lines of an export by their type, and hashes them."""
+    """Counts the lines of an export by type, and hashes them."""
 
     def __init__(self) -> None:
         self.counts = {"run": 0, "checkpoint": 0, "part": 0, "journal": 0, "command": 0, "events": 0}
         self._hash = hashlib.blake2b(digest_size=_DIGEST_SIZE)
 
     def hash(self, line: bytes) -> None:
-        """Take the bytes of a line in."""
+        """Add a line to the hash."""
         self._hash.update(line)
 
     def digest(self) -> str:
-        """The hash of all of them so far."""
+        """Return the hash of the lines so far."""
         return self._hash.hexdigest()
 
 
 def lines_of(archive: Archive) -> Iterator[bytes]:
-    """The lines of an export, each with its newline. Each is made when it is asked for."""
+    """Yield the lines of an export, each with its newline."""
     tally = Tally()
     for document in _documents(archive):
         if document["type"] in tally.counts:
@@ -67,7 +69,7 @@ def lines_of(archive: Archive) -> Iterator[bytes]:
 
 
 def _line(document: dict[str, Any]) -> bytes:
-    """A document as a line of UTF-8, also if it has lone surrogates in it."""
+    """Encode a document as a line of UTF-8, even if it contains lone surrogates."""
     try:
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -86,7 +88,7 @@ def _documents(archive: Archive) -> Iterator[dict[str, Any]]:
     }
     yield _run(record)
     yield from (_checkpoint(checkpoint) for checkpoint in archive.checkpoints)
-    # In an order that no store decides: the same run gives the same file.
+    # Sorted by hash, so that every store gives the same file for the same run.
     yield from (_part(part) for part in sorted(archive.parts, key=lambda part: part.hash))
     yield from (_journal(entry, record) for entry in archive.journal)
     yield from (_command(command, record.run_id) for command in archive.inbox)
@@ -94,7 +96,7 @@ def _documents(archive: Archive) -> Iterator[dict[str, Any]]:
 
 
 def run_checksum(document: dict[str, Any]) -> str:
-    """The checksum of the line about the run itself."""
+    """Return the checksum of the line about the run."""
     told = {name: value for name, value in document.items() if name != "checksum"}
     return digest(json.dumps(told, sort_keys=True, separators=(",", ":")).encode("ascii"))
 
@@ -125,7 +127,7 @@ def _halt(halt: Halt) -> dict[str, Any]:
 
 
 def closing_note(export_id: str, halt: Halt | None) -> bytes:
-    """What a closed run keeps of its export: which one that is, and the halt that it had before."""
+    """Return the note that a closed run keeps: the id of its export and its former halt."""
     return _line({"export": export_id, "halt": None if halt is None else _halt(halt)})
 
 
@@ -191,7 +193,7 @@ def _events(batch: EventBatch) -> dict[str, Any]:
 
 
 def _packed(data: bytes) -> dict[str, str]:
-    """Bytes as text where they are that, so that people and other programs can read them."""
+    """Store bytes as text if they are UTF-8, so that people and other programs can read them."""
     try:
         return {"text": data.decode("utf-8")}
     except UnicodeDecodeError:
@@ -206,24 +208,24 @@ T = TypeVar("T")
 
 _ADDRESS = re.compile(r"[0-9a-f]{40}")
 _NUMBER_MAX = 2**53
-"""Up to here every reader of JSON has whole numbers as they were written."""
+"""The largest integer that every JSON reader keeps exactly."""
 
 
 class NoExportError(Exception):
-    """What was read is no export."""
+    """The data is not an export."""
 
 
 class NewerExportError(Exception):
-    """What was read is an export of a later release; says of which format."""
+    """The export has a newer format; the message is its version."""
 
 
 class DamagedExportError(Exception):
-    """What was read is not what was written; says where and how."""
+    """The export is damaged; the message says where and how."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Line:
-    """The fields of a line, each of the type that it has to be of. Raises DamagedExportError if it is not."""
+    """The fields of a line. Each accessor checks the type and raises DamagedExportError."""
 
     fields: dict[str, Any]
 
@@ -252,7 +254,7 @@ class _Line:
         return self._value("kind", lambda value: value in get_args(PartKind))
 
     def halt(self) -> Halt | None:
-        """Why nobody goes on with the run. It is left out if there is nothing of that sort."""
+        """Read why the run is halted; None if it is not."""
         fields = self.fields.get("halt")
         if fields is None:
             return None
@@ -262,7 +264,7 @@ class _Line:
         return Halt(halt.halt_kind(), halt.text("at"), halt.text("reason"), halt.data())
 
     def halt_kind(self) -> HaltKind:
-        # What is closed is so at the place that it leaves.
+        # A run is closed only in the store that it leaves.
         return self._value("kind", lambda value: value in get_args(HaltKind) and value != "exported")
 
     def refs(self) -> tuple[str, ...]:
@@ -317,9 +319,9 @@ def _is_pair_of_texts(value: Any) -> bool:
             return False
 
 
-@mutable
+@dataclass(slots=True)
 class _Gathered:
-    """What was read so far."""
+    """The parts of the export that were read so far."""
 
     record: RunRecord | None = None
     checkpoints: list[ArchivedCheckpoint] = field(default_factory=list[ArchivedCheckpoint])
@@ -329,7 +331,7 @@ class _Gathered:
     events: list[EventBatch] = field(default_factory=list[EventBatch])
 
     def take(self, kind: str, line: _Line) -> None:
-        """Take a line in. The first is about the run: all others belong to it."""
+        """Add a line. The first one must be about the run, and the others belong to it."""
         if kind == "run" and self.record is None:
             self.record = _read_run(line)
             return
@@ -351,7 +353,7 @@ class _Gathered:
                 raise DamagedExportError(f"its type {kind!r} is unknown")
 
     def archive(self) -> Archive:
-        """All of it, if it is whole."""
+        """Return the complete archive. Raises DamagedExportError."""
         if self.record is None:
             raise DamagedExportError("there is no line about the run")
         archive = Archive(
@@ -367,7 +369,7 @@ class _Gathered:
 
 
 def read_archive(lines: Iterable[bytes]) -> Archive:
-    """The run of an export. Raises NoExportError, NewerExportError, DamagedExportError, CheckpointDamagedError."""
+    """Read an export. Raises NoExportError, NewerExportError, DamagedExportError or CheckpointDamagedError."""
     tally, gathered = Tally(), _Gathered()
     ending: _Line | None = None
     for number, text in enumerate(lines, start=1):
@@ -387,7 +389,7 @@ def read_archive(lines: Iterable[bytes]) -> Archive:
 
 
 def _require_export(text: bytes) -> None:
-    """Refuse what does not begin as an export does."""
+    """Refuse data that does not start like an export."""
     try:
         header = json.loads(text)
         is_ours = header["type"] == "export" and header["product"] == PRODUCT and type(header["format"]) is int
@@ -400,7 +402,7 @@ def _require_export(text: bytes) -> None:
 
 
 def _taken(number: int, text: bytes, gathered: _Gathered, tally: Tally) -> _Line | None:
-    """Take a line in; the line itself if it is the last one."""
+    """Add a line. Return it if it is the last one."""
     try:
         fields = json.loads(text) if text.endswith(b"\n") else None
     except (ValueError, RecursionError):
@@ -440,7 +442,7 @@ def _read_run(line: _Line) -> RunRecord:
 
 
 def halt_before(note: bytes) -> Halt | None:
-    """The halt that a run had before it was closed, by what it has kept of its export. Raises DamagedExportError."""
+    """Read the halt that a run had before it was closed, from the note it keeps. Raises DamagedExportError."""
     try:
         fields: Any = json.loads(note) if note else {}
     except (ValueError, RecursionError):
@@ -504,9 +506,9 @@ def _read_events(line: _Line, record: RunRecord) -> EventBatch:
 
 
 def require_whole(archive: Archive) -> None:
-    """Refuse a run that could not go on: something is missing, or does not belong together.
+    """Refuse a run that could not continue because something is missing or does not belong together.
 
-    Raises DamagedExportError, and WorkflowCheckpointException for a checkpoint of a later format.
+    Raises DamagedExportError, and WorkflowCheckpointException for a checkpoint of a newer format.
     """
     record = archive.record
     heads = [each.manifest for each in archive.checkpoints if each.manifest.checkpoint_id == record.head]
@@ -542,7 +544,7 @@ def _is_growing(numbers: list[int]) -> bool:
 
 
 def _require_parts(archive: Archive) -> None:
-    """Refuse a run that lacks what it refers to. What bytes of users seem to refer to need not be there."""
+    """Refuse a run that lacks blobs it refers to. References that only seem to be in raw bytes don't count."""
     present = {part.hash for part in archive.parts}
     for checkpoint in archive.checkpoints:
         _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.roots, present)

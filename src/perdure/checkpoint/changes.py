@@ -1,11 +1,11 @@
-"""What a snapshot has that the one before it had not: the entries of a checkpoint that have to be written.
+"""Find the entries of a checkpoint that must be written: those that differ from the previous snapshot.
 
-What is the same object is not looked at. So the cost is that of what changed, not of what exists.
+Identical objects are skipped, so the cost depends on what changed, not on what exists.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from perdure.checkpoint.documents import answered_text, cancelled_text, limits_text, received_text
 from perdure.codec import Encoded, Needs, array, as_kept, plain
-from perdure.data import mutable
 from perdure.kernel import Limits, Snapshot
 
 if TYPE_CHECKING:
@@ -26,35 +25,36 @@ if TYPE_CHECKING:
     Write: TypeAlias = Callable[[Any, Needs], bytes]
 
 Pace: TypeAlias = Literal["passing", "value", "lasting", "full"]
-"""How soon an entry is another one: with nearly every superstep; whenever a program wants; not before it is gone. What
-is full is a chunk of a trail, and lasts."""
+"""How often an entry changes: "passing" with nearly every superstep, "value" when the program sets it, "lasting" never
+until it is removed. "full" is a complete chunk of a trail, which never changes.
+"""
 
 _NOTHING = Snapshot()
 _NO_LIMITS = Limits()
 
 
 class Fresh(NamedTuple):
-    """An entry that is new or another one now."""
+    """An entry that is new or changed."""
 
     encoded: Encoded
     pace: Pace
     before: Encoded | None = None
-    """What stood there before."""
+    """The previous content."""
 
     def part(self) -> Part:
-        """The entry as a part."""
+        """Return the entry as a blob."""
         return self.encoded.part()
 
     def nested(self) -> Iterable[Part]:
-        """The parts that it needs and that were not needed before."""
+        """Return the blobs that the entry needs and its previous content did not."""
         if not self.encoded.refs:
             return ()
         return self.encoded.parts if self.before is None else self.encoded.beyond(self.before.has)
 
 
-@mutable
+@dataclass(slots=True)
 class Changes:
-    """What has changed, by path."""
+    """Changed entries and removed paths."""
 
     fresh: dict[str, Fresh] = field(default_factory=dict[str, Fresh])
     gone: list[str] = field(default_factory=list[str])
@@ -62,10 +62,10 @@ class Changes:
     def put(
         self, path: str, encoded: Encoded | Collection[object] | None, before: Callable[[], Encoded] | None = None
     ) -> None:
-        """Something that comes and goes as a whole: an entry, or nothing any more.
+        """Set an entry that is always written as a whole, or remove it if it is empty.
 
-        `before` is what stood there. It is encoded again if that may spare some parts: of a log that is handed on and
-        on, all but what was added.
+        `before` encodes the previous content, if that can save blobs: of a log that is passed on, all but the new
+        elements.
         """
         if isinstance(encoded, Encoded):
             self.fresh[path] = Fresh(encoded, "passing", before() if before is not None and encoded.refs else None)
@@ -79,10 +79,10 @@ class ChangeFinder:
     def __init__(self, pieces: PieceWriter) -> None:
         self._pieces = pieces
         self._tails: dict[str, list[tuple[object, Encoded]]] = {}
-        """Of chunks that are not full yet: the elements, as they were written last."""
+        """The elements of incomplete chunks, as they were last written."""
 
     def changes(self, before: Snapshot | None, after: Snapshot, prefix: str = "") -> Changes:
-        """What `after` has and `before` has not. Of a run that begins, or is not known so far, that is everything."""
+        """Return the entries of `after` that differ from `before`, or all of them if `before` is None."""
         found = Changes()
         if prefix:
             self._counts(before, after, prefix, found)
@@ -130,7 +130,7 @@ class ChangeFinder:
         found.gone += [f"{prefix}request/{key}" for key in before if key not in after]
 
     def _passing(self, before: Snapshot, after: Snapshot, prefix: str, found: Changes) -> None:
-        """What comes and goes as a whole."""
+        """Compare entries that are always written as a whole."""
         pieces, cancelled, limits = self._pieces, after.cancelled, after.limits
         if not _is_same(before.deliveries, after.deliveries):
             self._put_all(f"{prefix}deliveries", (before.deliveries, after.deliveries), pieces.delivery, found)
@@ -184,7 +184,7 @@ class ChangeFinder:
         found.gone += [f"{path}/{index}" for index in range(_chunk_count(after), _chunk_count(before))]
 
     def _chunk(self, place: str, items: tuple[Any, ...], write: Write, before: tuple[Any, ...], pace: Pace) -> Fresh:
-        """A chunk. Of its elements those are encoded that were not there when it was written last."""
+        """Encode a chunk, reusing the elements that were encoded when it was last written."""
         known = self._tails.get(place, [])
         shared = 0
         while shared < min(len(known), len(items)) and known[shared][0] is items[shared]:
@@ -209,9 +209,9 @@ def _is_same(before: tuple[object, ...], after: tuple[object, ...]) -> bool:
 
 
 def _same_chunks(before: Trail[Any], after: Trail[Any]) -> int:
-    """How many full chunks two trails have in common at their beginning."""
+    """Return the number of full chunks that two trails share at their start."""
     count = len(before.sealed)
-    # A trail only grows: with a chunk it has all that went before it.
+    # A trail only grows: if it has a chunk, it has everything before it.
     if count and count <= len(after.sealed) and after.sealed[count - 1] is before.sealed[count - 1]:
         return count
     return 0

@@ -1,8 +1,9 @@
-"""Commands for a run's inbox as bytes: answers, messages, the wish to cancel; and back."""
+"""Encode and decode the commands of a run's inbox: answers, messages and cancellation."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.codec import (
@@ -14,7 +15,6 @@ from perdure.codec import (
     plain,
     with_parts,
 )
-from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _SHOWN_LENGTH_MAX = 80
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AnswerCommand:
-    """An answer to a request: who gave it, when, and what it is."""
+    """An answer to a request."""
 
     command_id: str
     request_id: str
@@ -38,9 +38,9 @@ class AnswerCommand:
     shown: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MessageCommand:
-    """A message: for an executor, or for the start of the next turn."""
+    """A message for an executor, or for the start of the next turn."""
 
     command_id: str
     target_id: str | None
@@ -49,9 +49,9 @@ class MessageCommand:
     by: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CancelCommand:
-    """The wish that the run stops."""
+    """A request to stop the run."""
 
     command_id: str
     reason: str | None
@@ -63,7 +63,7 @@ AnyCommand: TypeAlias = AnswerCommand | MessageCommand | CancelCommand
 
 
 def answer_id(request_id: str) -> str:
-    """The id under which an answer waits: one request, one answer."""
+    """Return the command id of an answer. A request has at most one answer."""
     return f"answer/{request_id}"
 
 
@@ -73,7 +73,7 @@ CANCEL_ID = "cancel"
 def answer_command(
     codec: Codec, request_id: str, answer: object, *, at: str, by: str, expects: tuple[str, str]
 ) -> Command:
-    """An answer, for as long as the run's head has the request. Raises EncodeError."""
+    """Encode an answer, valid as long as the run's head has the request. Raises EncodeError."""
     encoded = codec.inline(codec.encode(answer, path=f"answer to request {request_id!r}"))
     members = {
         "request": plain(request_id),
@@ -88,14 +88,14 @@ def answer_command(
 def message_command(
     codec: Codec, command_id: str, message: object, *, target_id: str | None, at: str, by: str
 ) -> Command:
-    """A message. Raises EncodeError."""
+    """Encode a message. Raises EncodeError."""
     encoded = codec.inline(codec.encode(message, path="the message"))
     members = {"target": plain(target_id), "value": encoded, "at": plain(at), "by": plain(by)}
     return _command(f"message/{command_id}", "message", document(members), None)
 
 
 def cancel_command(*, reason: str | None, at: str, by: str) -> Command:
-    """The wish to cancel."""
+    """Encode a cancellation."""
     return _command(CANCEL_ID, "cancel", plain({"reason": reason, "at": at, "by": by}), None)
 
 
@@ -104,23 +104,23 @@ def _command(command_id: str, kind: str, encoded: Encoded, expects: tuple[str, s
 
 
 def is_same_answer(one: Command, other: Command) -> bool:
-    """Whether two answers to a request are the same, whoever gave them, and whatever the order of their keys."""
+    """Return True if two answers to a request are equal, whoever gave them, and whatever the order of their keys."""
     return _canonical(one) == _canonical(other)
 
 
 def _canonical(command: Command) -> str:
-    # As text, since to Python True is 1.
+    # Compared as text, because True equals 1 in Python.
     return json.dumps(loads(command.data)["value"], sort_keys=True)
 
 
 def shown(value: object) -> str:
-    """A value in short, for messages to people."""
+    """Format a value briefly for messages to people."""
     text = repr(value)
     return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[: _SHOWN_LENGTH_MAX - 1]}…"
 
 
 def read_command(command: Command, parts: Mapping[str, bytes], *, checkpoint_id: str) -> AnyCommand:
-    """A command from its bytes. Raises CheckpointDamagedError."""
+    """Decode a command. Raises CheckpointDamagedError."""
     try:
         tree = loads(command.data)
         return _read(command, tree, parts, checkpoint_id)
@@ -145,7 +145,7 @@ def _read(command: Command, tree: dict[str, Any], parts: Mapping[str, bytes], ch
 
 
 def _value(tree: object, parts: Mapping[str, bytes], path: str, checkpoint_id: str) -> Kept:
-    """A value with its parts: the checkpoint that takes it in has to keep them."""
+    """Return a value with its blobs, which the checkpoint that applies the command must keep."""
     encoded = piece(tree)
     if encoded.refs:
         encoded = encoded.with_parts(with_parts(encoded.refs, parts))

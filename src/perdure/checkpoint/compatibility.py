@@ -1,11 +1,10 @@
-"""A changed graph before an older checkpoint: what changed, and which of the stored things it breaks."""
+"""Compare a changed graph with an older checkpoint: what changed, and which stored things it breaks."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from perdure.data import frozen
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
 from perdure.graph import graph_signature, interfaces, private_owner, wiring
 from perdure.kernel import Delivery
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     from perdure.kernel import Delayed, Request, Snapshot
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Affected:
-    """Something stored that the present graph can't take."""
+    """Something stored that the present graph can't use."""
 
     what: str
     why: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CompatibilityReport:
-    """How a graph differs from the one that wrote a checkpoint, and what that breaks."""
+    """The differences between a graph and the one that wrote a checkpoint, and what they break."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -42,7 +41,7 @@ class CompatibilityReport:
 
     @property
     def is_compatible(self) -> bool:
-        """Whether everything stored has its place in the present graph."""
+        """True if the present graph can use everything stored."""
         return not self.affected
 
     def __str__(self) -> str:
@@ -71,7 +70,7 @@ def compare(
     accepts: Callable[[Executor, Any], bool],
     renamed: Mapping[str, str] | None = None,
 ) -> CompatibilityReport:
-    """Compare the graph that wrote a checkpoint with the present one. `snapshot` has its migrations behind it."""
+    """Compare the graph that wrote a checkpoint with the present one. `snapshot` is migrated already."""
     names = dict(renamed or {})
     then: dict[str, Any] = stored.get("signature", {})
     then_executors: dict[str, Any] = then.get("executors", {})
@@ -205,7 +204,7 @@ def _request_fault(graph: Graph, request: Request, values: Values) -> str | None
     except (UntrustedTypeError, IncompatibleTypeError) as error:
         return str(error)
     if request.resumes is not None:
-        return None  # the handler that asked goes on with the answer
+        return None  # the handler that asked continues with the answer
     if executor.child_graph() is not None or any(_may_take(route, data, request) for route in _answers(executor)):
         return None
     return f"it has no response handler for a {describe(request.response_type)} to a {type_of(data)}"
@@ -216,7 +215,7 @@ def _answers(executor: Executor) -> tuple[Route, ...]:
 
 
 def _may_take(route: Route, data: object, request: Request) -> bool:
-    """Whether a response handler may get an answer to this request: it may ask for less than was promised, or more."""
+    """Return True if a response handler could take an answer to this request. Its types may be wider or narrower."""
     asked, answered = route.types.takes
     return is_instance_of(data, asked) and (
         is_type_compatible(request.response_type, answered) or is_type_compatible(answered, request.response_type)

@@ -1,12 +1,14 @@
-"""What a checkpoint has at which path, wherever it stands: in itself, in its table of contents or the base of that."""
+"""The entries of a checkpoint by path. An entry is inline, in the table of contents, or in the base of that table.
+
+Full chunks of a trail are grouped by sixteen, so that the table of contents stays short however long a run gets.
+"""
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.codec import DamagedPartError, dumps, loads, quoted, verified
-from perdure.data import value
 from perdure.records import Part
 
 if TYPE_CHECKING:
@@ -16,33 +18,33 @@ if TYPE_CHECKING:
     from perdure.records import Manifest
 
 TOC_LENGTH_MAX = 4096
-"""A longer table of contents stands in a part of its own, and a checkpoint says what has changed since."""
+"""A longer table of contents becomes a blob, and later checkpoints only list the differences from it."""
 
-# Requests stay in the table itself, where stores compare what a command expects; and what says how the run stands, or
-# what it gave, is read without the rest, which may be much.
+# Requests stay in the table, because stores compare them with what a command expects. Entries about status and outputs
+# stay too, so that they can be read without the rest.
 _LISTED = ("state/", "executor/", "carried/", "child/")
 
 _ENTRY_LENGTH = 48
-"""Of an entry of the table beside its path: a hash and what is around it."""
+"""The length of a table entry without its path: a hash and punctuation."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Contents:
-    """The entries of one checkpoint. Those in `pieces` and `toc` go before those that are `listed` in its base."""
+    """The entries of one checkpoint. Those in `pieces` and `toc` override those `listed` in the base."""
 
     pieces: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Texts that stand in the checkpoint itself."""
+    """Inline texts."""
     toc: Mapping[str, str] = field(default_factory=dict[str, str])
     base: str | None = None
     listed: Mapping[str, str] = field(default_factory=dict[str, str])
     gone: Mapping[str, None] = field(default_factory=dict[str, None])
-    """The paths of the base that are not there any more, in order."""
+    """The paths of the base that no longer exist, in order."""
     spent: int = 0
-    """What the differences from the base have taken in all checkpoints since it was written."""
+    """The total size of the differences from the base in all checkpoints since it was written."""
 
     @classmethod
     def of(cls, manifest: Manifest, parts: Mapping[str, bytes]) -> Contents:
-        """Those of a checkpoint, from the part of its base if it has one. Raises DamagedPartError."""
+        """Read the contents of a checkpoint. `parts` must hold its base. Raises DamagedPartError."""
         listed = {} if manifest.base is None else _listed(verified(parts, manifest.base))
         changed = sum(map(_is_listed, manifest.toc)) + len(manifest.gone)
         return cls(
@@ -51,17 +53,17 @@ class Contents:
             manifest.base,
             listed,
             dict.fromkeys(manifest.gone),
-            # As if they had come one by one.
+            # The cost as if the differences had come one by one.
             spent=changed * changed * _ENTRY_LENGTH // 2,
         )
 
     def entries(self) -> dict[str, Entry]:
-        """All of them by path: the hash of a part, or a text."""
+        """Return all entries by path: a hash or an inline text."""
         rest = {path: address for path, address in self.listed.items() if path not in self.gone}
         return {**rest, **self.toc, **self.pieces}
 
     def address(self, path: str) -> str | None:
-        """The hash of the part that stands at a path."""
+        """Return the hash of the blob at a path."""
         if path in self.pieces:
             return None
         return self.toc.get(path) or (None if path in self.gone else self.listed.get(path))
@@ -69,9 +71,9 @@ class Contents:
     def followed(
         self, pieces: Mapping[str, bytes], *, changed: Mapping[str, str], removed: Iterable[str]
     ) -> tuple[Contents, Part | None]:
-        """The contents of the next checkpoint, and the part that they rest on, if it is a new one.
+        """Return the contents of the next checkpoint, and the blob of its base if that is new.
 
-        `pieces` are all that stand in it; `changed` and `removed` are what changes in the table of contents.
+        `pieces` are all inline texts; `changed` and `removed` are differences in the table of contents.
         """
         toc, gone = self._changed(pieces, changed, removed)
         if toc is self.toc and self.base is None:
@@ -107,7 +109,7 @@ class Contents:
         return self.spent > _length(self.listed)
 
     def _rebased(self) -> tuple[Contents, Part | None]:
-        """The same with a new base, or with none if it would be short by now."""
+        """Move the table into a new base, or drop the base if the table is short."""
         mine = {path: address for path, address in self.toc.items() if _is_listed(path)}
         rest = {path: address for path, address in self.toc.items() if not _is_listed(path)}
         kept = {path: address for path, address in self.listed.items() if path not in self.gone}
@@ -115,41 +117,41 @@ class Contents:
         if _length(listed) <= TOC_LENGTH_MAX // 2:
             return Contents(self.pieces, {**rest, **listed}), None
         addresses = list(listed.values())
-        # Written like a value with chunks: whoever asks what a part refers to finds it.
+        # Written like a value with chunks, so that its references are found.
         text = b'{"~":"toc","paths":%b,"chunks":%b}' % (dumps(list(listed)), dumps(addresses))
         part = Part.of(text, tuple(sorted(set(addresses))))
         return Contents(self.pieces, rest, part.hash, listed), part
 
 
 def pieces_of(manifest: Manifest) -> dict[str, bytes]:
-    """What stands in a checkpoint itself, by path. Raises DamagedPartError."""
+    """Return the inline texts of a checkpoint by path. Raises DamagedPartError."""
     return {path: dumps(tree) for path, tree in _pieces(manifest).items()}
 
 
 def pieces_text(pieces: Mapping[str, bytes]) -> bytes:
-    """The same as a manifest has it."""
+    """Format inline texts for a manifest."""
     if not pieces:
         return b""
     return b"{" + b",".join([quoted(path) + b":" + text for path, text in pieces.items()]) + b"}"
 
 
 def paths_of(manifest: Manifest) -> set[str]:
-    """The paths of a checkpoint that say how the run stands and what it gave, without reading any part."""
+    """Return the paths about the run's status and outputs, without reading a blob."""
     return {*manifest.toc, *_pieces(manifest)}
 
 
 def entries_of(manifest: Manifest, parts: Mapping[str, bytes]) -> dict[str, Entry]:
-    """Everything that a checkpoint has, by path: the hash of a part, or the text that stands in the checkpoint itself.
+    """Return all entries of a checkpoint by path: the hash of a blob, or an inline text.
 
-    `parts` holds its base, if it has one. Raises DamagedPartError.
+    `parts` must hold its base. Raises DamagedPartError.
     """
     return Contents.of(manifest, parts).entries()
 
 
 def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
-    """A manifest with some of its paths: nothing else is read, nor has to be known by its type.
+    """Return a manifest with only the paths that start with one of `beginnings`, so that nothing else is read.
 
-    What stands in the base is not among them. Raises DamagedPartError.
+    Entries of the base are left out. Raises DamagedPartError.
     """
     toc = {path: address for path, address in manifest.toc.items() if path.startswith(beginnings)}
     pieces = {path: text for path, text in pieces_of(manifest).items() if path.startswith(beginnings)}
@@ -183,16 +185,16 @@ WIDTH = 16
 
 
 class Gathered(NamedTuple):
-    """A part that puts others together, at the path of the first of them."""
+    """A blob that groups chunks, at the path of the first of them."""
 
     path: str
     part: Part
     gone: tuple[str, ...]
-    """The paths of the others, where nothing stands any more."""
+    """The paths of the other chunks, which are removed."""
 
 
 def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gathered]:
-    """What is to be put together now that a chunk is full. `address` says what stands at a path, step by step."""
+    """Yield the groups to form now that the chunk at `path` is full. `address` returns the hash at a path."""
     trail, _, number = path.rpartition("/")
     count, step = int(number) + 1, 1
     while count % (step * WIDTH) == 0:
@@ -208,7 +210,7 @@ def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gather
 
 
 def _address(trail: str, first: int, step: int, address: Callable[[str], str | None]) -> str | None:
-    """What holds so many chunks; None if they stand one by one, as those of earlier releases do."""
+    """Return the hash of a group of `step` chunks; None if they are not grouped, as in earlier releases."""
     if step > 1 and address(f"{trail}/{first + 1}") is not None:
         return None
     return address(f"{trail}/{first}")

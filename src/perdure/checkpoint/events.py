@@ -1,8 +1,7 @@
-"""What a commit tells, as bytes: one document for the events of a commit, and back to events with their numbers."""
+"""Encode the events of a commit as one document, and decode them with their numbers."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint.documents import INLINE_LENGTH_MAX, OUTPUT_LENGTH_MAX, PieceReader, PieceWriter
@@ -12,10 +11,11 @@ from perdure.codec import (
     as_kept,
     decode,
     dumps,
+    json_array,
+    json_object,
     loads,
     quoted,
     quoted_all,
-    quoted_or_null,
     verified,
 )
 from perdure.errors import CheckpointDamagedError, EncodeError, IncompatibleTypeError, UntrustedTypeError
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from perdure.records import EventBatch
 
 _OUTPUTS = frozenset({"output", "intermediate"})
-
-_SAYING_MORE = frozenset({"checkpoint", "request_info"})
 
 _OF_THE_ENGINE = frozenset(
     {
@@ -61,51 +59,47 @@ _OF_THE_ENGINE = frozenset(
 )
 
 
-def told_text(told: PendingEvent, pieces: PieceWriter, needs: Needs, further: bytes = b"") -> bytes:
-    """An event. What can't be encoded is left out, and the event says why: telling never fails a run.
+def event_text(
+    event: PendingEvent, pieces: PieceWriter, needs: Needs, further: Mapping[str, bytes] | None = None
+) -> bytes:
+    """Encode an event. A value that can't be encoded is left out with a reason, so that events never fail a run.
 
-    `further` is what only some events have, with a comma before it.
+    `further` are members that only some events have.
     """
-    text = _beginning(told.type, told.executor_id)
-    if told.path:
-        text += b',"path":' + quoted_all(told.path)
-    if told.request_id is not None:
-        text += b',"request_id":' + quoted(told.request_id)
-    if told.iteration is not None:
-        text += b',"iteration":%d' % told.iteration
-    values, lost = b"", told.lost
-    if told.data is not None or told.details is not None:
-        values, lost = _values(told, pieces, needs)
+    members = {"type": quoted(event.type)}
+    if event.executor_id is not None:
+        members["executor_id"] = quoted(event.executor_id)
+    if event.path:
+        members["path"] = quoted_all(event.path)
+    if event.request_id is not None:
+        members["request_id"] = quoted(event.request_id)
+    if event.iteration is not None:
+        members["iteration"] = dumps(event.iteration)
+    values, lost = _values(event, pieces, needs)
     if lost is not None:
-        text += b',"lost":' + dumps(lost)
-    if told.inner is not None:
-        text += b',"inner":' + told_text(told.inner, pieces, needs)
-    return b"%b%b%b}" % (text, values, further)
+        members["lost"] = dumps(lost)
+    if event.inner is not None:
+        members["inner"] = event_text(event.inner, pieces, needs)
+    return json_object({**members, **values, **(further or {})})
 
 
-@lru_cache(maxsize=4096)
-def _beginning(kind: str, executor_id: str | None) -> bytes:
-    """What an executor tells with every message begins the same each time."""
-    text = b'{"type":' + quoted(kind)
-    return text if executor_id is None else text + b',"executor_id":' + quoted(executor_id)
-
-
-def _values(told: PendingEvent, pieces: PieceWriter, needs: Needs) -> tuple[bytes, str | None]:
-    """The values of an event, and why one of them is not there."""
-    text, lost = b"", told.lost
-    # Of outputs there is one part for the event and for the checkpoint.
-    length_max = OUTPUT_LENGTH_MAX if told.type in _OUTPUTS else INLINE_LENGTH_MAX
-    for name, value in ((b"data", told.data), (b"details", told.details)):
+def _values(event: PendingEvent, pieces: PieceWriter, needs: Needs) -> tuple[dict[str, bytes], str | None]:
+    """Encode the values of an event, and return the reason if one can't be encoded."""
+    members: dict[str, bytes] = {}
+    lost = event.lost
+    # The event and the checkpoint share the blob of an output.
+    length_max = OUTPUT_LENGTH_MAX if event.type in _OUTPUTS else INLINE_LENGTH_MAX
+    for name, value in (("data", event.data), ("details", event.details)):
         try:
             if value is not None:
-                text += b',"%b":%b' % (name, pieces.value(value, needs, length_max=length_max))
+                members[name] = pieces.value(value, needs, length_max=length_max)
         except EncodeError as refusal:
             lost = str(refusal)
-    return text, lost
+    return members, lost
 
 
-def told_in(tree: dict[str, Any], pieces: PieceReader) -> PendingEvent:
-    """The event of a document. Its values stay encoded."""
+def read_event(tree: dict[str, Any], pieces: PieceReader) -> PendingEvent:
+    """Decode an event. Its values stay encoded."""
     path = f"data of a {tree['type']!r} event"
     return PendingEvent(
         tree["type"],
@@ -116,74 +110,55 @@ def told_in(tree: dict[str, Any], pieces: PieceReader) -> PendingEvent:
         tree.get("iteration"),
         pieces.inline(tree["details"], path) if "details" in tree else None,
         tree.get("lost"),
-        told_in(tree["inner"], pieces) if "inner" in tree else None,
+        read_event(tree["inner"], pieces) if "inner" in tree else None,
     )
 
 
 class EventWriter:
-    """Encodes what commits tell."""
+    """Encodes the events of commits."""
 
     def __init__(self, codec: Codec) -> None:
         self._pieces = PieceWriter(codec)
 
     def batch(
         self,
-        told: Sequence[PendingEvent],
+        events: Sequence[PendingEvent],
         *,
         requests: Mapping[str, Request] | None = None,
         checkpoint: CheckpointInfo | None = None,
     ) -> NewEvents | None:
-        """The events of one commit, None if it tells nothing.
+        """Encode the events of one commit; None if there are none.
 
-        `requests` are those that are open after the commit: an event that tells one says its types. `checkpoint` is
-        what the commit writes, the data of the event that tells so.
+        `requests` are the open requests after the commit, whose types the events include. `checkpoint` is the data of
+        the `checkpoint` event.
         """
-        if not told:
+        if not events:
             return None
         needs, pieces = Needs(), self._pieces
         texts = [
-            told_text(each, pieces, needs, self._further(each, requests or {}, checkpoint, needs))
-            if each.type in _SAYING_MORE
-            else told_text(each, pieces, needs)
-            for each in told
+            event_text(each, pieces, needs, self._further(each, requests or {}, checkpoint, needs)) for each in events
         ]
-        encoded = needs.whole(b"[" + b",".join(texts) + b"]")
-        return NewEvents(len(told), encoded.text, encoded.refs, encoded.parts)
+        encoded = needs.whole(json_array(texts))
+        return NewEvents(len(events), encoded.text, encoded.refs, encoded.parts)
 
     def _further(
-        self, told: PendingEvent, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
-    ) -> bytes:
-        """What an event says beside what was told."""
-        if told.type == "checkpoint":
-            return b"" if checkpoint is None or told.data is not None else b',"data":' + info_text(checkpoint)
-        request = requests.get(told.request_id or "")
+        self, event: PendingEvent, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
+    ) -> dict[str, bytes]:
+        """Encode members that depend on the commit."""
+        if event.type == "checkpoint" and checkpoint is not None and event.data is None:
+            return {"data": needs.take(self._pieces.encode(checkpoint, "data of a 'checkpoint' event"))}
+        request = requests.get(event.request_id or "") if event.type == "request_info" else None
         if request is None:
-            return b""
+            return {}
         path = f"request {request.id!r}"
-        return b',"request_type":%b,"response_type":%b' % (
-            needs.take(self._pieces.type(request.request_type, path)),
-            needs.take(self._pieces.type(request.response_type, path)),
-        )
-
-
-def info_text(info: CheckpointInfo) -> bytes:
-    """What the codec makes of it, without asking the codec: it is told with every superstep."""
-    return (
-        b'{"~":"dataclass","type":"perdure.events:CheckpointInfo","fields":{"checkpoint_id":%b,'
-        b'"previous_checkpoint_id":%b,"run_id":%b,"workflow_name":%b,"iteration_count":%d,"timestamp":%b}}'
-        % (
-            quoted(info.checkpoint_id),
-            quoted_or_null(info.previous_checkpoint_id),
-            quoted(info.run_id),
-            quoted(info.workflow_name),
-            info.iteration_count,
-            quoted(info.timestamp),
-        )
-    )
+        return {
+            "request_type": needs.take(self._pieces.encode(request.request_type, path)),
+            "response_type": needs.take(self._pieces.encode(request.response_type, path)),
+        }
 
 
 class EventReader:
-    """Reads what a commit has told, with the trust of one program and the parts that the events refer to."""
+    """Decodes the events of a commit with the trust of one program."""
 
     def __init__(self, codec: Codec, batch: EventBatch, parts: Mapping[str, bytes]) -> None:
         self._codec = codec
@@ -192,15 +167,15 @@ class EventReader:
         self._pieces = PieceReader(codec, parts, batch.checkpoint_id)
 
     def events(self, *, from_seq: int = 1) -> list[WorkflowEvent[Any]]:
-        """The events from a number on. Raises CheckpointDamagedError.
+        """Return the events from a number on. Raises CheckpointDamagedError.
 
-        What this program can't decode is `Undecoded`, so that the rest of the log stays readable.
+        A value that this program can't decode becomes `Undecoded`, so that the rest stays readable.
         """
         batch = self._batch
         try:
             trees = loads(batch.data)
             if not isinstance(trees, list) or len(cast("list[object]", trees)) != batch.count:
-                raise DamagedPartError(f"there are not {batch.count} of them")  # noqa: TRY301 - named below
+                raise DamagedPartError(f"there are not {batch.count} of them")  # noqa: TRY301 - handled below
             numbered = enumerate(cast("list[dict[str, Any]]", trees), start=batch.first)
             return [self._read(seq, tree) for seq, tree in numbered if seq >= from_seq]
         except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -209,30 +184,30 @@ class EventReader:
 
     def _read(self, seq: int, tree: dict[str, Any]) -> WorkflowEvent[Any]:
         types = self._type(tree, "request_type"), self._type(tree, "response_type")
-        return self._event(told_in(tree, self._pieces), seq=seq, types=types)
+        return self._event(read_event(tree, self._pieces), seq=seq, types=types)
 
     def _event(
-        self, told: PendingEvent, *, seq: int | None = None, types: tuple[Any, Any] = (None, None)
+        self, event: PendingEvent, *, seq: int | None = None, types: tuple[Any, Any] = (None, None)
     ) -> WorkflowEvent[Any]:
-        data, details = self._value(told.data), self._value(told.details)
-        if told.inner is not None:
-            data = self._event(told.inner)
-        if data is None and told.lost is not None:
-            data = Undecoded(told.lost)
-        if data is None and (told.type == "executor_failed" or isinstance(details, Undecoded)):
+        data, details = self._value(event.data), self._value(event.details)
+        if event.inner is not None:
+            data = self._event(event.inner)
+        if data is None and event.lost is not None:
+            data = Undecoded(event.lost)
+        if data is None and (event.type == "executor_failed" or isinstance(details, Undecoded)):
             data = details
         return WorkflowEvent(
-            told.type,
+            event.type,
             data,
-            origin=_origin(told),
+            origin=_origin(event),
             details=details if isinstance(details, WorkflowErrorDetails) else None,
-            executor_id=told.executor_id,
-            request_id=told.request_id,
-            source_executor_id=told.executor_id,
+            executor_id=event.executor_id,
+            request_id=event.request_id,
+            source_executor_id=event.executor_id,
             request_type=types[0],
             response_type=types[1],
-            iteration=told.iteration,
-            path=told.path,
+            iteration=event.iteration,
+            path=event.path,
             seq=seq,
         )
 
@@ -252,19 +227,19 @@ class EventReader:
             return tree
 
     def _type(self, tree: dict[str, Any], name: str) -> Any:
-        """A type that the program does not know is not there."""
+        """Decode a type; None if the program does not know it."""
         if name not in tree:
             return None
         found = self._value(self._pieces.inline(tree[name], name))
         return None if isinstance(found, Undecoded) else found
 
 
-def _origin(told: PendingEvent) -> WorkflowEventSource:
-    return WorkflowEventSource.FRAMEWORK if told.type in _OF_THE_ENGINE else WorkflowEventSource.EXECUTOR
+def _origin(event: PendingEvent) -> WorkflowEventSource:
+    return WorkflowEventSource.FRAMEWORK if event.type in _OF_THE_ENGINE else WorkflowEventSource.EXECUTOR
 
 
 def _unfolded(tree: Any, parts: Mapping[str, bytes]) -> Any:
-    """A stored tree with what was cut out of it put back. Raises DamagedPartError."""
+    """Insert blobs and chunks into a stored tree. Raises DamagedPartError."""
     match tree:
         case {"~": "part", "part": address}:
             return _unfolded(loads(verified(parts, address)), parts)

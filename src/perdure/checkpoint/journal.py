@@ -1,4 +1,4 @@
-"""What the superstep in progress has finished, as bytes: activations, and sub-workflows between their supersteps."""
+"""Encode and decode journal records: finished activations, and sub-workflows between their supersteps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
 from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
-from perdure.checkpoint.events import told_in, told_text
+from perdure.checkpoint.events import event_text, read_event
 from perdure.checkpoint.manifest import PIECE_LENGTH_MAX, PIECES_LENGTH_MAX
 from perdure.codec import (
     CodedValues,
@@ -14,6 +14,8 @@ from perdure.codec import (
     Needs,
     as_kept,
     dumps,
+    json_array,
+    json_object,
     loads,
     part_reference,
     quoted,
@@ -37,86 +39,88 @@ _CHILD = "child/-/"
 
 
 class JournalWriter:
-    """Encodes records."""
+    """Encodes journal records."""
 
     def __init__(self, codec: Codec) -> None:
         self._pieces = PieceWriter(codec)
 
     def done(self, done: ActivationResult) -> Encoded:
-        """An activation that has ended."""
+        """Encode a finished activation."""
         pieces, effects, needs = self._pieces, done.effects, Needs()
-        text = b'{"sends":[%b],"writes":[%b],"requests":[%b],"outputs":[%b],"updates":[%b]' % (
-            b",".join([self._sent(sent, needs) for sent in done.unrouted]),
-            b",".join([self._write(write, needs) for write in effects.writes]),
-            b",".join([needs.take(pieces.request(request)) for request in effects.requests]),
-            b",".join([pieces.output(output, needs) for output in effects.outputs]),
-            b",".join([self._update(place, updates, needs) for place, updates in done.updates.items()]),
-        )
+        members = {
+            "sends": json_array([self._sent(sent, needs) for sent in done.unrouted]),
+            "writes": json_array([self._write(write, needs) for write in effects.writes]),
+            "requests": json_array([needs.take(pieces.request(request)) for request in effects.requests]),
+            "outputs": json_array([pieces.output(output, needs) for output in effects.outputs]),
+            "updates": json_array([self._update(place, updates, needs) for place, updates in done.updates.items()]),
+        }
         if effects.events:
-            text += b',"told":[%b]' % b",".join([told_text(told, pieces, needs) for told in effects.events])
+            members["told"] = json_array([event_text(event, pieces, needs) for event in effects.events])
         if effects.spent:
-            text += b',"spent":' + dumps(dict(effects.spent))
+            members["spent"] = dumps(dict(effects.spent))
         if effects.executor_state is not None:
-            text += b',"state":' + pieces.value(effects.executor_state, needs)
+            members["state"] = pieces.value(effects.executor_state, needs)
         if effects.child is not None:
-            text += b',"child":' + needs.take(self.snapshot(effects.child))
-        return needs.whole(text + b"}")
+            members["child"] = needs.take(self.snapshot(effects.child))
+        return needs.whole(json_object(members))
 
     def told(self, told: Sequence[PendingEvent]) -> Encoded:
-        """What a superstep of a sub-workflow told."""
-        return self._pieces.array(told, lambda each, needs: told_text(each, self._pieces, needs))
+        """Encode the events of a sub-workflow's superstep."""
+        return self._pieces.array(told, lambda each, needs: event_text(each, self._pieces, needs))
 
     def _sent(self, sent: UnroutedMessage, needs: Needs) -> bytes:
         value = self._pieces.value(sent.data, needs)
-        return b'{"value":%b,"asked_for":%b,"due":%b}' % (value, quoted_or_null(sent.asked_for), dumps(sent.due))
+        return json_object({"value": value, "asked_for": quoted_or_null(sent.asked_for), "due": dumps(sent.due)})
 
     def _write(self, write: Write, needs: Needs) -> bytes:
         scope, key = write.key
-        value = b"" if write.erase else b',"value":' + self._pieces.value(write.value, needs)
-        return b'{"scope":%b,"key":%b%b}' % (quoted(scope), quoted(key), value)
+        members = {"scope": quoted(scope), "key": quoted(key)}
+        if not write.erase:
+            members["value"] = self._pieces.value(write.value, needs)
+        return json_object(members)
 
     def _update(self, place: StateKey, updates: tuple[object | None, ...], needs: Needs) -> bytes:
         scope, key = place
-        values = [b"null" if each is None else b"[" + self._pieces.value(each, needs) + b"]" for each in updates]
-        return b'{"scope":%b,"key":%b,"values":[%b]}' % (quoted(scope), quoted(key), b",".join(values))
+        values = [b"null" if each is None else json_array([self._pieces.value(each, needs)]) for each in updates]
+        return json_object({"scope": quoted(scope), "key": quoted(key), "values": json_array(values)})
 
     def snapshot(self, snapshot: Snapshot) -> Encoded:
-        """A sub-workflow: what is short stands in the record itself, the rest is parts."""
+        """Encode a sub-workflow. Short entries are inline, the rest are blobs."""
         needs, room = Needs(), PIECES_LENGTH_MAX
-        entries: list[bytes] = []
+        entries: dict[str, bytes] = {}
         for path, fresh in ChangeFinder(self._pieces).changes(None, snapshot, _CHILD).fresh.items():
             text = fresh.encoded.text
             if not fresh.encoded.refs and len(text) <= min(room, PIECE_LENGTH_MAX):
                 room -= len(text)
-                entries.append(b"%b:[%b]" % (quoted(path), text))
+                entries[path] = json_array([text])
             else:
-                # Written like a value: whoever asks what the record refers to finds it.
+                # Written like a value, so that the references of the record are found.
                 reference = part_reference(needs.refer(fresh.encoded))
-                entries.append(b"%b:%b" % (quoted(path), to_bytes(reference)))
-        return needs.whole(b"{" + b",".join(entries) + b"}")
+                entries[path] = to_bytes(reference)
+        return needs.whole(json_object(entries))
 
 
 def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
-    """The parts that a checkpoint has of what an activation has written anew: a record of it need not bring them."""
+    """Return the blobs that the checkpoint already has, so that the record of an activation need not bring them."""
     effects = done.effects
     values = [before.state.get(write.key) for write in effects.writes if not write.erase]
     if effects.executor_state is not None:
         values.append(before.executors.get(effects.activation.executor_id))
     delivery = effects.activation.delivery
     if any(as_kept(sent.data).require_encoded().refs for sent in done.unrouted):
-        # What has come is often handed on, with something added.
+        # A message is often passed on with something added.
         values += next((each.values for each in before.deliveries if each is delivery), ())
     addresses: set[str] = set()
     for value in values:
         encoded = None if value is None else as_kept(value).encoded
-        # What has no references may stand in the checkpoint itself, and is no part of it then.
+        # Values without references may be inline in the checkpoint, and then they are no blobs.
         if encoded is not None and encoded.refs:
             addresses.update(encoded.refs, encoded.made, encoded.branches)
     return addresses
 
 
 class JournalReader:
-    """Reads records, which follow a checkpoint."""
+    """Decodes the journal records that follow a checkpoint."""
 
     def __init__(self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str) -> None:
         self._pieces = PieceReader(codec, parts, checkpoint_id, brings_parts=True)
@@ -124,16 +128,16 @@ class JournalReader:
         self._checkpoint_id = checkpoint_id
 
     def done(self, data: bytes, activation: Activation) -> ActivationResult:
-        """An activation that has ended. Raises CheckpointDamagedError."""
+        """Decode a finished activation. Raises CheckpointDamagedError."""
         return self._read(lambda: self._done(loads(data), activation))
 
     def snapshot(self, data: bytes) -> Snapshot:
-        """A sub-workflow between two of its supersteps. Raises CheckpointDamagedError."""
+        """Decode a sub-workflow between two supersteps. Raises CheckpointDamagedError."""
         return self._read(lambda: self._snapshot(loads(data)))
 
     def told(self, data: bytes) -> tuple[PendingEvent, ...]:
-        """What a superstep of a sub-workflow told. Raises CheckpointDamagedError."""
-        return self._read(lambda: tuple(told_in(each, self._pieces) for each in loads(data)))
+        """Decode the events of a sub-workflow's superstep. Raises CheckpointDamagedError."""
+        return self._read(lambda: tuple(read_event(each, self._pieces) for each in loads(data)))
 
     def _read(self, read: Callable[[], ReadT]) -> ReadT:
         try:
@@ -153,7 +157,7 @@ class JournalReader:
             if "state" in tree
             else None,
             child=self._snapshot(tree["child"]) if "child" in tree else None,
-            events=tuple(told_in(each, self._pieces) for each in tree.get("told", ())),
+            events=tuple(read_event(each, self._pieces) for each in tree.get("told", ())),
             spent=tree.get("spent", {}),
         )
         unrouted = tuple(self._unrouted(each, f"message of executor {name!r}") for each in tree["sends"])
@@ -188,5 +192,5 @@ def _entry(found: Any) -> Entry:
         case {"part": address}:
             return address
         case _:
-            # Records that were written in format 1 have hashes alone.
+            # Records of format 1 only have hashes.
             return found

@@ -1,16 +1,15 @@
-"""A snapshot as a manifest and its parts, and back. docs/checkpoint-format.md describes what is written here."""
+"""Write a snapshot as a manifest and blobs, and read it. `docs/checkpoint-format.md` describes the format."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.changes import ChangeFinder
 from perdure.checkpoint.contents import Contents, entries_of, gathered, only, paths_of, pieces_text
 from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
-from perdure.codec import DamagedPartError, dumps, loads, plain, quoted, quoted_or_null, verified
-from perdure.data import frozen, mutable, value
+from perdure.codec import DamagedPartError, dumps, loads, plain, verified
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
 from perdure.records import Manifest, NewRun, Part, digest
 from perdure.typenames import describe_stored
@@ -25,71 +24,55 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Author:
-    """Whose checkpoints they are, and of which graph: what all of one life say."""
+    """The run and the graph that write checkpoints."""
 
     origin: NewRun
-    """How the run began, so that a copy of a checkpoint in another store is a copy of the run."""
+    """How the run started, so that a copied checkpoint carries the whole identity of its run."""
     graph_signature_hash: str
     definition_version: int
 
 
-class Heading:
-    """Makes the headers of a run's checkpoints. What all have in common is made once."""
-
-    def __init__(self, author: Author) -> None:
-        self.author = author
-        origin = author.origin
-        run = {
+def _header(
+    author: Author,
+    snapshot: Snapshot,
+    *,
+    checkpoint_id: str,
+    previous_id: str | None,
+    timestamp: str,
+    kind: str,
+    trace: str | None,
+) -> bytes:
+    """Return the header of a checkpoint. The order of its members is part of the format."""
+    origin = author.origin
+    members: dict[str, Any] = {
+        "format": FORMAT,
+        "workflow_name": origin.workflow_name,
+        "checkpoint_id": checkpoint_id,
+        "run_id": origin.run_id,
+        "previous_checkpoint_id": previous_id,
+        "timestamp": timestamp,
+        "iteration_count": snapshot.iteration,
+        "graph_signature_hash": author.graph_signature_hash,
+        "kind": kind,
+        "turn": snapshot.turn,
+        "since_input": snapshot.since_input,
+        "definition_version": author.definition_version,
+        "pending_request_info_events": _requests(snapshot),
+        "withheld_kwargs": list(snapshot.withheld_kwargs),
+        "run": {
             "created_at": origin.created_at,
             "nonce": origin.nonce,
             "input_digest": origin.input_digest,
             "parent_checkpoint_id": origin.parent_checkpoint_id,
-        }
-        # Filled in one go: to put it together from a dozen pieces takes twice as long, with every superstep.
-        self._form = (
-            b'{"format":%d,"workflow_name":%b,"checkpoint_id":%%b,"run_id":%b,"previous_checkpoint_id":%%b'
-            b',"timestamp":%%b,"iteration_count":%%d,"graph_signature_hash":%b,"kind":%%b,"turn":%%d,"since_input":%%d'
-            b',"definition_version":%d,"pending_request_info_events":%%b,"withheld_kwargs":%%b'
-            b',"run":%b,"metadata":{},"version":"1.0"%%b}'
-        ) % (
-            FORMAT,
-            _literal(quoted(origin.workflow_name)),
-            _literal(quoted(origin.run_id)),
-            _literal(quoted(author.graph_signature_hash)),
-            author.definition_version,
-            _literal(dumps(run)),
-        )
-
-    def text(
-        self,
-        snapshot: Snapshot,
-        *,
-        checkpoint_id: str,
-        previous_id: str | None,
-        timestamp: str,
-        kind: str,
-        trace: str | None,
-    ) -> bytes:
-        """The header of one checkpoint."""
-        return self._form % (
-            quoted(checkpoint_id),
-            quoted_or_null(previous_id),
-            quoted(timestamp),
-            snapshot.iteration,
-            quoted(kind),
-            snapshot.turn,
-            snapshot.since_input,
-            dumps(_requests(snapshot)) if snapshot.requests else b"{}",
-            dumps(list(snapshot.withheld_kwargs)) if snapshot.withheld_kwargs else b"[]",
-            b"" if trace is None else b',"trace":' + dumps(trace),
-        )
-
-
-def _literal(text: bytes) -> bytes:
-    """A text that stands in a form as it is."""
-    return text.replace(b"%", b"%%")
+        },
+        "metadata": {},
+        "version": "1.0",
+    }
+    if trace is not None:
+        members["trace"] = trace
+    return dumps(members)
 
 
 def _requests(snapshot: Snapshot) -> dict[str, Any]:
@@ -106,52 +89,52 @@ def _requests(snapshot: Snapshot) -> dict[str, Any]:
 
 
 PIECE_LENGTH_MAX = 1024
-"""What is longer becomes a part, however often it changes."""
+"""A longer text becomes a blob, however often it changes."""
 
 PIECES_LENGTH_MAX = 16 * 1024
-"""Of all that stands in one checkpoint itself."""
+"""The limit for all inline texts of one checkpoint."""
 
 _TRACE = b'"trace"'
-"""In a header: most have none, and need not be read for it."""
+"""Most headers have no trace, and need not be parsed for it."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint, as its successor has to know it."""
+    """A checkpoint, as the writer of the next one needs it."""
 
     manifest: Manifest | None = None
-    contents: Contents = Contents()
+    contents: Contents = field(default_factory=Contents)
     snapshot: Snapshot | None = None
-    """What it was made of; None if its entries have to be compared one by one."""
+    """The snapshot it was made of; None if entries must be compared one by one."""
     changed: frozenset[str] = frozenset()
-    """The values that were other ones than in its predecessor."""
+    """The values that differ from the previous checkpoint."""
 
 
-@mutable
+@dataclass(slots=True)
 class _Draft:
-    """A checkpoint while it is put together: what stands in it, and its new parts by path."""
+    """A checkpoint under construction: inline texts, and new blobs by path."""
 
     pieces: dict[str, bytes] = field(default_factory=dict[str, bytes])
     fresh: dict[str, Part] = field(default_factory=dict[str, Part])
     nested: list[Part] = field(default_factory=list[Part])
     changed: list[str] = field(default_factory=list[str])
     gone: set[str] = field(default_factory=set[str])
-    """Paths at which nothing stands any more, though what stood there is needed."""
+    """Removed paths whose blobs are still needed."""
     room: int = PIECES_LENGTH_MAX
 
 
 class Writer:
-    """Writes the checkpoints of one run, each as what changed since the one before.
+    """Writes the checkpoints of one run, each as its differences from the previous one.
 
-    Small things that change with every superstep stand in the checkpoint itself: what comes and goes, and values that
-    have changed twice in a row. What then rests becomes a part, so that each change is written at most twice.
+    Small entries that change in every superstep are inline: passing ones, and values that changed twice in a row. Once
+    they stop changing they become blobs, so that each change is written at most twice.
     """
 
     def __init__(self, codec: Codec, graph: Mapping[str, Any], author: Author, head: Written | None = None) -> None:
         self._codec = codec
         self._finder = ChangeFinder(PieceWriter(codec))
         self._graph = plain(graph).part()
-        self._heading = Heading(author)
+        self._author = author
         self._head = head or Written()
         self._next = self._head
 
@@ -165,17 +148,23 @@ class Writer:
         kind: str,
         trace: str | None = None,
     ) -> tuple[Manifest, tuple[Part, ...]]:
-        """The manifest of a snapshot, and the parts that its predecessor might not have."""
+        """Return the manifest of a snapshot and the blobs that the previous checkpoint may not have."""
         contents, parts, changed = self._contents(self._changes(snapshot))
-        run = self._heading.author.origin
+        run = self._author.origin
         checkpoint_id = f"{run.run_id}@{position}"
-        header = self._heading.text(
-            snapshot, checkpoint_id=checkpoint_id, previous_id=previous_id, timestamp=timestamp, kind=kind, trace=trace
+        header = _header(
+            self._author,
+            snapshot,
+            checkpoint_id=checkpoint_id,
+            previous_id=previous_id,
+            timestamp=timestamp,
+            kind=kind,
+            trace=trace,
         )
         manifest = Manifest(
             checkpoint_id,
             run.run_id,
-            # A run keeps the name that it began under, whatever the workflow that goes on with it is called.
+            # A run keeps its first workflow name, even if a renamed workflow continues it.
             run.workflow_name,
             position,
             previous_id,
@@ -191,25 +180,25 @@ class Writer:
         return manifest, parts
 
     def stand(self, manifest: Manifest) -> None:
-        """What was written last is the head now. Until this is said the next one follows the same predecessor."""
+        """Make the last written checkpoint the head. Until then, the next one still follows the previous head."""
         assert manifest is self._next.manifest, "the head is what was written last"
         self._head = self._next
 
     @property
     def standing(self) -> Snapshot | None:
-        """What the head was made of; None if that is not known."""
+        """The snapshot of the head; None if it is not known."""
         return self._head.snapshot
 
     def is_of(self, codec: Codec, author: Author) -> bool:
-        """Whether it writes in this author's name, with this codec."""
-        return self._codec is codec and self._heading.author == author
+        """Return True if this writer has the same author and codec."""
+        return self._codec is codec and self._author == author
 
     def follows(self, manifest: Manifest | None) -> bool:
-        """Whether the next checkpoint is written as what changes since this one."""
+        """Return True if the next checkpoint is written as differences from this one."""
         return self._head.manifest is manifest
 
     def _changes(self, snapshot: Snapshot) -> Changes:
-        """What has changed; an entry may be the same though it was written anew."""
+        """Find the changes. An entry may be listed although it is equal."""
         before = self._head
         changes = self._finder.changes(before.snapshot, snapshot)
         if before.snapshot is None:
@@ -218,7 +207,7 @@ class Writer:
         return changes
 
     def _contents(self, changes: Changes) -> tuple[Contents, tuple[Part, ...], list[str]]:
-        """What the checkpoint has, the parts to be written for it, and the values that have changed."""
+        """Return the contents of the checkpoint, its new blobs, and the changed values."""
         before, gone, draft = self._head.contents, frozenset(changes.gone), _Draft()
         if before.toc.get("graph") != self._graph.hash:
             draft.fresh["graph"] = self._graph
@@ -230,7 +219,7 @@ class Writer:
                 full.append(path)
         for path, text in before.pieces.items():
             if path not in draft.pieces and path not in draft.fresh and path not in gone:
-                # It has not changed again: from now on it costs nothing.
+                # It did not change again, so it becomes a blob and costs nothing from now on.
                 draft.fresh[path] = Part.of(text)
         if full:
             self._gather(draft, full)
@@ -245,7 +234,7 @@ class Writer:
         return contents, tuple({part.hash: part for part in parts}.values()), draft.changed
 
     def _gather(self, draft: _Draft, full: Sequence[str]) -> None:
-        """Put chunks of trails together that are full."""
+        """Group the full chunks of trails."""
 
         def address(path: str) -> str | None:
             if path in draft.fresh:
@@ -259,7 +248,7 @@ class Writer:
                 draft.gone.update(each.gone)
 
     def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
-        """Put an entry where it belongs, unless it stands there already."""
+        """Store an entry inline or as a blob, unless it is there already."""
         text, address = entry.encoded.text, self._head.contents.address(path)
         if len(text) <= draft.room and self._stands_inside(path, entry):
             if address is not None and address == digest(text):
@@ -276,16 +265,16 @@ class Writer:
             draft.changed.append(path)
 
     def _stands_inside(self, path: str, entry: Fresh) -> bool:
-        """Whether an entry is small and will soon be another one."""
+        """Return True if an entry is small and will probably change again soon."""
         if entry.encoded.refs or len(entry.encoded.text) > PIECE_LENGTH_MAX:
-            # What it refers to would have to be brought along with every checkpoint.
+            # Its blobs would have to be written with every checkpoint.
             return False
         is_busy = path in self._head.changed or path in self._head.contents.pieces
         return entry.pace == "passing" or (entry.pace == "value" and is_busy)
 
 
 def header_of(manifest: Manifest) -> dict[str, Any]:
-    """The header of a manifest. Raises WorkflowCheckpointException for a format of a later release."""
+    """Return the header of a manifest. Raises WorkflowCheckpointException for a newer format."""
     try:
         header = loads(manifest.header)
         written = header["format"]
@@ -301,7 +290,7 @@ def header_of(manifest: Manifest) -> dict[str, Any]:
 
 @contextmanager
 def naming(checkpoint_id: str) -> Generator[None]:
-    """Name the checkpoint whose parts are being read when one of them proves damaged."""
+    """Add the checkpoint's id to errors about damaged blobs."""
     try:
         yield
     except PartDamagedError as error:
@@ -309,12 +298,12 @@ def naming(checkpoint_id: str) -> Generator[None]:
 
 
 def trace_of(manifest: Manifest) -> str | None:
-    """The span under which a checkpoint was written, if one was."""
+    """Return the trace context under which a checkpoint was written."""
     return header_of(manifest).get("trace") if _TRACE in manifest.header else None
 
 
 def origin_of(manifest: Manifest) -> NewRun:
-    """How the run of a checkpoint began, as far as it is told."""
+    """Return how the run of a checkpoint started."""
     told = header_of(manifest).get("run", {})
     return NewRun(
         manifest.run_id,
@@ -327,13 +316,13 @@ def origin_of(manifest: Manifest) -> NewRun:
 
 
 def is_settled(manifest: Manifest) -> bool:
-    """Whether the checkpoint leaves nothing to do and nothing to answer. Raises CheckpointDamagedError."""
+    """Return True if the checkpoint has no work and no open requests. Raises CheckpointDamagedError."""
     at_work = ("deliveries", "suspended", "delayed", "cancelled")
     return not any(path in at_work or path.startswith("request/") for path in known_paths(manifest))
 
 
 def known_paths(manifest: Manifest) -> set[str]:
-    """The paths that say how the run stands and what it gave; no part is read. Raises CheckpointDamagedError."""
+    """Return the paths about the run's status and outputs, without reading a blob. Raises CheckpointDamagedError."""
     try:
         return paths_of(manifest)
     except DamagedPartError as error:
@@ -341,16 +330,16 @@ def known_paths(manifest: Manifest) -> set[str]:
 
 
 class Reader:
-    """Reads the snapshot of one checkpoint. Values stay encoded until they are asked for."""
+    """Reads the snapshot of one checkpoint. Values stay encoded until they are needed."""
 
     def __init__(self, manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> None:
         self._manifest = manifest
         self._parts = parts
-        # What its own pieces refer to is for its successor to bring.
+        # The next checkpoint must write the blobs of inline texts again.
         self._pieces = PieceReader(codec, parts, manifest.checkpoint_id, brings_parts=bool(manifest.refs))
 
     def snapshot(self) -> Snapshot:
-        """The run as this checkpoint has it. Raises CheckpointDamagedError."""
+        """Return the snapshot. Raises CheckpointDamagedError."""
         header = header_of(self._manifest)
         counts = (header["turn"], self._manifest.iteration_count, header["since_input"])
         try:
@@ -360,7 +349,7 @@ class Reader:
         return replace(snapshot, withheld_kwargs=tuple(header.get("withheld_kwargs", ())))
 
     def written(self, snapshot: Snapshot | None) -> Written:
-        """What the writer of the next checkpoint has to know, with the snapshot that was read from this one.
+        """Return what the writer of the next checkpoint needs, given the snapshot of this one.
 
         Raises CheckpointDamagedError.
         """
@@ -369,12 +358,12 @@ class Reader:
         except DamagedPartError as error:
             raise self._damaged(error) from error
         if self._manifest.refs:
-            # We write no such pieces: all of them are written anew.
+            # Inline texts with references are no longer written, so write all of them again.
             return Written(self._manifest, replace(contents, pieces={}))
         return Written(self._manifest, contents, snapshot)
 
     def answered(self) -> Trail[Answered]:
-        """The requests that were answered so far; nothing else is looked at."""
+        """Return the answered requests without reading anything else."""
         try:
             manifest = only(self._manifest, ("answered/",))
             return self._pieces.answered(tree_of(entries_of(manifest, self._parts)))
@@ -382,7 +371,7 @@ class Reader:
             raise self._damaged(error) from error
 
     def graph(self) -> dict[str, Any]:
-        """What the checkpoint says of the graph that wrote it; empty for one that was made by hand."""
+        """Return the stored description of the graph; empty for a checkpoint that was made by hand."""
         address = self._manifest.toc.get("graph")
         try:
             return {} if address is None else loads(verified(self._parts, address))

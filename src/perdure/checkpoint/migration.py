@@ -1,13 +1,12 @@
-"""Reading what an older version of a workflow has stored: executors renamed, state upgraded."""
+"""Migrate snapshots of older workflow versions: rename executors and upgrade state."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from perdure.data import frozen
 from perdure.errors import WorkflowCheckpointException
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE, FanInEdgeGroup, private_owner, private_scope
 
@@ -19,19 +18,19 @@ if TYPE_CHECKING:
     from perdure.kernel import Delayed, Delivery, Request, Snapshot, StateKey
 
 _NUMBERED = re.compile(r"(.*?)(#\d+(?:/.*)?)\Z", re.DOTALL)
-"""An executor, and its number with what is inside of that activation."""
+"""An executor's id, and its number with everything after it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Migrated:
-    """A snapshot in the terms of the present version, and which executors have another name now."""
+    """A snapshot in terms of the present version, and the renamed executors."""
 
     snapshot: Snapshot
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 async def migrate(snapshot: Snapshot, stored: Mapping[str, Any], graph: Graph, values: Values) -> Migrated:
-    """Apply the migrations between the version that wrote the snapshot and the present one, sub-workflows included."""
+    """Apply the migrations from the stored version to the present one, including sub-workflows."""
     version = stored.get("version", graph.rules.version)
     if version > graph.rules.version:
         raise WorkflowCheckpointException(
@@ -68,7 +67,7 @@ async def _step(snapshot: Snapshot, migration: Migration, graph: Graph, values: 
 
 
 def _without(snapshot: Snapshot, gone: set[str]) -> Snapshot:
-    """The snapshot without what is stored of some executors."""
+    """Remove everything that is stored for some executors."""
     return replace(
         snapshot,
         executors={key: value for key, value in snapshot.executors.items() if key not in gone},
@@ -110,7 +109,7 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
     groups = _group_names(graph, names)
 
     def home(old: str) -> str:
-        """A key of a record, or its beginning: `<turn>.<superstep>/<executor>#<n>`, and what is inside of that."""
+        """Rename the executor in a record key or its start: `<turn>.<superstep>/<executor>#<n>...`."""
         superstep, _, rest = old.partition("/")
         found = _NUMBERED.match(rest)
         return old if found is None else f"{superstep}/{now(found[1])}{found[2]}"
@@ -156,7 +155,7 @@ def _renamed(snapshot: Snapshot, names: Mapping[str, str], graph: Graph) -> Snap
 
 
 def _group_names(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
-    """The ids that the present fan-in groups had before their executors were renamed. An id names its ends."""
+    """Map the former ids of fan-in groups to the present ones. An id depends on the names of the executors."""
     before = {new: old for old, new in names.items()}
     return {
         FanInEdgeGroup(

@@ -1,4 +1,4 @@
-"""`WorkflowCheckpoint`: a checkpoint as programs see it. A stored one decodes its values when they are looked at."""
+"""`WorkflowCheckpoint`: a checkpoint as programs see it. A stored one decodes its values on first access."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from perdure.checkpoint.manifest import Reader, header_of, naming
 from perdure.clock import SystemClock
 from perdure.codec import CodedValues, DamagedPartError, Kept, decode, loads, piece, register_type, verified
-from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.events import (
     CheckpointInfo,
@@ -44,10 +43,10 @@ def _now() -> str:
 
 @dataclass(eq=False, repr=False)
 class WorkflowCheckpoint:
-    """The run as a value after a commit.
+    """A run as a value after a commit.
 
-    `messages` are those that wait for the next superstep, by source. `state` is the shared state, with the executors'
-    states under `_executor_state`. What these hand out is yours: changing it changes nothing that is stored.
+    `messages` wait for the next superstep, by source. `state` is the shared state, with the states of executors under
+    `_executor_state`. Changing these values changes nothing that is stored.
     """
 
     workflow_name: str
@@ -64,12 +63,12 @@ class WorkflowCheckpoint:
     run_id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name; the values are the objects themselves."""
+        """Return all fields by name. The values are the objects themselves."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowCheckpoint:
-        """The checkpoint of `to_dict`. Raises WorkflowCheckpointException."""
+        """Create a checkpoint from `to_dict`. Raises WorkflowCheckpointException."""
         try:
             return WorkflowCheckpoint(**data)
         except TypeError as error:
@@ -87,21 +86,21 @@ class WorkflowCheckpoint:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Source:
-    """Where the values of a stored checkpoint are read from, and with which trust they are decoded."""
+    """The store and the trust with which the values of a stored checkpoint are read."""
 
     manifest: Manifest
     read: Callable[[Iterable[str]], Mapping[str, bytes]]
     codec: Callable[[], Codec]
 
     def parts(self) -> Mapping[str, bytes]:
-        """The bytes of every part. Raises CheckpointDamagedError."""
+        """Read all blobs. Raises CheckpointDamagedError."""
         with naming(self.manifest.checkpoint_id):
             return self.read(self.manifest.roots)
 
     def values(self) -> dict[str, Any]:
-        """The three kinds of values, decoded. Raises CheckpointDamagedError, UntrustedTypeError."""
+        """Decode the value fields. Raises CheckpointDamagedError or UntrustedTypeError."""
         codec, parts = self.codec(), self.parts()
         if SAVED_FIELDS_PATH in self.manifest.toc:
             return saved_fields(self.manifest, parts, codec)
@@ -109,17 +108,17 @@ class Source:
 
 
 class StoredCheckpoint(WorkflowCheckpoint):
-    """A checkpoint that a storage has. Its values are read and decoded when first looked at."""
+    """A checkpoint in a storage. Its values are read and decoded on first access."""
 
     source: Source
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """`dataclasses.replace` makes a changed copy, and that is not stored."""
+        """Create a plain checkpoint: `dataclasses.replace` makes a changed copy, which is not stored."""
         return WorkflowCheckpoint(*args, **kwargs)
 
     @classmethod
     def of(cls, source: Source) -> StoredCheckpoint:
-        """The checkpoint of a manifest; nothing is read yet."""
+        """Create the checkpoint of a manifest. Nothing is read yet."""
         manifest, header = source.manifest, header_of(source.manifest)
         self = object.__new__(cls)
         self.source = source
@@ -135,7 +134,7 @@ class StoredCheckpoint(WorkflowCheckpoint):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what the instance does not have: its values, the first time."""
+        """Load the values on first access."""
         if name not in VALUE_FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         for each, value in self.source.values().items():
@@ -143,11 +142,11 @@ class StoredCheckpoint(WorkflowCheckpoint):
         return self.__dict__[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles are whole, and know no storage."""
+        """Copy and pickle as a plain checkpoint without storage."""
         return WorkflowCheckpoint.from_dict, (self.to_dict(),)
 
     def is_as_stored(self) -> bool:
-        """Whether nothing of it was changed since it was read."""
+        """Return True if nothing changed since it was read."""
         mine, stored = self.__dict__, StoredCheckpoint.of(self.source)
         for each in fields(self):
             if each.name not in VALUE_FIELDS and mine[each.name] != getattr(stored, each.name):
@@ -161,7 +160,7 @@ class StoredCheckpoint(WorkflowCheckpoint):
 
 
 def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> dict[str, Any]:
-    """The values of a checkpoint that was made by hand."""
+    """Decode the values of a checkpoint that was made by hand."""
     try:
         encoded = piece(loads(verified(parts, manifest.toc[SAVED_FIELDS_PATH])))
     except DamagedPartError as error:
@@ -170,7 +169,7 @@ def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -
 
 
 def checkpoint_fields(snapshot: Snapshot, values: Values) -> dict[str, Any]:
-    """The documented view of a snapshot."""
+    """Return the public fields of a snapshot."""
     state = {key: values.give(value) for (scope, key), value in snapshot.state.items() if scope == SHARED_SCOPE}
     state[EXECUTOR_STATE_KEY] = {key: values.give(value) for key, value in snapshot.executors.items()}
     state[WORKFLOW_RUN_KWARGS_KEY] = {} if snapshot.kwargs is None else values.give(snapshot.kwargs)
@@ -179,7 +178,7 @@ def checkpoint_fields(snapshot: Snapshot, values: Values) -> dict[str, Any]:
 
 
 def request_event(request: Request, values: Values) -> WorkflowEvent[Any]:
-    """A request as the event that tells it."""
+    """Return the `request_info` event of a request."""
     return WorkflowEvent.request_info(
         request.id, request.executor_id, values.give(request.data), request.response_type, request.request_type
     )
@@ -199,7 +198,7 @@ def _messages(snapshot: Snapshot, values: Values) -> dict[str, list[WorkflowMess
 def _message(delivery: Delivery, values: Values) -> WorkflowMessage:
     given = [values.give(value) for value in delivery.values]
     if delivery.is_gathered:
-        # It has several sources and has passed its edges: nobody may route it again.
+        # It has several sources and has passed its edges, so it must not be routed again.
         return WorkflowMessage(given, INTERNAL_SOURCE_ID(delivery.target_id), delivery.target_id)
     request = delivery.answers
     return WorkflowMessage(

@@ -1,10 +1,10 @@
-"""What is recorded inside an activation, as bytes: steps, the attempts at something, moments; and digests of values."""
+"""Records inside an activation: steps, attempts, questions and moments; and digests of values."""
 
 from __future__ import annotations
 
 import functools
 import json
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from perdure.codec import (
@@ -19,7 +19,6 @@ from perdure.codec import (
     register_type,
     stored_name,
 )
-from perdure.data import frozen
 from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
 
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 
 
 @register_type
-@frozen
+@dataclass(frozen=True, slots=True)
 class InterruptedStep:
-    """A request: this step had begun when the process died, and nobody knows whether its work was done.
+    """A request about a step that was running when the process died, so that its outcome is unknown.
 
-    `key` is the idempotency key that the step had, under which the other side may know it.
+    `key` is the step's idempotency key, under which the other side may know it.
     """
 
     name: str
@@ -45,32 +44,31 @@ class InterruptedStep:
 
 
 @register_type
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepDecision:
-    """The answer to an `InterruptedStep`: do it again; take it as done, with this result; or let the step fail."""
+    """The answer to an `InterruptedStep`: rerun it, take it as done with this result, or let it fail."""
 
     action: Literal["rerun", "done", "fail"]
     result: Any = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RaisedRecord:
-    """An error that a step has raised and that was caught: the name of its type, and what it was made of."""
+    """An error that a step raised and the handler caught: the name of its type, and its arguments."""
 
     type: str
     args: tuple[object, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What is known of a step: begun (`result` is None and it is `open`), raised (not `open`), or finished.
+    """The record of a step: started (`is_open`), finished (it has a `result`), or raised.
 
-    Of one that raised and was gone on past, `raised` says with what, for each call that did. Such a step may have been
-    called again, and be finished.
+    `raised` lists the caught errors of earlier calls; the step may have been called again and finished since.
 
-    `round` counts how often it was begun anew after an interruption; `spent` is what it reported to have spent. One
-    that has begun says with which idempotency key, and which request asks what became of it if it is interrupted: a
-    fork derives others, but this is what the other side may know.
+    `round` counts restarts after interruptions, and `spent` is what the step reported to have spent. A started step
+    records its idempotency key and the id of the request that would ask about it: a fork derives others, but the other
+    side may know these.
     """
 
     at: Moment
@@ -84,7 +82,7 @@ class StepRecord:
     raised: tuple[RaisedRecord, ...] = ()
 
     def encoded(self) -> Encoded:
-        """The record as bytes."""
+        """Encode the record."""
         members = {"at": plain(self.at), "digest": plain(self.digest), "round": plain(self.round)}
         if self.result is not None:
             members["result"] = self.result.require_encoded()
@@ -100,7 +98,7 @@ class StepRecord:
 
     @classmethod
     def of(cls, kept: Kept, name: str) -> StepRecord:
-        """The record of a step. Raises CheckpointDamagedError."""
+        """Decode the record of a step. Raises CheckpointDamagedError."""
         tree = _tree(kept)
         try:
             result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
@@ -119,21 +117,21 @@ class StepRecord:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TriesRecord:
-    """How often something was tried and failed, when it may be tried again, and how it failed last."""
+    """Failed attempts: their number, when the next one is due, and the last error."""
 
     count: int
     due: Moment | None = None
     error: str | None = None
 
     def encoded(self) -> Encoded:
-        """The record as bytes."""
+        """Encode the record."""
         return plain([self.count, self.due, self.error])
 
     @classmethod
     def of(cls, kept: Kept) -> TriesRecord:
-        """The record of attempts. Raises CheckpointDamagedError."""
+        """Decode the record of attempts. Raises CheckpointDamagedError."""
         try:
             count, due, error = _tree(kept)
         except (TypeError, ValueError) as fault:
@@ -141,11 +139,11 @@ class TriesRecord:
         return cls(count, due, error)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedRecord:
-    """What was asked at some place: the request, what tells the question from others, and what was to be approved.
+    """A question: the request, the digest that identifies it, and the digest of what it approves.
 
-    `wants` is the type of the answer, `reads` tells the function that asked from what it was changed into.
+    `wants` is the type of the answer, and `reads` identifies the text of the function that asked.
     """
 
     request_id: str
@@ -155,12 +153,12 @@ class AskedRecord:
     reads: str | None = None
 
     def encoded(self) -> Encoded:
-        """The record as bytes."""
+        """Encode the record."""
         return plain([self.request_id, self.digest, self.approves, self.wants, self.reads])
 
     @classmethod
     def of(cls, kept: Kept) -> AskedRecord:
-        """The record of a question. Raises CheckpointDamagedError."""
+        """Decode the record of a question. Raises CheckpointDamagedError."""
         try:
             request_id, digest_, approves, *more = _tree(kept)
             return cls(request_id, digest_, approves, *more)
@@ -169,7 +167,7 @@ class AskedRecord:
 
 
 def moment_in(kept: Kept) -> Moment:
-    """The moment that a record holds. Raises CheckpointDamagedError."""
+    """Decode a moment. Raises CheckpointDamagedError."""
     moment = _tree(kept)
     if not isinstance(moment, str):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is no moment")
@@ -177,23 +175,23 @@ def moment_in(kept: Kept) -> Moment:
 
 
 def label_record(label: str) -> Encoded:
-    """A short text as a record."""
+    """Encode a short text."""
     return plain(label)
 
 
 def label_in(kept: Kept) -> str | None:
-    """The short text that a record holds; None if it holds something else."""
+    """Decode a short text; None if the record holds something else."""
     label = _tree(kept)
     return label if isinstance(label, str) else None
 
 
 def counts_record(counts: Mapping[str, int]) -> Encoded:
-    """How often things were told, by name, as a record."""
+    """Encode the number of emitted events, by name."""
     return plain(dict(counts))
 
 
 def counts_in(kept: Kept) -> Mapping[str, int]:
-    """How often things were told. Raises CheckpointDamagedError."""
+    """Decode the number of emitted events. Raises CheckpointDamagedError."""
     counts = _tree(kept)
     if not isinstance(counts, dict):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} counts nothing")
@@ -205,7 +203,7 @@ def _tree(kept: Kept) -> Any:
 
 
 def _inside(kept: Kept, tree: object, path: str) -> Kept:
-    """A value inside of a record, with the parts of the record."""
+    """Return a value inside a record, with the blobs of the record."""
     stored: Mapping[str, bytes] | None = kept.stored
     if stored is None:
         stored = {part.hash: part.data for part in kept.require_encoded().parts}
@@ -213,7 +211,7 @@ def _inside(kept: Kept, tree: object, path: str) -> Kept:
 
 
 def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Values) -> str | None:
-    """What tells the arguments of a step from others; None if they can't be encoded, and so can't be compared."""
+    """Return a digest of a step's arguments; None if they can't be encoded."""
     bound: tuple[object, ...] = (args,)
     if isinstance(fn, functools.partial):
         bound = (args, fn.args, fn.keywords)
@@ -225,11 +223,11 @@ def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Valu
 
 
 def value_digest(value: object, values: Values) -> str:
-    """What tells a value from others, whatever the order of its keys. Raises EncodeError."""
+    """Return a digest of a value that does not depend on the order of keys. Raises EncodeError."""
     path = "what is approved"
     encoded = values.canonical(value, path)
     if encoded is None:
-        # Without a storage nothing is read back: the value's own type is all that has to be trusted.
+        # Without a storage nothing is read back, so only the value's own type must be trusted.
         encoded = Codec(Trust.of([type(value)])).encode(value, path=path, sorts_mappings=True)
     return _digest(encoded)
 
@@ -239,12 +237,12 @@ def _digest(encoded: Encoded) -> str:
 
 
 def moment_record(moment: Moment) -> Encoded:
-    """A moment as a record."""
+    """Encode a moment."""
     return plain(moment)
 
 
 def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:
-    """The fields of a dataclass that is kept; none if an object of another class is."""
+    """Return the fields of a kept dataclass, each as a kept value; none if it is of another class."""
     if kept.has_live:
         found = kept.live
         names = [each.name for each in fields(cls)] if type(found) is cls else []

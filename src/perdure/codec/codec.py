@@ -1,6 +1,6 @@
-"""The codec: values to bytes and back.
+"""Convert values to bytes and back.
 
-The codec is the only code that knows the format, which `docs/checkpoint-format.md` describes.
+Only this package knows the format of values. `docs/checkpoint-format.md` describes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _KINDS: Mapping[type, Write] = {**LEAF_KINDS, **CONTAINER_KINDS, **TYPE_KINDS, **LOG_KINDS}
 _TAGS: Mapping[str, Tag] = {**LEAF_TAGS, **CONTAINER_TAGS, **TYPE_TAGS, **LOG_TAGS}
-# In this order: an enum or a model may also be a dataclass.
+# The order matters: an enum or a model may also be a dataclass.
 _OBJECT_KINDS: tuple[tuple[Callable[[type], bool], Callable[[type, str], ObjectKind]], ...] = (
     (is_enum, EnumKind),
     (is_named_tuple, NamedTupleKind),
@@ -66,14 +66,14 @@ _OBJECT_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 class Codec:
-    """Turns values into bytes and back, with the trust of one program."""
+    """Encode and decode values with the trust of one program."""
 
     def __init__(self, trust: Trust, *, allow_pickle: bool = False, memo: Memo | None = None) -> None:
         self._trust = trust
         self._allow_pickle = allow_pickle
         self._memo = memo or Memo()
         self.token: object = (trust, allow_pickle)
-        """What says which values can be read here."""
+        """Identifies the trust and the pickle setting. `covers` compares it."""
         self._kinds: dict[type, Write] = dict(_KINDS)
         self._object_kinds: dict[type, ObjectKind] = {}
         self._tags: dict[str, Tag] = {
@@ -83,30 +83,30 @@ class Codec:
         }
 
     def trusting(self, types: Iterable[object]) -> Codec:
-        """A codec that trusts these types as well."""
+        """Return a codec that trusts these types as well."""
         trust = self._trust.including(Trust.of(types))
         if trust is self._trust:
             return self
         return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.beside())
 
     def trust_more(self, trust: Trust) -> None:
-        """Trust from now on what another program trusts, too."""
+        """Extend the trust of this codec with that of another program."""
         every = self._trust.including(trust)
         if every is not self._trust:
             self._trust = every
             self.token = (every, self._allow_pickle)
 
     def covers(self, token: Any, /) -> bool:
-        """Whether what was encoded by the codec with this token can be read here."""
+        """Return True if this codec can read what the codec with `token` encoded."""
         if token is self.token:
             return True
         trust, has_pickles = token
         return self._trust.including(trust) is self._trust and self._allow_pickle >= has_pickles
 
     def encode(self, value: object, *, path: str, sorts_mappings: bool = False) -> Encoded:
-        """The bytes of a value. Raises EncodeError, with the place seen from `path`, if it could not be read back.
+        """Encode a value. Raises EncodeError, with the path of the part that could not be read back.
 
-        With `sorts_mappings` dicts that are equal have the same bytes, whatever the order of their keys.
+        With `sorts_mappings`, equal dicts have equal bytes, whatever the order of their keys.
         """
         if type(value) in _SCALARS and not sorts_mappings:
             scalar = self._scalar(value)
@@ -134,7 +134,7 @@ class Codec:
         )
 
     def _scalar(self, value: Any) -> Encoded | None:
-        """The values that nearly all messages are, by a short way."""
+        """Encode a number, a string or a constant directly: most messages are one."""
         cls = type_of(value)
         if cls is str:
             return _string(value) if len(value) < LEAF_LENGTH_MIN else _whole(text_leaf(self._memo, value))
@@ -145,13 +145,13 @@ class Codec:
         return _CONSTANTS[value]
 
     def decode(self, text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
-        """A fresh copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
+        """Decode a new copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
         return self.read(text, Source(parts), path=path)
 
     def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
-        """A fresh copy of a value. Raises UntrustedTypeError, IncompatibleTypeError.
+        """Decode a new copy of a value. Raises UntrustedTypeError or IncompatibleTypeError.
 
-        What is damaged raises CheckpointDamagedError if it is known where it was read from, else DamagedPartError.
+        Damage raises CheckpointDamagedError if `checkpoint_id` is given, else DamagedPartError.
         """
         try:
             return Reader(self._tags, Origin(self, source, path, checkpoint_id), self._trust, self._memo).text(text)
@@ -159,7 +159,7 @@ class Codec:
             raise explained(fault, path=path, checkpoint_id=checkpoint_id) from fault
 
     def inline(self, encoded: Encoded, limit: int = 2048) -> Encoded:
-        """The same value with a text short enough to stand in a document: a long one becomes a reference."""
+        """Replace a text longer than `limit` by a reference to a blob, so that it fits into a document."""
         if len(encoded.text) <= limit:
             return encoded
         part = encoded.part()
@@ -168,7 +168,7 @@ class Codec:
         return Encoded(reference, parts, (part.hash,), encoded.immutable, encoded.branches, encoded.memories)
 
     def kind_of(self, value: object) -> Write:
-        """How to write a value of a type that is met for the first time."""
+        """Find the writer for a type that is met for the first time."""
         cls = type(value)
         try:
             if issubclass(cls, type):
@@ -216,7 +216,7 @@ _PYDANTIC_OFFSET = ("pydantic_core._pydantic_core", "TzInfo")
 _SCALARS = frozenset({int, str, bool, bytes, NoneType})
 _SMALL = 10**18
 
-# True and 1 are the same key, but an int does not come here.
+# True and 1 are equal keys, but an int is handled before.
 _CONSTANTS = {
     constant: Encoded(text, (), (), immutable=True)
     for constant, text in ((None, b"null"), (True, b"true"), (False, b"false"))
@@ -228,7 +228,7 @@ def _string(value: str) -> Encoded:
 
 
 def _whole(leaf: Leaf) -> Encoded:
-    """A leaf that is all of a value."""
+    """Encode a value that is a single leaf."""
     part = leaf.part
     if part.kind == "raw":
         return Encoded(to_bytes(leaf.text), {part.hash: part}, (part.hash,), immutable=True, memories=leaf)
@@ -244,7 +244,7 @@ def _made_kind(cls: type) -> ObjectKind | None:
 
 
 def plain_data(text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
-    """The value of a text, without its types, as JSON could have it. Raises DamagedPartError."""
+    """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
     try:
         return Reader(_PLAIN_TAGS, Origin(None, Source(parts), path, None), Trust.of(), Memo()).text(text)
     except Damage as damage:
@@ -252,7 +252,7 @@ def plain_data(text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
 
 
 def _plain(reader: Reader, node: Node) -> Any:
-    """One tagged object. What is inside of it is plain already."""
+    """Convert one tagged object. Its content is plain data already."""
     match node:
         case {"fields": fields}:
             return {**fields, **node.get("extra", {})}
@@ -275,7 +275,7 @@ def _plain(reader: Reader, node: Node) -> Any:
 
 
 def _offset(offset: timedelta) -> str:
-    """An offset from UTC as ISO 8601 writes it."""
+    """Format an offset from UTC as in ISO 8601."""
     sign = "-" if offset < timedelta() else "+"
     hours, minutes = divmod(int(abs(offset).total_seconds()) // 60, 60)
     return f"{sign}{hours:02}:{minutes:02}"

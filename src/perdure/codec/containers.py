@@ -1,4 +1,4 @@
-"""Sequences, sets and mappings: how each is written and read."""
+"""Write and read sequences, sets and mappings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _write_sequence(writer: Writer, value: Collection[Any]) -> str:
     for element in rest:
         text = None
         if is_json and type_of(element) is dict:
-            # What stands in one list is mostly alike: the first that is not plain ends the trying.
+            # Elements of one list are mostly alike, so stop trying at the first that is not plain JSON.
             text = json_text(element)
             writer.immutable, is_json = False, text is not None
         texts.append(child(element, step, count + len(texts)) if text is None else text)
@@ -73,7 +73,7 @@ def _frozenset_text(writer: Writer, _: frozenset[Any], run: Run) -> str:
 
 
 def _sorted_run(writer: Writer, run: Run) -> Run:
-    """The elements in the order of their texts: that of the set itself differs from process to process."""
+    """Sort the elements by their texts: the order of a set differs between processes."""
     refs = list(writer.refs)
     del writer.refs[run.start :]
     ordered = Run(run.start, [], [])
@@ -107,7 +107,7 @@ def _read_frozenset(_: Reader, node: Node) -> frozenset[Any]:
 
 def _write_mapping(writer: Writer, value: dict[Any, Any]) -> str:
     writer.immutable = False
-    # Only a dict with nothing but strings for keys can be a JSON object, and only one that does not look tagged.
+    # A dict becomes a JSON object if all its keys are strings and it does not look tagged.
     if type(value) is dict and "~" not in value and _STRINGS.issuperset(map(type, value)):
         return _object_text(writer, value)
     head = _MAPPING_HEADS[type(value)](writer, value)

@@ -1,4 +1,4 @@
-"""A value as bytes, and the parts that were cut out of it."""
+"""Encoded values, and JSON documents assembled from them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class Branch(Protocol):
-    """A part of a log with all that it refers to. Nothing of it is looked at before it is asked for."""
+    """A node of a log, with everything it refers to. Its content is loaded on demand."""
 
     @property
     def hash(self) -> str:
-        """The hash of the part."""
+        """The hash of the blob."""
         ...
 
     @property
     def size(self) -> int:
-        """The bytes of the part and of all that it refers to."""
+        """The size in bytes of the blob and of everything it refers to."""
         ...
 
     def part(self) -> Part:
-        """The part. Raises CheckpointDamagedError if it was read, and is not what was written."""
+        """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         ...
 
     def within(self) -> tuple[Mapping[str, Part], Mapping[str, Branch]]:
-        """What the part refers to: parts, with those that they refer to themselves, and further branches."""
+        """Return the blobs that this one refers to, directly or not, and further log nodes."""
         ...
 
 
@@ -43,9 +43,10 @@ _NO_BRANCHES: Mapping[str, Branch] = MappingProxyType({})
 
 
 class Encoded:
-    """A value as bytes: its text, and the parts that were cut out of it. It is never changed.
+    """An encoded value: its JSON text and the blobs that were cut out of it. It never changes.
 
-    No frozen dataclass, which takes three times as long to make: each message, write and output makes one.
+    Not a frozen dataclass, because that takes three times as long to create, and each message, write and output
+    creates one.
     """
 
     __slots__ = ("_made", "_whole", "branches", "immutable", "memories", "refs", "text")
@@ -55,20 +56,20 @@ class Encoded:
         text: bytes,
         parts: Iterable[Part] | Mapping[str, Part] = (),
         refs: tuple[str, ...] = (),
-        immutable: bool = False,  # noqa: FBT001, FBT002  given by name; a keyword only would cost as much as the rest
+        immutable: bool = False,  # noqa: FBT001, FBT002  a keyword-only argument would double the time
         branches: Mapping[str, Branch] = _NO_BRANCHES,
         memories: object = None,
     ) -> None:
         self.text = text
         """The value as JSON."""
         self.refs = refs
-        """The hashes of the parts that the text itself refers to."""
+        """The hashes of the blobs that the text itself refers to."""
         self.immutable = immutable
-        """Nothing inside can change: the value that was encoded may be handed out again."""
+        """True if nothing inside can change: then the encoded object itself can be given out again."""
         self.branches = branches
-        """The parts of logs that the value has, by their hashes."""
+        """The log nodes of the value, by hash."""
         self.memories = memories
-        """What the codec remembers as long as this is there."""
+        """Entries of the codec's memo that live as long as this object."""
         self._made = _by_hash(parts) if parts else _NO_PARTS
         self._whole: Part | None = None
 
@@ -85,59 +86,59 @@ class Encoded:
 
     @property
     def made(self) -> Mapping[str, Part]:
-        """The parts that were made with the text, by their hashes; not those of branches."""
+        """The blobs made with the text, by hash, without those of log nodes."""
         return self._made
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts that the text needs, those that it refers to through others included."""
+        """The blobs that the text needs, directly or not."""
         if not self.branches:
             return tuple(self._made.values())
         return tuple({**self._made, **{part.hash: part for part in self.parts_in_order()}}.values())
 
     @property
     def size(self) -> int:
-        """The bytes of the text and of all the parts that it needs."""
+        """The size in bytes of the text and of all blobs it needs."""
         own = len(self.text)
         if self._made:
             own += sum([len(part.data) for part in self._made.values()])
         return own + sum([branch.size for branch in self.branches.values()]) if self.branches else own
 
     def has(self, address: str) -> bool:
-        """Whether a part is known to be among those that the text needs. Of what was read few are known."""
+        """Return True if the text is known to need this blob. For data that was read, few blobs are known."""
         return address in self._made or address in self.branches or address in self.refs
 
     def beyond(self, is_known: Callable[[str], bool]) -> Iterator[Part]:
-        """The parts that the text needs, but for those that are known, with all that they refer to.
+        """Yield the blobs that the text needs, except known ones and everything they refer to.
 
-        What follows an earlier value is written for what has changed: `later.beyond(earlier.has)`. Each part comes
-        after those that it refers to.
+        `later.beyond(earlier.has)` yields what changed since an earlier value. Each blob comes after those it refers
+        to.
         """
         return _walked(self.refs, self._made, self.branches, is_known)
 
     def parts_in_order(self) -> Iterator[Part]:
-        """The parts that the text needs and no others, each after those that it refers to."""
+        """Yield exactly the blobs that the text needs, each after those it refers to."""
         return self.beyond(_nothing)
 
     def part(self) -> Part:
-        """The text as a part."""
+        """Return the text as a blob."""
         whole = self._whole
         if whole is None:
             whole = self._whole = Part.of(self.text, self.refs)
         return whole
 
     def with_whole(self, part: Part) -> Encoded:
-        """The same, where the text is known to be this part."""
+        """Set the blob of the text, which is known already."""
         self._whole = part
         return self
 
     def with_parts(self, parts: Iterable[Part]) -> Encoded:
-        """The same text with these parts."""
+        """Return the same text with these blobs."""
         return Encoded(self.text, parts, self.refs, self.immutable, self.branches, self.memories)
 
 
 def _by_hash(parts: Iterable[Part] | Mapping[str, Part]) -> Mapping[str, Part]:
-    # A writer hands over the dict that it has filled.
+    # A writer passes the dict that it filled.
     return parts if type(parts) is dict else {part.hash: part for part in parts}  # type: ignore[union-attr]
 
 
@@ -146,7 +147,7 @@ def _nothing(_: str) -> bool:
 
 
 _Place: TypeAlias = "tuple[Part | None, Iterator[str], Mapping[str, Part], Mapping[str, Branch]]"
-"""A part, those of its references that were not looked at, and where the parts are found."""
+"""A blob, the iterator over its remaining references, and where the blobs are found."""
 
 
 def _walked(
@@ -155,7 +156,7 @@ def _walked(
     branches: Mapping[str, Branch],
     is_known: Callable[[str], bool],
 ) -> Iterator[Part]:
-    """From the leaves up, without recursion: nested values may be deep."""
+    """Walk from the leaves up, without recursion, because nested values may be deep."""
     seen: set[str] = set()
     waiting: list[_Place] = [(None, iter(refs), parts, branches)]
     while waiting:
@@ -166,7 +167,7 @@ def _walked(
             seen.add(address)
             branch = branches.get(address)
             found = parts.get(address) if branch is None else branch.part()
-            # What is neither made nor a branch was read from a store, and is there.
+            # A blob that is neither made here nor a log node was read from a store, so the store has it.
             if found is not None:
                 parts, branches = (parts, branches) if branch is None else branch.within()
                 waiting.append((found, iter(found.refs), parts, branches))
@@ -177,13 +178,13 @@ def _walked(
                 yield part
 
 
-# Made once: json.dumps makes an encoder for each call that has options.
+# Created once: json.dumps creates an encoder for each call with options.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def dumps(value: object) -> bytes:
-    """Plain data as the JSON text that all of our documents are made of."""
-    # An encoder is made for trees: most of what comes here is a single leaf.
+    """Encode plain data as compact JSON."""
+    # Most calls encode a single leaf, for which the encoder is slow.
     if value is None:
         return b"null"
     if type(value) is int:
@@ -193,34 +194,44 @@ def dumps(value: object) -> bytes:
 
 
 def loads(text: bytes) -> Any:
-    """The plain data of a text. Raises DamagedPartError."""
+    """Decode plain JSON data. Raises DamagedPartError."""
     try:
         return json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise DamagedPartError(f"not JSON: {error}") from error
 
 
-# Names of executors, kinds and paths come again with every superstep: quoted once they are spliced into texts, which
-# costs a tenth of what a JSON encoder takes for the document around them.
+# Names of executors, kinds and paths repeat in every superstep. Quoting them once and inserting the text takes a tenth
+# of the time of a JSON encoder for the whole document.
 @lru_cache(maxsize=8192)
 def quoted(text: str) -> bytes:
-    """A name as JSON text. It is remembered: for what comes again, and is short."""
+    """Quote a short name as JSON. The result is cached."""
     return encode_basestring(text).encode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=1024)
 def quoted_all(texts: tuple[str, ...]) -> bytes:
-    """Several names as a JSON array."""
+    """Quote several names as a JSON array."""
     return b"[" + b",".join(map(quoted, texts)) + b"]"
 
 
 def quoted_or_null(text: str | None) -> bytes:
-    """A name as JSON text, or null."""
+    """Quote a name as JSON, or return null."""
     return b"null" if text is None else quoted(text)
 
 
+def json_array(texts: Iterable[bytes]) -> bytes:
+    """Assemble a JSON array from encoded elements."""
+    return b"[" + b",".join(texts) + b"]"
+
+
+def json_object(members: Mapping[str, bytes]) -> bytes:
+    """Assemble a JSON object from encoded members."""
+    return b"{" + b",".join([quoted(name) + b":" + text for name, text in members.items()]) + b"}"
+
+
 class Needs:
-    """What a document refers to, collected while its text is put together."""
+    """Collects what a document refers to while its text is assembled."""
 
     __slots__ = ("_branches", "_parts", "_refs")
 
@@ -230,14 +241,14 @@ class Needs:
         self._refs: dict[str, None] = {}
 
     def take(self, encoded: Encoded) -> bytes:
-        """The text of a piece, which stands in the document."""
+        """Return the text of an encoded value that becomes part of the document."""
         if encoded.refs:
             self._need(encoded)
             self._refs.update(dict.fromkeys(encoded.refs))
         return encoded.text
 
     def refer(self, encoded: Encoded) -> str:
-        """The hash of a piece which becomes a part that the document refers to."""
+        """Add an encoded value as a blob of its own and return its hash."""
         self._need(encoded)
         part = encoded.part()
         self._parts[part.hash] = part
@@ -249,37 +260,37 @@ class Needs:
         self._branches.update(encoded.branches)
 
     def whole(self, text: bytes, *, immutable: bool = False) -> Encoded:
-        """The document with this text."""
+        """Return the finished document."""
         if not self._refs:
             return Encoded(text, (), (), immutable)
         return Encoded(text, self._parts, tuple(self._refs), immutable, self._branches)
 
 
 def plain(value: object) -> Encoded:
-    """Plain data as a piece of a document."""
+    """Encode plain data as an element of a document."""
     return Encoded(dumps(value), (), (), immutable=True)
 
 
 def array(items: Iterable[Encoded]) -> Encoded:
-    """A JSON array of pieces."""
+    """Assemble a JSON array."""
     pieces = tuple(items)
-    return _joined(b"[" + b",".join(piece.text for piece in pieces) + b"]", pieces)
+    return _joined(json_array([piece.text for piece in pieces]), pieces)
 
 
 def document(members: Mapping[str, Encoded]) -> Encoded:
-    """A JSON object of pieces."""
-    text = b",".join(quoted(name) + b":" + piece.text for name, piece in members.items())
-    return _joined(b"{" + text + b"}", tuple(members.values()))
+    """Assemble a JSON object."""
+    text = json_object({name: piece.text for name, piece in members.items()})
+    return _joined(text, tuple(members.values()))
 
 
 def piece(tree: object) -> Encoded:
-    """A part of a document that was read, as a piece again."""
+    """Encode a subtree of a document that was read."""
     text = dumps(tree)
     return Encoded(text, (), references(text), immutable=False)
 
 
 def verified(parts: Mapping[str, bytes], address: str) -> bytes:
-    """The bytes of a part. Raises DamagedPartError if they are missing or not what was written."""
+    """Return the bytes of a blob. Raises DamagedPartError if they are missing or damaged."""
     data = parts.get(address)
     if data is None:
         raise DamagedPartError(f"part {address} is missing")
@@ -289,7 +300,7 @@ def verified(parts: Mapping[str, bytes], address: str) -> bytes:
 
 
 def with_parts(refs: Iterable[str], parts: Mapping[str, bytes]) -> tuple[Part, ...]:
-    """The parts that something refers to, directly or not. Raises DamagedPartError."""
+    """Return all blobs that these references need, directly or not. Raises DamagedPartError."""
     found: dict[str, Part] = {}
     waiting = list(refs)
     for address in waiting:
@@ -304,7 +315,7 @@ def with_parts(refs: Iterable[str], parts: Mapping[str, bytes]) -> tuple[Part, .
 
 def _part(address: str, data: bytes) -> Part:
     try:
-        # Bytes of users may look like a document of ours; what they seem to refer to is not there.
+        # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
         return Part(address, data, references(data))
     except DamagedPartError:
         return Part(address, data, kind="raw")
@@ -318,7 +329,7 @@ def _joined(text: bytes, pieces: tuple[Encoded, ...]) -> Encoded:
 
 
 def references(text: bytes) -> tuple[str, ...]:
-    """The hashes of the parts that a text refers to directly. Raises DamagedPartError."""
+    """Return the hashes of the blobs that a text refers to directly. Raises DamagedPartError."""
     try:
         return find_references(text)
     except Damage as damage:

@@ -1,4 +1,7 @@
-"""What can go wrong inside the codec. A fault gathers its path while it rises; the codec turns it into an error."""
+"""Errors inside the codec, the path to the value they concern, and the reasons why values are refused.
+
+A `Fault` collects its path while it propagates. The codec converts it into a public error.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _STEPS_AT_EACH_END = 10
 
 
 class Fault(Exception):
-    """Something about one place in a value."""
+    """An error at one place in a value."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -29,11 +32,11 @@ class Fault(Exception):
         self._steps: list[str] = []
 
     def rise(self, step: str) -> None:
-        """Note the step that leads from the next outer value to this place."""
+        """Add the step that leads from the enclosing value to this place."""
         self._steps.append(step)
 
     def path(self, root: str) -> str:
-        """The place, seen from the outermost value. The middle of a long way is left out."""
+        """Return the path from the outermost value to this place. The middle of a long path is left out."""
         steps = self._steps[::-1]
         if len(steps) > 2 * _STEPS_AT_EACH_END:
             steps[_STEPS_AT_EACH_END:-_STEPS_AT_EACH_END] = ["…"]
@@ -49,7 +52,7 @@ class Refusal(Fault):
 
 
 class Damage(Fault):
-    """Stored text is not what was written."""
+    """Stored text is damaged."""
 
 
 class Untrusted(Fault):
@@ -57,7 +60,7 @@ class Untrusted(Fault):
 
 
 class Misfit(Fault):
-    """A stored object does not fit its class as the program has it now."""
+    """A stored object does not fit the present definition of its class."""
 
     def __init__(self, type_name: str, reason: str) -> None:
         super().__init__(reason)
@@ -65,7 +68,7 @@ class Misfit(Fault):
 
 
 class DamagedPartError(Exception):
-    """Stored bytes are not what was written. Whoever knows the checkpoint names it in a CheckpointDamagedError."""
+    """Stored bytes are damaged. Callers that know the checkpoint raise CheckpointDamagedError instead."""
 
     def __init__(self, reason: str, *, path: str | None = None) -> None:
         self.reason = reason
@@ -74,7 +77,7 @@ class DamagedPartError(Exception):
 
 
 def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | None) -> Exception:
-    """What is raised for a fault in a value at `path`, with the checkpoint that it was read from, if that is known."""
+    """Return the public error for a fault in the value at `path`."""
     match fault:
         case Untrusted():
             error = UntrustedTypeError(type_name=fault.reason, path=fault.path(path))
@@ -93,44 +96,44 @@ def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | 
 
 _SHOWN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
 
-# Keys of tagged objects that are part of the format alone.
+# Keys of tagged objects that only belong to the format.
 _SILENT_KEYS = frozenset({"items", "fields", "value"})
 
 _PAIR_TAGS = frozenset({"dict", "OrderedDict", "Counter", "defaultdict"})
 
 
 def key_step(key: object) -> str:
-    """The step to a value in a mapping. Only plain keys are shown: `repr` of another could run anything."""
+    """Format a mapping key. Only plain keys are shown, because `repr` of others could run any code."""
     return f"[{key!r}]" if type(key) in _SHOWN_KEYS else f"[<{type(key).__name__}>]"
 
 
 def attribute_step(name: str) -> str:
-    """The step to an attribute."""
+    """Format an attribute."""
     return f".{name}"
 
 
 def index_step(index: int) -> str:
-    """The step to an element of a sequence."""
+    """Format an index."""
     return f"[{index}]"
 
 
 def keys_step(index: int) -> str:
-    """The step to a key of a mapping."""
+    """Format the position of a mapping's key."""
     return f".keys()[{index}]"
 
 
 def element_step(_: int) -> str:
-    """The step to an element of a set, which has no place."""
+    """Format an element of a set, which has no position."""
     return "{*}"
 
 
 def no_step(_: object) -> str:
-    """The step to what stands for the value itself."""
+    """Format nothing, for the value itself."""
     return ""
 
 
 def spelled(holders: Sequence[Any], places: Sequence[Any]) -> str:
-    """The path through nested JSON: each place is a key or an index in the holder beside it."""
+    """Format the path through nested JSON. Each place is a key or an index in the holder at the same position."""
     steps = [_step(holders, places, depth) for depth in range(len(places))]
     return "".join(steps)
 
@@ -160,14 +163,14 @@ def _is_pairs(holder: Any, place: object) -> bool:
 
 _REGISTER = "register its type with perdure.register_type(..., encode=..., decode=...)"
 
-# What a base of the standard types can be turned into without losing what the base holds.
+# Standard types that a subclass can be converted to without losing what the base holds.
 _PLAIN_BASES: tuple[type, ...] = (str, bytes, bool, int, float, list, tuple, dict, set, frozenset)
 
 _ARRAY_LIBRARIES = frozenset({"numpy", "pandas", "torch", "jax", "tensorflow", "polars", "pyarrow"})
 
 
 def refused(value: object, trust: Trust) -> Refusal:
-    """Why a value of a kind that the codec does not know is refused."""
+    """Return the reason why a value of an unknown kind is refused."""
     cls = type(value)
     if is_data_type(cls) and not trust.trusts(cls):
         return untrusted(cls, trust)
@@ -175,12 +178,12 @@ def refused(value: object, trust: Trust) -> Refusal:
 
 
 def unfit(cls: type, why: str) -> Refusal:
-    """A data type whose fields are not all of it."""
+    """Return the refusal of a data type that holds more than its fields."""
     return Refusal(f"instances of {type_name(cls)!r} can't be stored by their fields: {why}", _REGISTER)
 
 
 def untrusted(cls: type, trust: Trust) -> Refusal:
-    """A type that this program could not find again by its name."""
+    """Return the refusal of a type that this program could not find again by name."""
     name = stored_name(cls)
     if trust.lookup(name) is not None:
         return Refusal(
@@ -195,7 +198,7 @@ def untrusted(cls: type, trust: Trust) -> Refusal:
 
 
 def not_picklable(cls: type, error: Exception) -> Refusal:
-    """A value that even pickle does not take."""
+    """Return the refusal of a value that can't be pickled."""
     return Refusal(f"it is a {type_name(cls)!r}, and pickling it raised {error!r}", _REGISTER)
 
 

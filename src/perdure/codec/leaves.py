@@ -1,4 +1,4 @@
-"""Values that hold no others: numbers, text, bytes, points in time, paths. How each is written and read."""
+"""Write and read values that hold no others: numbers, text, bytes, times, paths."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from perdure.codec.memo import Memo
 
 RAW_LENGTH_MAX = 1024
-"""More bytes than these are a part of their own."""
+"""Longer bytes become a blob of their own."""
 
 _BYTES_HEAD = '{"~":"bytes"'
 
-# Python refuses to convert integers of more than 4300 digits from and to decimal; 2**14000 has 4215.
+# Python converts integers of at most 4300 digits to and from decimal; 2**14000 has 4215.
 _DECIMAL_BITS_MAX = 14000
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -47,7 +47,7 @@ def _write_none(_: Writer, __: None) -> str:
     return "null"
 
 
-def _write_bool(_: Writer, value: bool) -> str:  # noqa: FBT001  the table calls it with the value alone
+def _write_bool(_: Writer, value: bool) -> str:  # noqa: FBT001  called with the value alone
     return "true" if value else "false"
 
 
@@ -87,7 +87,7 @@ def _write_str(writer: Writer, value: str) -> str:
 
 
 def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
-    """Many bytes as a part: made once for each object, as long as it is remembered."""
+    """Return long bytes as a blob, made once per object while the memo has it."""
     leaf = memo.leaf(value)
     if leaf is not None:
         return leaf
@@ -99,7 +99,7 @@ def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
 
 
 def _can_be_raw(data: bytes) -> bool:
-    # A raw part refers to nothing. Bytes that could be the text of a part which does must not share its address.
+    # A raw blob refers to nothing, so bytes that could be the text of a blob with references must not share its hash.
     return len(data) > RAW_LENGTH_MAX and b'"~"' not in data
 
 
@@ -108,7 +108,7 @@ def _as_base64(data: bytes, head: str) -> str:
 
 
 def write_bytes(writer: Writer, data: bytes, head: str) -> str:
-    """Bytes in an object that begins with `head`: inside it if they are few, else as a part."""
+    """Write bytes into an object that starts with `head`: inline if they are short, else as a blob."""
     if _can_be_raw(data):
         hash_ = writer.part(data, kind="raw")
         writer.refs.append(hash_)
@@ -117,7 +117,7 @@ def write_bytes(writer: Writer, data: bytes, head: str) -> str:
 
 
 def read_bytes(reader: Reader, node: Node) -> bytes:
-    """The bytes that `write_bytes` wrote."""
+    """Read bytes written by `write_bytes`."""
     if "part" in node:
         return reader.raw(node["part"])
     return base64.b64decode(require(node["base64"], str, "base64"), validate=True)
@@ -186,7 +186,7 @@ def write_fixed_offset(_: Writer, value: tzinfo) -> str:
 
 
 def _timezone_arguments(value: Any) -> tuple[timedelta, str] | tuple[timedelta]:
-    # The one place that tells a given name from a derived one.
+    # Only this tells a given name from a derived one.
     return value.__getinitargs__()
 
 

@@ -1,7 +1,6 @@
-"""Logs: how their elements are sealed in chunks, how those are found again, how a log is written and read.
+"""Write and read logs: elements are sealed in chunks, and chunks form a tree of width eight.
 
-Eight chunks, or eight parts of the same height, are put together by a part above them. So a log of any length has a
-few parts at its top, and what is added to it changes those alone.
+A log of any length has a few nodes at its top. Appending changes only those.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WIDTH = 8
 
 
 class Bough:
-    """A part of a log: a chunk of elements, or some parts of the height below."""
+    """A node of a log: a chunk of elements, or eight nodes of the height below."""
 
     __slots__ = ("_children", "_origin", "_part", "_shared", "_size", "_within", "count", "hash", "height")
 
@@ -51,7 +50,7 @@ class Bough:
 
     @classmethod
     def chunk(cls, part: Part, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> Bough:
-        """A chunk that was made here."""
+        """Return a chunk that was made here."""
         self = cls(part.hash, count=len(elements), height=0, origin=origin, part=part)
         self._children = ()
         self._within = within.made, within.branches
@@ -60,7 +59,7 @@ class Bough:
 
     @classmethod
     def above(cls, children: tuple[Bough, ...]) -> Bough:
-        """What puts these together."""
+        """Return the parent of these nodes."""
         part = Part.of(
             INDEX_HEAD + to_bytes(f",{_listed(children)}}}"), tuple(sorted({child.hash for child in children}))
         )
@@ -71,7 +70,7 @@ class Bough:
 
     @property
     def size(self) -> int:
-        """The bytes of the part and of all that it refers to. Of what was read it is told by what stands above."""
+        """The size in bytes of the blob and of everything it refers to. A stored parent states it."""
         if self._size is None:
             parts, branches = self.within()
             inside = sum([len(part.data) for part in parts.values()]) + sum([each.size for each in branches.values()])
@@ -79,7 +78,7 @@ class Bough:
         return self._size
 
     def part(self) -> Part:
-        """The part. Raises CheckpointDamagedError if it was read, and is not what was written."""
+        """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         if self._part is None:
             with _Explaining(self._origin):
                 data = self._origin.source.bytes(self.hash)
@@ -87,7 +86,7 @@ class Bough:
         return self._part
 
     def within(self) -> tuple[Mapping[str, Part], Mapping[str, Branch]]:
-        """What the part refers to."""
+        """Return the blobs and nodes that the blob refers to."""
         if self._within is None:
             children = {child.hash: child for child in self.children()}
             with _Explaining(self._origin):
@@ -95,7 +94,7 @@ class Bough:
         return self._within
 
     def children(self) -> tuple[Bough, ...]:
-        """What it is made of, in order; of a chunk nothing."""
+        """Return the nodes below, in order. A chunk has none."""
         if self._children is None:
             with _Explaining(self._origin):
                 self._children = self._read_children() if self.height else ()
@@ -110,11 +109,11 @@ class Bough:
         return children
 
     def shared(self) -> Sequence[Any] | None:
-        """The elements of a chunk, if none of them can change."""
+        """Return the elements of a chunk if none of them can change."""
         return self._shared
 
     def fresh(self) -> Sequence[Any]:
-        """The elements of a chunk, decoded for one log alone."""
+        """Decode the elements of a chunk for one log."""
         origin, part = self._origin, self.part()
         assert origin.codec is not None, "a log is read by a codec"
         source = origin.source
@@ -129,7 +128,7 @@ class Bough:
 
 
 class _Explaining:
-    """Names the value in which something proves damaged, long after it was handed out."""
+    """Names the value in errors that appear long after it was given out."""
 
     __slots__ = ("_origin",)
 
@@ -137,7 +136,7 @@ class _Explaining:
         self._origin = origin
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, Fault):
@@ -147,7 +146,7 @@ class _Explaining:
 def _write_log(writer: Writer, log: Log[Any]) -> str:
     writer.immutable = False
     if writer.sorts_mappings:
-        # What was sealed has its mappings in the order that they came in.
+        # Sealed chunks have the keys of mappings in their original order, so they can't be reused here.
         return _unsealed_text(writer, log)
     before = log.__seals__()
     is_covered = not before.sealed or writer.codec.covers(before.by)
@@ -163,7 +162,7 @@ def _write_log(writer: Writer, log: Log[Any]) -> str:
 
 
 class _Growth:
-    """Seals what has been added to a log, as far as it fills chunks. The elements that are left are its tail."""
+    """Seals appended elements as soon as they fill chunks. The rest stays in the tail."""
 
     def __init__(self, writer: Writer, boughs: list[Bough], tail: list[Any]) -> None:
         self._writer = writer
@@ -171,7 +170,7 @@ class _Growth:
         self._origin = Origin(writer.codec, Source(), "a log", None)
         self.own: dict[Any, Sequence[Any]] = {}
         self.sealed = 0
-        """How many elements of the tail are sealed."""
+        """The number of elements of the tail that are sealed."""
         self._texts: list[str] = []
         count = sum([bough.count for bough in boughs])
         length = 0
@@ -204,7 +203,7 @@ class _Growth:
         self._texts.clear()
 
     def text(self) -> str:
-        """The text of the log."""
+        """Return the text of the log."""
         tail = f'"tail":[{",".join(self._texts)}]}}'
         boughs = self._boughs
         if not boughs:
@@ -225,7 +224,7 @@ def _grow(boughs: list[Bough], bough: Bough) -> None:
 
 
 def _taken(writer: Writer, part: Part, mark: int) -> Encoded:
-    """What a chunk needs. What was made for it alone is the writer's no more: it comes with the chunk."""
+    """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
     made: dict[str, Part] = {}
     branches: dict[str, Branch] = {}
     waiting = list(part.refs)
@@ -258,7 +257,7 @@ def _read_log(reader: Reader, node: Node) -> Log[Any]:
 
 
 def _boughs(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[Bough, ...]:
-    """The parts that a log, or a part of one, says that it has."""
+    """Read the list of nodes of a log or of a node."""
     hashes = require(tree.get("chunks", []), list, "chunks")
     counts = require(tree.get("counts", []), list, "counts")
     sizes = require(tree.get("sizes", [None] * len(hashes)), list, "sizes")
@@ -281,7 +280,7 @@ def _bough(address: Any, count: Any, height: Any, size: Any, origin: Origin) -> 
 
 
 def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
-    """The parts that a stored chunk refers to, directly or not."""
+    """Return the blobs that a stored chunk refers to, directly or not."""
     found: dict[str, Part] = {}
     waiting = list(refs)
     while waiting:
@@ -294,7 +293,7 @@ def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
 
 
 def _listed(boughs: Sequence[Bough]) -> str:
-    """The parts of a log, with what is to be known of each before it is looked at."""
+    """Format a list of nodes, with what a reader must know before loading them."""
     hashes = ",".join([f'"{bough.hash}"' for bough in boughs])
     counts, sizes = _numbers(bough.count for bough in boughs), _numbers(bough.size for bough in boughs)
     return f'"chunks":[{hashes}],"counts":[{counts}],"sizes":[{sizes}]'

@@ -1,4 +1,8 @@
-"""Copies of decoded values, and which values need none."""
+"""The codec's memory: leaves it has written, chunks it has read, and copies of decoded values.
+
+`str` and `bytes` can't change, so identity proves equality: what was hashed or decoded once is not hashed or decoded
+again. An entry lives as long as an encoded value holds it; the memo itself holds nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +32,27 @@ ATOMS: set[type] = {
     *(pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path())),
     *(Decimal, Fraction, UUID, ZoneInfo),
 }
-"""Types whose instances hold nothing that could change. Subclasses are not meant. `codec_late` adds its own."""
+"""Types whose instances can't change. Subclasses don't count."""
 
 
 type_of: Callable[[Any], type] = type
-"""`type`, for checkers that would narrow a value of any type to one of a type that they don't know."""
+"""`type`, without the narrowing that type checkers do."""
 
 
 _new: Callable[[type], Any] = object.__new__
 
 
 class Uncopyable(Exception):
-    """This value is rather decoded again."""
+    """The value can't be copied and must be decoded again."""
 
 
 def copied(elements: Sequence[Any]) -> list[Any]:
-    """The elements of a decoded chunk once more. Raises Uncopyable."""
+    """Copy the elements of a decoded chunk. Raises Uncopyable."""
     return [element if type(element) in ATOMS else _copy(element) for element in elements]
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether nothing inside of a value can change."""
+    """Return True if nothing inside a value can change."""
     cls = type_of(value)
     if cls in ATOMS:
         return True
@@ -62,7 +66,7 @@ def is_immutable(value: Any) -> bool:
 
 
 def spare(value: Any) -> Any:
-    """A copy of a small frozen dataclass that only needs to be copied to be handed out again, else None."""
+    """Copy a small frozen dataclass that can be given out as copies of this copy; None for other values."""
     cls = type_of(value)
     if not _is_frozen(cls) or (_copiers.get(cls) or _made_copier(cls)) is not _copied_record:
         return None
@@ -70,7 +74,7 @@ def spare(value: Any) -> Any:
 
 
 def is_unchanged(value: Any, copy: Any) -> bool:
-    """Whether a value is what it was when it was copied: the same leaves, in a structure of the same types."""
+    """Return True if a value equals its earlier copy: the same leaves in a structure of the same types."""
     if value is copy:
         return True
     cls = type_of(value)
@@ -102,7 +106,7 @@ def _is_same_model(value: Any, copy: Any) -> bool:
 
 
 def anchor(element: Any) -> object:
-    """Something inside of an element that stays the same object as long as the element does not change."""
+    """Return an object inside an element that stays the same object as long as the element does not change."""
     cls = type_of(element)
     if cls is dict:
         inside: Any = element
@@ -115,7 +119,7 @@ def anchor(element: Any) -> object:
 
 
 def keeps_all_in_dict(cls: type) -> bool:
-    """Whether a dataclass has its fields in the `__dict__` of an instance: none in slots, none behind a descriptor."""
+    """Return True if a dataclass keeps all fields in `__dict__`, not in slots or behind descriptors."""
     bases = cls.__mro__
     if any(vars(base).get("__slots__") for base in bases) or cls.__dictoffset__ == 0:
         return False
@@ -125,15 +129,15 @@ def keeps_all_in_dict(cls: type) -> bool:
 
 
 def is_closed(cls: type) -> bool:
-    """Whether the instances of a dataclass can't change, but for what their fields hold.
+    """Return True if instances of a dataclass can't change, apart from the contents of their fields.
 
-    One that has a `__dict__` can: frozen or not, a `cached_property` writes into it.
+    A class with a `__dict__` can, because `cached_property` writes into it even if the class is frozen.
     """
     return cls.__dictoffset__ == 0 and _is_frozen(cls)
 
 
 def _is_frozen(cls: type) -> bool:
-    # A base that is no dataclass may bring slots, which are not seen here.
+    # A base that is not a dataclass may add slots that `fields` does not show.
     parameters: Any = vars(cls).get("__dataclass_params__")
     return parameters is not None and parameters.frozen and cls.__bases__ == (object,)
 
@@ -143,7 +147,7 @@ def _held(value: Any) -> list[object]:
 
 
 def _has_more(value: Any) -> bool:
-    """Whether an instance has attributes beside its fields, or will have once it is used."""
+    """Return True if an instance has attributes that are not fields, or gets some later."""
     in_dict: Mapping[str, Any] = getattr(value, "__dict__", {})
     if len(in_dict) > len(dataclasses.fields(value)):
         return True
@@ -200,7 +204,7 @@ def _made_copier(cls: type) -> Callable[[Any], Any]:
 
 
 def never_copy(cls: type) -> None:
-    """Instances are what a function of the program makes of stored data, not what their attributes are."""
+    """Exclude a class whose instances are made by a function of the program."""
     _copiers[cls] = _refuse
 
 
@@ -215,7 +219,7 @@ def _copier_of(cls: type) -> Callable[[Any], Any]:
 _copiers: dict[type, Callable[[Any], Any]] = {}
 _BY_ATTRIBUTES = frozenset({_copied_record, _copied_model})
 
-# That is about 16 MB of text.
+# About 16 MB of text.
 _SEEN_MAX = 16384
 
 KeyT = TypeVar("KeyT", int, str)
@@ -223,19 +227,19 @@ EntryT = TypeVar("EntryT", bound="Leaf | Chunk")
 
 
 class Leaf:
-    """A long `str` or `bytes`, and the part that it became."""
+    """A long `str` or `bytes`, and its blob."""
 
     __slots__ = ("__weakref__", "part", "text", "value")
 
     def __init__(self, value: str | bytes, text: str, part: Part) -> None:
         self.value = value
         self.text = text
-        """What stands for it in the text around it."""
+        """The reference that replaces it in the surrounding text."""
         self.part = part
 
 
 class Chunk:
-    """The elements of a chunk: those that were written, if none can change, else a copy that nobody else has."""
+    """The elements of a chunk: the originals if they can't change, else a private copy."""
 
     __slots__ = ("__weakref__", "elements", "is_shared", "written")
 
@@ -245,11 +249,11 @@ class Chunk:
         self.written = written
 
     def given(self) -> Sequence[Any]:
-        """The elements, to be handed out."""
+        """Return the elements for a caller, copied if they could change."""
         return self.elements if self.is_shared else copied(self.elements)
 
     def is_at(self, place: int, value: Sequence[Any]) -> bool:
-        """Whether the same would be written for the elements of a sequence from a place on."""
+        """Return True if the sequence has the same elements at `place`, so that it would be written the same."""
         end = place + len(self.elements)
         if self.written is None or end > len(value) or (self.written.is_last and end < len(value)):
             return False
@@ -257,25 +261,25 @@ class Chunk:
 
 
 class Written(NamedTuple):
-    """How a chunk was written."""
+    """The result of writing a chunk."""
 
     address: str
     needs: Mapping[str, Part]
-    """The part, and all that it refers to."""
+    """The blob and everything it refers to."""
     length: int
     is_last: bool
-    """It ended with the sequence: with further elements it would have become longer."""
+    """True if the chunk ended with the sequence: with more elements it would have grown."""
 
 
 class _Reference(ref, Generic[KeyT, EntryT]):
-    """A reference that knows its key, so that the entry can be removed when it dies."""
+    """A weak reference that knows its key, so that the entry can be removed when it dies."""
 
     __slots__ = ("key",)
     key: KeyT
 
 
 class _Table(Generic[KeyT, EntryT]):
-    """Entries by a key, as long as somebody else holds them."""
+    """Entries by key, as long as somebody else holds them."""
 
     __slots__ = ("_forget", "_references")
 
@@ -300,7 +304,7 @@ class _Table(Generic[KeyT, EntryT]):
 
 
 class Memo:
-    """The entries of one codec."""
+    """The memo of one codec."""
 
     __slots__ = ("_anchored", "_by_hash", "_by_id", "_chunks", "_seen")
 
@@ -312,18 +316,18 @@ class Memo:
         self._seen: set[str] = set()
 
     def beside(self) -> Memo:
-        """The memo of a codec with another trust: leaves are the same for all, what a chunk may hold is not."""
+        """Return the memo for a codec with another trust. Leaves are shared, chunks are not."""
         other = Memo()
         other._by_id, other._by_hash = self._by_id, self._by_hash
         return other
 
     def leaf(self, value: str | bytes) -> Leaf | None:
-        """What was written for this very object."""
-        # A leaf holds its value, so no other object can have the id while the leaf is there.
+        """Return the entry of this very object."""
+        # A leaf holds its value, so no other object can have the id while the leaf exists.
         return self._by_id.get(id(value))
 
     def leaf_at(self, address: str, *, is_raw: bool) -> Leaf | None:
-        """What a part was made of. The bytes of a text and bytes that look like it share an address."""
+        """Return the leaf with this hash. A text and raw bytes that look like it share a hash."""
         leaf = self._by_hash.get(address)
         return leaf if leaf is not None and (leaf.part.kind == "raw") is is_raw else None
 
@@ -334,7 +338,7 @@ class Memo:
         return leaf
 
     def is_seen_again(self, address: str) -> bool:
-        """Whether a chunk was written before: only then it is worth while to remember its elements."""
+        """Return True if a chunk was written before. Only then is it worth remembering its elements."""
         if address in self._seen:
             return True
         if len(self._seen) >= _SEEN_MAX:
@@ -343,7 +347,7 @@ class Memo:
         return False
 
     def chunk(self, address: str) -> Chunk | None:
-        """The elements of a chunk that was written or read."""
+        """Return the chunk with this hash."""
         return self._chunks.get(address)
 
     def add_chunk(self, address: str, chunk: Chunk) -> Chunk:
@@ -354,11 +358,11 @@ class Memo:
         return chunk
 
     def beginning(self, value: Sequence[Any]) -> list[tuple[Chunk, Written]]:
-        """The chunks with which a sequence begins, as far as they were written before."""
+        """Return the known chunks that a sequence starts with."""
         found: list[tuple[Chunk, Written]] = []
         place = 0
         while place < len(value):
-            # A chunk holds its elements: no other object can have the id of the anchor while it is there.
+            # A chunk holds its elements, so no other object can have the id of the anchor while the chunk exists.
             chunk = self._anchored.get(id(anchor(value[place])))
             if chunk is None or chunk.written is None or not chunk.is_at(place, value):
                 break

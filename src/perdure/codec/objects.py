@@ -1,4 +1,7 @@
-"""Objects by their class: the frame for all kinds of them, enums, and registered types with functions of their own."""
+"""Write and read objects: enums, dataclasses, named tuples, pydantic models and registered types.
+
+Objects are read without running `__new__`, `__init__`, `__post_init__` or a validator of their class.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class ObjectKind(Protocol):
-    """How the instances of one class are written and read."""
+    """Writes and reads the instances of one class."""
 
     tag: str
 
     def write(self, writer: Writer, value: Any, /) -> str:
-        """The text of an instance."""
+        """Return the text of an instance."""
         ...
 
     def read(self, node: Node, /) -> Any:
-        """The instance of a text."""
+        """Return the instance for a text."""
         ...
 
 
@@ -37,7 +40,7 @@ class Unfit(Exception):
 
 
 class EnumKind:
-    """A member by its name; a combination of flags, which has none, by its value."""
+    """Stores a member by name, and a combination of flags by value."""
 
     tag = "enum"
 
@@ -47,7 +50,7 @@ class EnumKind:
         self._head = head(self.tag, name)
 
     def write(self, writer: Writer, value: Any, /) -> str:
-        """The text of a member."""
+        """Return the text of a member."""
         name = value._name_
         if self._cls.__members__.get(name) is value:
             return f'{self._head},"name":{quote(name)}}}'
@@ -56,7 +59,7 @@ class EnumKind:
         raise Refusal(f"it is no member of {self._name!r}", "use a member that the class defines")
 
     def read(self, node: Node, /) -> Any:
-        """The member of a text."""
+        """Return the member for a text."""
         if "name" in node:
             member = self._cls.__members__.get(require(node["name"], str, "name"))
             if member is None:
@@ -69,7 +72,7 @@ class EnumKind:
 
 
 class CustomKind:
-    """A registered type with functions of its own."""
+    """Stores a registered type with its `encode` and `decode` functions."""
 
     tag = "custom"
 
@@ -79,7 +82,7 @@ class CustomKind:
         never_copy(entry.cls)
 
     def write(self, writer: Writer, value: Any, /) -> str:
-        """The text of what the type's `encode` makes of an instance."""
+        """Return the text of the encoded instance."""
         assert self._entry.encode is not None
         writer.immutable = False
         try:
@@ -94,19 +97,19 @@ class CustomKind:
         return f'{self._head},"value":{text}}}'
 
     def read(self, node: Node, /) -> Any:
-        """What the type's `decode` makes of a stored value."""
+        """Return the decoded instance."""
         decode, inner = self._entry.decode, node["value"]
         assert decode is not None
         return called(lambda: decode(inner), self._entry.name, "the registered decode function")
 
 
 def head(tag: str, name: str) -> str:
-    """The beginning of the text of every object of one class."""
+    """Return the start of the text of every object of one class."""
     return f'{{"~":"{tag}","type":{quote(name)}'
 
 
 def called(function: Callable[[], Any], type_name: str, what: str) -> Any:
-    """What a function of the program returns."""
+    """Call a function of the program and turn any error into a Misfit."""
     try:
         return function()
     except Exception as error:
@@ -114,7 +117,7 @@ def called(function: Callable[[], Any], type_name: str, what: str) -> Any:
 
 
 def read_object(kind: ObjectKind | None, node: Node) -> Any:
-    """The object of a class that was looked up, if the class is still of the kind that was written."""
+    """Read an object if its class is still of the kind that was written."""
     if kind is None or kind.tag != node["~"]:
         now = "no data type" if kind is None else f"of the kind {kind.tag!r}"
         raise Misfit(node["type"], f"it was stored as a {node['~']!r}, and the class is {now} now")
@@ -122,13 +125,13 @@ def read_object(kind: ObjectKind | None, node: Node) -> Any:
 
 
 RECORD_KEYS = ("type", "fields", "unset", "attributes", "set", "extra", "private")
-"""The keys that records may have, of all kinds."""
+"""The keys that records of any kind may have."""
 
 _TUPLE: Any = tuple
 
 
 class RecordKind(ABC):
-    """Fields by name, and beside them what the class does not determine."""
+    """Stores an object as its fields, and further content under other keys."""
 
     tag: str
     can_be_immutable = False
@@ -143,7 +146,7 @@ class RecordKind(ABC):
             raise Unfit("it has a field that is called '~'")
 
     def write(self, writer: Writer, value: Any, /) -> str:
-        """The text of an instance."""
+        """Return the text of an instance."""
         child = writer.child
         writer.enter(value)
         content = self._plain(value)
@@ -164,28 +167,28 @@ class RecordKind(ABC):
         return f"{self._head}{','.join(texts)}}}{beside}}}"
 
     def _plain(self, value: Any) -> Mapping[str, Any] | None:
-        """The values of the fields, of an instance that has all of them and nothing beside them."""
+        """Return the field values of an instance that has all fields and nothing else; None for other instances."""
         del value
         return None
 
     @abstractmethod
     def read(self, node: Node, /) -> Any:
-        """The instance of a text."""
+        """Return the instance for a text."""
 
     @abstractmethod
     def _content(self, value: Any) -> Mapping[str, Any]:
-        """The values of the fields that have one."""
+        """Return the values of the fields that are set."""
 
     @abstractmethod
     def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What else there is, by its key in the text; what is empty is left out."""
+        """Return further content by its key in the text. Empty content is left out."""
 
     @abstractmethod
     def _default(self, name: str, content: Mapping[str, Any]) -> Any:
-        """The value of a field that the class got since the object was stored, given those before it."""
+        """Return the value of a field that was added to the class later, given the fields before it."""
 
     def _restored(self, node: Node) -> dict[str, Any]:
-        """The stored values of the fields, with defaults for those that the class got since."""
+        """Return the stored field values, with defaults for fields that were added to the class later."""
         stored = require(node["fields"], dict, "fields")
         if "unset" not in node and stored.keys() == self._keys.keys():
             return stored if self._in_order(stored) else {name: stored[name] for name in self._keys}
@@ -207,7 +210,7 @@ class RecordKind(ABC):
 
 
 class DataclassKind(RecordKind):
-    """Dataclasses. Attributes that are no fields are kept too."""
+    """Stores dataclasses, with attributes that are not fields."""
 
     tag = "dataclass"
 
@@ -220,7 +223,7 @@ class DataclassKind(RecordKind):
         self._is_plain = keeps_all_in_dict(cls)
 
     def read(self, node: Node, /) -> Any:
-        """The instance of a text."""
+        """Return the instance for a text."""
         instance = object.__new__(self._cls)
         content = self._restored(node)
         if self._is_plain:
@@ -250,7 +253,7 @@ class DataclassKind(RecordKind):
         }
 
     def _default(self, name: str, content: Mapping[str, Any]) -> Any:
-        del content  # pydantic's defaults may depend on other fields, a dataclass's don't
+        del content  # unlike pydantic's, the defaults of a dataclass don't depend on other fields
         field = self._fields[name]
         if field.default is not dataclasses.MISSING:
             return field.default
@@ -260,7 +263,7 @@ class DataclassKind(RecordKind):
 
 
 class NamedTupleKind(RecordKind):
-    """Named tuples, by name and not by position."""
+    """Stores named tuples by name, not by position."""
 
     tag = "namedtuple"
 
@@ -270,13 +273,13 @@ class NamedTupleKind(RecordKind):
         self.can_be_immutable = cls.__dictoffset__ == 0
 
     def read(self, node: Node, /) -> Any:
-        """The instance of a text."""
+        """Return the instance for a text."""
         instance = _TUPLE.__new__(self._cls, self._restored(node).values())
         restore_attributes(instance, self._name, node, ())
         return instance
 
     def _content(self, value: Any) -> Mapping[str, Any]:
-        # Read as the tuple that it is: a subclass may hide a field behind a property.
+        # Read as a plain tuple, because a subclass may hide a field behind a property.
         return dict(zip(self._keys, _TUPLE.__iter__(value), strict=True))
 
     def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -291,7 +294,7 @@ class NamedTupleKind(RecordKind):
 
 
 class ModelKind(RecordKind):
-    """Pydantic models. Pydantic is not imported for it: where there is a model, it is loaded."""
+    """Stores pydantic models."""
 
     tag = "model"
 
@@ -302,7 +305,7 @@ class ModelKind(RecordKind):
         super().__init__(cls, name, self._fields)
 
     def read(self, node: Node, /) -> Any:
-        """The model of a text."""
+        """Return the model for a text."""
         instance = object.__new__(self._cls)
         others = require(node.get("attributes", {}), dict, "attributes")
         _set_state(self._cls)(
@@ -361,7 +364,7 @@ class ModelKind(RecordKind):
 
 
 def require_plain_layout(cls: type) -> None:
-    """Fields are all there is only if no base brings content of its own, as `list` and `Exception` do."""
+    """Refuse a class with a base that has content of its own, such as `list` or `Exception`."""
     try:
         object.__new__(cls)
     except TypeError as error:
@@ -371,14 +374,14 @@ def require_plain_layout(cls: type) -> None:
 
 
 def require_known(type_name: str, stored: Iterable[str], fields: Iterable[str]) -> None:
-    """What the class no longer has would be lost in silence."""
+    """Refuse stored fields that the class no longer has, instead of losing them silently."""
     for name in stored:
         if name not in fields:
             raise Misfit(type_name, f"field {name!r} is stored, the class no longer has it")
 
 
 def restore_attributes(instance: object, type_name: str, node: Node, slots: Iterable[str]) -> None:
-    """Set attributes that are no fields, past every descriptor: a stored name must not reach code."""
+    """Set attributes that are not fields without calling descriptors: a stored name must not reach code."""
     for name, value in require(node.get("attributes", {}), dict, "attributes").items():
         if name in slots:
             object.__setattr__(instance, name, value)
@@ -389,7 +392,7 @@ def restore_attributes(instance: object, type_name: str, node: Node, slots: Iter
 
 
 def _attributes(value: object, names: Iterable[str]) -> dict[str, Any]:
-    """The attributes that have a value: an empty slot has none."""
+    """Return the attributes that have a value. An empty slot has none."""
     found: dict[str, Any] = {}
     for name in names:
         try:
@@ -400,7 +403,7 @@ def _attributes(value: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _slots(cls: type) -> list[str]:
-    """The names under which slots are reached, private ones as the interpreter spells them."""
+    """Return the names of all slots, with private names mangled."""
     names: list[str] = []
     for base in cls.__mro__:
         slots = vars(base).get("__slots__", ())
@@ -411,11 +414,11 @@ def _slots(cls: type) -> list[str]:
 
 
 def _is_given(value: object) -> bool:
-    """Pydantic marks a private attribute that was not set."""
+    """Return False for pydantic's marker of a private attribute that was not set."""
     return type(value).__name__ != "PydanticUndefinedType"
 
 
 def _set_state(cls: type) -> Any:
-    """Pydantic's own `__setstate__`, whatever the model defines under that name."""
+    """Return pydantic's own `__setstate__`, even if the model overrides it."""
     owners = (base for base in cls.__mro__ if base.__module__.startswith("pydantic."))
     return next(vars(base)["__setstate__"] for base in owners if "__setstate__" in vars(base))

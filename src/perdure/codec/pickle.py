@@ -1,4 +1,4 @@
-"""Pickle, for programs that opt in by name. Reading a pickle can run any code: the store must be trusted like code."""
+"""Pickle, for programs that opt in. Reading a pickle can run any code, so the store must be trusted like code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from perdure.typenames import type_name
 
 
 def write_pickle(writer: Writer, value: object) -> str:
-    """The text of a value that nothing but pickle takes."""
-    import pickle  # noqa: PLC0415  only programs that opted in load it
+    """Write a value that only pickle can store."""
+    import pickle  # noqa: PLC0415  only for programs that opt in
 
     writer.immutable = False
     cls = type(value)
@@ -37,7 +37,7 @@ def _read_pickle(reader: Reader, node: Node) -> Any:
 
 
 def _load(data: bytes) -> Any:
-    import pickle  # noqa: PLC0415  only programs that opted in load it
+    import pickle  # noqa: PLC0415  only for programs that opt in
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
@@ -52,5 +52,5 @@ def _refuse_pickle(_: Reader, node: Node) -> Any:
 
 
 def pickle_tag(*, allowed: bool) -> Tag:
-    """How pickled values are read: not at all, unless the program allows it."""
+    """Return the reader of pickled values. It refuses them unless the program allows pickle."""
     return Tag.of(_read_pickle if allowed else _refuse_pickle, "type", "base64", "part")

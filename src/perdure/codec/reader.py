@@ -1,18 +1,17 @@
-"""Reading a text back: parsing, fetching parts, and the dispatch on tags.
+"""Read texts: parse them, fetch blobs, and dispatch on tags.
 
-The tree is walked without recursion, from the leaves up: a value that could be written can be read, however little
-is left of the stack.
+The tree is walked from the leaves up without recursion, so that every value that was written can be read.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from perdure.codec.errors import Damage, Fault, Untrusted, spelled
 from perdure.codec.memo import Chunk, Leaf, Memo, Uncopyable, copied, type_of
-from perdure.data import frozen
 from perdure.records import Part, digest
 
 if TYPE_CHECKING:
@@ -22,31 +21,31 @@ if TYPE_CHECKING:
     from perdure.codec.trust import Trust
 
 Node: TypeAlias = "dict[str, Any]"
-"""A JSON object with a tag. What is inside it has been read when it is read itself."""
+"""A JSON object with a tag. Its content is decoded before it is read itself."""
 
 Read: TypeAlias = "Callable[[Reader, Node], Any]"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Tag:
-    """How objects with one tag are read, and which keys they may have."""
+    """The reader of objects with one tag, and the keys that they may have."""
 
     read: Read
     keys: frozenset[str]
     keeps_chunks: bool = False
-    """Its chunks are not put together before it is read."""
+    """True if the reader gets the hashes of chunks instead of their elements."""
 
     @classmethod
     def of(cls, read: Read, *keys: str) -> Tag:
-        """A tag whose objects may have these keys."""
+        """Return a tag whose objects may have these keys."""
         return cls(read, frozenset({"~", *keys}))
 
 
-# Of a longer list the chunks are not remembered: most are decoded once, when a run is resumed.
+# Chunks of longer lists are not remembered: most are decoded once, when a run resumes.
 _REMEMBERED_MAX = 4096
 
 INDEX_HEAD = b'{"~":"index"'
-"""How the text of every index part begins."""
+"""The start of the text of every index blob."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -57,7 +56,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parsed(text: bytes) -> Any:
-    """The plain data of a JSON text."""
+    """Parse a JSON text."""
     try:
         return _decoder.decode(text.decode("utf-8", "surrogatepass"))
     except ValueError as error:
@@ -65,21 +64,21 @@ def parsed(text: bytes) -> Any:
 
 
 class Decodes(Protocol):
-    """What a reader asks of its codec: to read what it leaves unread, later."""
+    """The codec as a reader sees it, to read the elements of logs later."""
 
     @property
     def token(self) -> object:
-        """Who decodes here: for whoever asks later whether it can be read elsewhere as well."""
+        """Identifies the codec's trust."""
         ...
 
     def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
-        """The value of a text."""
+        """Decode a text."""
         ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value comes from, for errors and for what is read later."""
+    """The origin of a value, for error messages and for parts that are read later."""
 
     codec: Decodes | None
     source: Source
@@ -88,7 +87,7 @@ class Origin:
 
 
 class Reader:
-    """Reads one value with the trust of the program that asks for it."""
+    """Reads one value with the trust of a program."""
 
     __slots__ = ("_memo", "_source", "_tags", "_unread", "origin", "trust")
 
@@ -97,18 +96,18 @@ class Reader:
         self._memo = memo
         self._source = origin.source
         self._unread: dict[int, _Gathered] = {}
-        """By the ids of lists: what of them was decoded before, and is not looked into."""
+        """By the id of a list: the ranges that were decoded before."""
         self.origin = origin
         self.trust = trust
 
     def text(self, text: bytes) -> Any:
-        """The value of a JSON text."""
+        """Decode a JSON text."""
         tree = parsed(text)
-        # A text without tags is plain data throughout: in a string the quotes around `~` would be escaped.
+        # A text without tags is plain data: inside a string, the quotes around `~` would be escaped.
         return self._value(tree) if b'"~"' in text else tree
 
     def raw(self, address: object) -> bytes:
-        """The bytes that are a part of their own."""
+        """Return the bytes of a raw blob."""
         name: str = require(address, str, "part")
         data = self._source.bytes(name)
         leaf = self._memo.leaf_at(name, is_raw=True)
@@ -119,14 +118,14 @@ class Reader:
         return cast("bytes", leaf.value)
 
     def trusted(self, name: object) -> type:
-        """The class that a stored name means."""
+        """Return the class of a stored name. Raises Untrusted."""
         cls = self.trust.lookup(require(name, str, "type"))
         if cls is None:
             raise Untrusted(str(name))
         return cls
 
     def _value(self, tree: Any) -> Any:
-        """Replace every JSON object that has a tag by the value it stands for."""
+        """Replace every tagged JSON object by its value."""
         root: list[Any] = [tree]
         holders: list[Any] = [root]
         places: list[Any] = []
@@ -157,9 +156,9 @@ class Reader:
         return root[0]
 
     def _whole(self, tree: Any) -> Any:
-        """A JSON tree with what was cut out of it: itself, if it is a part, or its elements, if they are in chunks."""
+        """Resolve references: return the content of a blob, or gather the elements of chunks."""
         while _is_tagged(tree, "part"):
-            if len(tree) != 2:  # noqa: PLR2004  the tag and the address
+            if len(tree) != 2:  # noqa: PLR2004  the tag and the hash
                 raise Damage("a reference to a part holds something else")
             tree = self._part(require(tree.get("part"), str, "part"))
         if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
@@ -178,7 +177,7 @@ class Reader:
         return tag is not None and tag.keeps_chunks
 
     def _part(self, address: str) -> Any:
-        """The tree of a part; of a leaf, its value."""
+        """Return the tree of a blob, or the value of a leaf."""
         data = self._source.bytes(address)
         leaf = self._memo.leaf_at(address, is_raw=False)
         if leaf is None:
@@ -190,11 +189,11 @@ class Reader:
         return leaf.value
 
     def _addresses(self, chunks: list[Any]) -> Iterator[str]:
-        """The chunks, those that index parts refer to included."""
+        """Yield the hashes of all chunks, following index blobs."""
         waiting = [iter(chunks)]
         while waiting:
             for address in waiting[-1]:
-                # An index is told by its first bytes, so that chunks which are known need not be parsed for it.
+                # The first bytes tell an index, so known chunks need not be parsed.
                 if self._source.begins(require(address, str, "part"), INDEX_HEAD):
                     index = parsed(self._source.bytes(address))
                     waiting.append(iter(require(index.get("chunks"), list, "chunks")))
@@ -204,7 +203,7 @@ class Reader:
                 waiting.pop()
 
     def _gathered(self, addresses: Iterable[str]) -> list[Any]:
-        """The elements of chunks: those that were decoded before as they are, the others as JSON trees."""
+        """Gather the elements of chunks: decoded ones as they are, the others as JSON trees."""
         elements: list[Any] = []
         gathered = _Gathered([], [])
         for address in addresses:
@@ -217,7 +216,7 @@ class Reader:
 
     def _known(self, address: str) -> Sequence[Any] | None:
         chunk = self._source.chunks.get(address)
-        # What was made here is whole; of what was read, all that a chunk refers to is looked at once.
+        # Blobs made here are complete. Of a chunk that was read, everything it refers to is verified once.
         if chunk is None and self._source.has_made(address):
             chunk = self._memo.chunk(address)
         if chunk is None:
@@ -237,7 +236,7 @@ class Reader:
         return chain.from_iterable(unread)
 
     def _remember(self, done: Any) -> None:
-        """Keep what was decoded of chunks, so that the next one who asks gets copies of it."""
+        """Remember the decoded elements of chunks, so that the next reader gets copies."""
         gathered = self._unread.pop(id(done), None)
         if gathered is None:
             return
@@ -263,9 +262,9 @@ class Reader:
             raise Damage(f"a malformed {name!r}: {error!r}") from error
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Gathered:
-    """Which chunks a list was put together from: their addresses, and where they begin and end in it."""
+    """The chunks that form a list: their hashes, and where they start and end."""
 
     known: list[tuple[str, int, int]]
     unknown: list[tuple[str, int, int]]
@@ -276,7 +275,7 @@ def _is_tagged(tree: Any, tag: str | None = None) -> bool:
 
 
 def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
-    """The JSON object whose members stand in several."""
+    """Merge JSON objects whose members belong together."""
     merged: dict[str, Any] = {}
     count = 0
     for chunk in chunks:
@@ -288,19 +287,19 @@ def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
 
 
 def require(found: Any, expected: type, what: str) -> Any:
-    """What was found in a JSON text, if it is of the expected type."""
+    """Return `found` if it has the expected type. Raises Damage."""
     if type(found) is not expected:
         raise Damage(f"{what!r} is a {type(found).__name__}, not a {expected.__name__}")
     return found
 
 
 def items(node: Node) -> list[Any]:
-    """The elements of a sequence."""
+    """Return the elements of a sequence."""
     return require(node.get("items"), list, "items")
 
 
 def find_references(text: bytes) -> tuple[str, ...]:
-    """The parts that a JSON text refers to directly."""
+    """Return the hashes of the blobs that a JSON text refers to directly."""
     if b'"~"' not in text:
         return ()
     found: set[str] = set()
@@ -319,7 +318,7 @@ def find_references(text: bytes) -> tuple[str, ...]:
 
 
 class Source:
-    """Gives the bytes of parts. What was read is hashed the first time; what was made here has been hashed."""
+    """Provides the bytes of blobs. Blobs that were read are verified on first use."""
 
     __slots__ = ("_branches", "_encoded", "_stored", "_verified", "chunks", "leaves")
 
@@ -329,12 +328,12 @@ class Source:
         self._verified: set[str] = set()
         self._branches: dict[str, Branch] = {}
         self.leaves: dict[str, Leaf] = {}
-        """The long texts and bytes that were read: the codec remembers them as long as this is there."""
+        """Long strings and bytes that were read. The memo keeps them as long as this object exists."""
         self.chunks: dict[str, Chunk] = {}
-        """The chunks that were decoded."""
+        """Chunks that were decoded."""
 
     def bytes(self, address: str) -> bytes:
-        """The bytes of a part, which are those that were written. Raises Damage."""
+        """Return the bytes of a blob. Raises Damage."""
         made = None if self._encoded is None else self._encoded.made.get(address)
         if made is not None:
             return made.data
@@ -348,18 +347,18 @@ class Source:
         return data
 
     def has_made(self, address: str) -> bool:
-        """Whether a part was made here, with all that it refers to."""
+        """Return True if a blob was made here, with everything it refers to."""
         return self._encoded is not None and address in self._encoded.made
 
     def begins(self, address: str, head: bytes) -> bool:
-        """Whether a part begins like this. Raises Damage."""
+        """Return True if a blob starts with `head`. Raises Damage."""
         return self.bytes(address).startswith(head)
 
     def branch(self, address: str) -> Branch | None:
-        """A part of a log, if it has been met before."""
+        """Return a log node that was read before."""
         made = None if self._encoded is None else self._encoded.branches.get(address)
         return self._branches.get(address) if made is None else made
 
     def keep(self, branch: Branch) -> None:
-        """A part of a log that was met: who asks again gets the same."""
+        """Remember a log node, so that the same object is used again."""
         self._branches[branch.hash] = branch

@@ -1,6 +1,6 @@
-"""Which types stored data may name: the ones that this program has declared, and no other.
+"""Types that stored data may name: those that the program declared, and no others.
 
-A name is only ever looked up among classes that are already loaded. Nothing is imported, nothing is called.
+A name is looked up among classes that are already loaded. Nothing is imported or called.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import types
 import typing
 from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -22,7 +23,6 @@ from zoneinfo import ZoneInfo
 
 import typing_extensions
 
-from perdure.data import frozen
 from perdure.log import Log
 from perdure.stored_names import find_pinned
 from perdure.typenames import module_name, type_name
@@ -32,32 +32,32 @@ if TYPE_CHECKING:
 
 
 def is_data_type(cls: type) -> bool:
-    """Whether instances are data by their kind: dataclass, enum, named tuple or pydantic model."""
+    """Return True for a dataclass, enum, named tuple or pydantic model."""
     return is_named_tuple(cls) or is_model(cls) or is_enum(cls) or dataclasses.is_dataclass(cls)
 
 
 def is_enum(cls: type) -> bool:
-    """Whether a class is an enum, flags included."""
+    """Return True for an enum, including flags."""
     return Enum in cls.__mro__
 
 
 def is_named_tuple(cls: type) -> bool:
-    """Whether a class was made by `NamedTuple` or `namedtuple`, or derives from one that was."""
+    """Return True for a class made by `NamedTuple` or `namedtuple`, and for its subclasses."""
     return tuple in cls.__mro__ and isinstance(getattr(cls, "_fields", None), tuple)
 
 
 def is_model(cls: type) -> bool:
-    """Whether a class is a pydantic model. Never imports pydantic: where it is not loaded there are no models."""
+    """Return True for a pydantic model. pydantic is not imported: if it is not loaded, there are no models."""
     pydantic_main = sys.modules.get("pydantic.main")
     base = None if pydantic_main is None else vars(pydantic_main).get("BaseModel")
     return base is not None and issubclass(cls, base)
 
 
 def reachable(expressions: Iterable[object]) -> dict[str, type]:
-    """The classes that stand in these type expressions, directly or in the fields of one that does, by name."""
+    """Return the classes in these type expressions, and in the fields of those classes, by name."""
     found: dict[str, type] = {}
     seen: set[int] = set()
-    # The queue only grows, so that every expression stays alive: a freed one would give its id to another.
+    # The queue only grows, so every expression stays alive: a freed one would give its id to another.
     queue = list(expressions)
     for expression in queue:
         if id(expression) in seen:
@@ -70,7 +70,7 @@ def reachable(expressions: Iterable[object]) -> dict[str, type]:
 
 
 def visible(module: types.ModuleType) -> Iterator[type]:
-    """The data types that have a name in a module, those nested in its own classes included."""
+    """Yield the data types with a name in a module, including those nested in its classes."""
     seen: set[type] = set()
     queue: list[object] = list(vars(module).values())
     for value in queue:
@@ -84,7 +84,7 @@ def visible(module: types.ModuleType) -> Iterator[type]:
 
 
 def _next(expression: object) -> Iterable[object]:
-    """What to follow from one type expression."""
+    """Return the expressions to follow from a type expression."""
     if get_origin(expression) is Annotated:
         return get_args(expression)[:1]
     if get_origin(expression) is Literal:
@@ -97,13 +97,13 @@ def _next(expression: object) -> Iterable[object]:
         return cast("list[object]", expression)
     if isinstance(expression, type) and not isinstance(expression, types.GenericAlias):
         return _mentioned(expression)
-    # An alias made by a `type` statement evaluates its value when asked, and may fail then.
+    # An alias made by a `type` statement is evaluated on access and may fail.
     value = _attribute(expression, "__value__")
     return [get_origin(expression), value, *get_args(expression)]
 
 
 def _mentioned(cls: type) -> list[object]:
-    """The type expressions in the definition of a class whose instances are data."""
+    """Return the type expressions in the definition of a data class."""
     mentioned: list[object] = list(vars(cls).get("__orig_bases__", ()))
     if typing_extensions.is_typeddict(cls) or (is_data_type(cls) and not issubclass(cls, Enum)):
         mentioned.extend(_hints(cls))
@@ -114,10 +114,10 @@ def _mentioned(cls: type) -> list[object]:
 
 
 def _hints(cls: type) -> list[object]:
-    """The resolved annotations of a class and its bases. One that can't be resolved hides only itself."""
+    """Return the resolved annotations of a class and its bases, without those that can't be resolved."""
     try:
         return list(typing.get_type_hints(cls, include_extras=True).values())
-    except Exception:  # noqa: BLE001  an annotation may be any expression and fail in any way
+    except Exception:  # noqa: BLE001  an annotation may fail in any way
         return [
             hint
             for base in cls.__mro__
@@ -134,7 +134,7 @@ def _resolved(annotation: object, owner: type) -> list[object]:
     names = {**vars(owner), owner.__name__: owner}
     try:
         hints = typing.get_type_hints(holder, vars(module) if module else {}, names, include_extras=True)
-    except Exception:  # noqa: BLE001  as above: this annotation is skipped
+    except Exception:  # noqa: BLE001  as above: skip this annotation
         return []
     return [hints["it"]]
 
@@ -142,7 +142,7 @@ def _resolved(annotation: object, owner: type) -> list[object]:
 def _attribute(owner: object, name: str, default: Any = None) -> Any:
     try:
         return getattr(owner, name, default)
-    except Exception:  # noqa: BLE001  computed attributes of type expressions may fail in any way
+    except Exception:  # noqa: BLE001  computed attributes may fail in any way
         return default
 
 
@@ -160,16 +160,16 @@ _ALWAYS_TRUSTED: tuple[type, ...] = (
     *(collections.abc.Mapping, collections.abc.MutableMapping, collections.abc.Set, collections.abc.MutableSet),
 )
 
-# `Any` is a class in the Pythons we run on, though type checkers know it as a special form.
+# `Any` is a class at run time, though type checkers see a special form.
 _BUILT_IN: Mapping[str, type] = {
     **{type_name(cls): cls for cls in _ALWAYS_TRUSTED},
     "typing:Any": typing.cast("type", Any),
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Registration:
-    """What `register_type` was told about a class."""
+    """A registered class, its stored name and its functions."""
 
     cls: type
     name: str
@@ -186,7 +186,7 @@ class _Registry:
 
     def add(self, entry: Registration) -> None:
         rival = self.by_name.get(entry.name)
-        # The same class loaded again (a reloaded module, a notebook cell run twice) takes its own place.
+        # The same class loaded again (a reloaded module, a notebook cell) replaces itself.
         if entry.name in _BUILT_IN or (rival is not None and type_name(rival.cls) != type_name(entry.cls)):
             taken = type_name(rival.cls) if rival else "a built-in type"
             raise ValueError(
@@ -227,10 +227,10 @@ def register_type(
     encode: Callable[[Any], object] | None = None,
     decode: Callable[[Any], Any] | None = None,
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Trust a type in every workflow of this process; a decorator, with or without arguments.
+    """Trust a type in every workflow of this process. Use it as a decorator or call it.
 
-    `encode` turns an instance into values that can be stored, `decode` turns them back. Dataclasses, enums, named
-    tuples and pydantic models need neither. `name` is what stored data says: keep it when the class moves.
+    `encode` converts an instance to values that can be stored, and `decode` converts them back. Dataclasses, enums,
+    named tuples and pydantic models need neither. Stored data contains `name`: keep it when the class moves.
     """
     if cls is None:
         return lambda cls: register_type(cls, name=name, encode=encode, decode=decode)
@@ -246,21 +246,20 @@ def register_type(
 
 
 def registration(cls: type) -> Registration | None:
-    """What was registered for exactly this class."""
+    """Return the registration of exactly this class."""
     return _registry.by_class.get(cls)
 
 
 def stored_name(cls: type) -> str:
-    """The name under which stored data refers to a class: as registered, else its own."""
+    """Return the name of a class in stored data: the registered one, else its own."""
     entry = _registry.by_class.get(cls)
     return type_name(cls) if entry is None else entry.name
 
 
 class Trust:
-    """The types that a program trusts, by name. Immutable: what is added makes another.
+    """The types that a program trusts, by name. Immutable.
 
-    Declared types are followed through their fields when first needed, so that a class may mention one that is
-    defined after it.
+    Declared types are followed through their fields on first use, so a class may mention one that is defined later.
     """
 
     __slots__ = ("_allowed", "_found", "_modules", "_roots")
@@ -273,7 +272,7 @@ class Trust:
 
     @classmethod
     def of(cls, types: Iterable[object] = (), *, allowed: Iterable[str | type] = ()) -> Trust:
-        """Trust what stands in type expressions, and the classes in `allowed`, given or named `"module:qualname"`."""
+        """Trust the classes in type expressions and those in `allowed`, given as classes or as `"module:qualname"`."""
         names: set[str] = set()
         roots = list(types)
         for entry in allowed:
@@ -284,22 +283,22 @@ class Trust:
         return cls(tuple(roots), frozenset(), frozenset(names))
 
     def including(self, *others: Trust) -> Trust:
-        """This trust and others together. Where two classes have one name, the earlier is meant."""
+        """Return this trust combined with others. If two classes share a name, the first one wins."""
         every = (self, *others)
         roots = _distinct(root for trust in every for root in trust._roots)
         modules = frozenset(name for trust in every for name in trust._modules)
         allowed = frozenset(name for trust in every for name in trust._allowed)
         if (len(roots), modules, allowed) == (len(self._roots), self._modules, self._allowed):
-            # Nothing new: what was found so far stays found.
+            # Nothing is new, so keep what was found.
             return self
         return Trust(roots, modules, allowed)
 
     def with_module(self, module_name: str) -> Trust:
-        """This trust and the data types that are visible by name in a module that is loaded."""
+        """Return this trust extended with the data types that have a name in a loaded module."""
         return Trust(self._roots, self._modules | {module_name}, self._allowed)
 
     def lookup(self, name: str) -> type | None:
-        """The class that stored data means by a name, if it is trusted."""
+        """Return the trusted class with this stored name."""
         built_in = _BUILT_IN.get(name)
         if built_in is not None:
             return built_in
@@ -308,12 +307,12 @@ class Trust:
             return entry.cls
         found = self._found
         if found is None or name not in found:
-            # A class may have been defined, or a module loaded, since the last look.
+            # A class may have been defined, or a module loaded, since the last lookup.
             found = self._found = self._find()
         return found.get(name)
 
     def trusts(self, cls: type) -> bool:
-        """Whether an instance that is stored now can be read back as one of exactly this class."""
+        """Return True if an instance stored now can be read back as exactly this class."""
         name = stored_name(cls)
         if self.lookup(name) is cls:
             return True
@@ -333,7 +332,7 @@ def _distinct(roots: Iterable[object]) -> tuple[object, ...]:
 
 
 def _key(root: object) -> object:
-    """What tells one type expression from another; `Annotated` may hold what can't be hashed."""
+    """Return a hashable key for a type expression. `Annotated` may hold unhashable objects."""
     try:
         hash(root)
     except TypeError:
@@ -354,7 +353,7 @@ def _loaded_module(name: str) -> types.ModuleType | None:
 
 
 def _loaded(name: str) -> type | None:
-    """The class of this name if its module is loaded; found in namespaces, so that no `__getattr__` is called."""
+    """Return the class of this name if its module is loaded, without calling a `__getattr__`."""
     module, _, qualname = name.partition(":")
     found: object = _loaded_module(module)
     for step in qualname.split("."):
@@ -369,7 +368,7 @@ def register_form(cls: type, data: object, *, make: Callable[[Any], object], tol
     """
 
     def core_schema_of(_: object, handler: Any) -> Any:
-        from pydantic_core import core_schema  # noqa: PLC0415 - pydantic is loaded where this is called
+        from pydantic_core import core_schema  # noqa: PLC0415 - pydantic is loaded already
 
         made = core_schema.custom_error_schema(
             core_schema.no_info_after_validator_function(make, handler.generate_schema(data)),

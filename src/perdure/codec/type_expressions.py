@@ -1,4 +1,4 @@
-"""Type expressions as values: classes, generics, unions, literals. How each is written and read."""
+"""Write and read type expressions: classes, generics, unions, literals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.typenames import describe, is_plain_generic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The aliases of `typing` are not equal to what they stand for (`List[int] != list[int]`), so they have own names.
+# The aliases of `typing` don't equal what they stand for (`List[int] != list[int]`), so they have their own names.
 _TYPING_ALIASES: Mapping[str, Any] = {
     f"typing:{name}": getattr(typing, name)
     for name in (
@@ -33,7 +33,7 @@ _TYPING_NAMES = {get_origin(alias): name for name, alias in _TYPING_ALIASES.item
 
 
 def write_class(writer: Writer, value: type) -> str:
-    """A class by its name."""
+    """Write a class by name."""
     return f'{{"~":"type","name":{_trusted_name(writer, value)}}}'
 
 
@@ -113,7 +113,7 @@ def _read_typing_union(_: Reader, node: Node) -> Any:
 
 
 def _require_union(expression: Any) -> Any:
-    # What stands between the bars may be no type, and then they mean something else.
+    # The operands may not be types, and then the bar means something else.
     if get_origin(expression) not in (Union, types.UnionType):
         raise TypeError(f"{expression!r} is no union")
     return expression
@@ -149,7 +149,7 @@ def _type_of(expression: object) -> type:
 
 TYPE_KINDS: Mapping[type, Write] = {
     types.GenericAlias: _write_alias,
-    _type_of(typing.List[int]): _write_typing_alias,  # noqa: UP006  what is meant is the alias
+    _type_of(typing.List[int]): _write_typing_alias,  # noqa: UP006  the alias is meant
     _type_of(typing.List): _write_bare_alias,  # noqa: UP006
     _type_of(typing.Tuple): _write_bare_alias,  # noqa: UP006
     _type_of(Union[int, str]): _write_typing_union,  # noqa: UP007

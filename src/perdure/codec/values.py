@@ -1,8 +1,9 @@
-"""How users' values are kept between activations: encoded and fixed in a checkpointed run, else as they are."""
+"""User values between activations: encoded in a checkpointed run, live objects otherwise; and limits on their size."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import override
@@ -10,7 +11,6 @@ from typing_extensions import override
 from perdure.codec.codec import Codec
 from perdure.codec.memo import ATOMS, copied, is_immutable, spare
 from perdure.codec.reader import Source
-from perdure.data import frozen
 from perdure.errors import EncodeError, ValueTooLargeError
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """A value that is kept: the live object, its encoded form, or both.
+    """A stored value: the live object, its encoded form, or both.
 
-    The live object is held only if it can't change, or if nothing is checkpointed. `checkpoint_id` names where an
-    encoded value was read from, for the error if it proves damaged.
+    The live object is held only if it can't change, or if nothing is checkpointed. `checkpoint_id` names the
+    checkpoint that an encoded value was read from, for errors.
     """
 
     __slots__ = ("_source", "checkpoint_id", "encoded", "has_live", "live", "path", "refusal", "spare", "stored")
@@ -49,35 +49,35 @@ class Kept:
         self.checkpoint_id = checkpoint_id
         self.refusal = refusal
         self.spare: object = None
-        """A copy that nobody else has: what is handed out is copied from it."""
+        """A private copy, from which copies are given out."""
         self._source: Source | None = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether there is no value at all, only the reason why."""
+        """True if there is no value, only the reason why."""
         return self.refusal is not None and not self.has_live
 
     def require_encoded(self) -> Encoded:
-        """The encoded form. Raises the EncodeError with which it was refused."""
+        """Return the encoded form. Raises the EncodeError that refused the value."""
         if self.refusal is not None:
             raise self.refusal
         assert self.encoded is not None, f"{self.path} is not encoded"
         return self.encoded
 
     def part(self) -> Part:
-        """The encoded value as a part, made once."""
+        """Return the encoded value as a blob."""
         return self.require_encoded().part()
 
     def source(self) -> Source:
-        """Where the parts of the encoded value are found. What was read and decoded once is remembered with it."""
+        """Return the source of the value's blobs. It remembers what was decoded."""
         if self._source is None:
             self._source = Source(self.stored, self.encoded)
         return self._source
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Held:
-    """What a step has given and spent."""
+    """The result of a step, and what the step spent."""
 
     result: Kept
     spent: Mapping[str, float]
@@ -88,92 +88,92 @@ class Values(Protocol):
 
     held: dict[str, dict[str, Held]]
     memos: dict[str, dict[str, object]]
-    """By activation and by place: the results of steps that could not be recorded, while the activation is not over."""
+    """By activation and place: results of steps that could not be recorded, until the activation ends."""
 
     def fix(self, value: object, path: str) -> Kept:
         """Keep a value as it is now."""
         ...
 
     def canonical(self, value: object, path: str) -> Encoded | None:
-        """The same bytes for equal values, to compare them by; None where nothing is encoded. Raises EncodeError."""
+        """Return equal bytes for equal values; None if nothing is encoded. Raises EncodeError."""
         ...
 
     def refuse(self, refusal: EncodeError) -> Kept:
-        """Keep nothing but the reason why there is no value, or raise it."""
+        """Keep the reason why there is no value, or raise it."""
         ...
 
     def give(self, kept: object) -> Any:
-        """Hand a value to an activation: its own copy if it could be changed."""
+        """Return a value for an activation: a copy if it could be changed."""
         ...
 
     def give_state(self, kept: object) -> Any:
-        """Hand out a value of the state: always a copy if it could be changed."""
+        """Return a value of the state: always a copy if it could be changed."""
         ...
 
     def trusting(self, *types: object) -> Values:
-        """The same, where further types are trusted."""
+        """Return an object that trusts further types."""
         ...
 
     def trust_more(self, trust: Trust) -> None:
-        """Trust from now on what another workflow trusts: one that this one talks to."""
+        """Trust the types of another workflow from now on."""
         ...
 
     def warnings(self) -> Sequence[str]:
-        """What is to be told of the values that were kept since this was last asked for."""
+        """Return the warnings about values since the last call."""
         ...
 
 
 class LiveValues:
-    """Without a storage: values are the objects themselves, and nothing is encoded."""
+    """Keeps the objects themselves, for runs without storage."""
 
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Held]] = {}
         self.memos: dict[str, dict[str, object]] = {}
 
     def fix(self, value: object, path: str) -> Kept:
-        """Hold on to the object."""
+        """Keep the object."""
         return Kept(path=path, live=value, has_live=True)
 
     def canonical(self, value: object, path: str) -> Encoded | None:
-        """Nothing."""
+        """Return None."""
         del value, path
 
     def refuse(self, refusal: EncodeError) -> Kept:
-        """Raise it."""
+        """Raise the refusal."""
         raise refusal
 
     def give(self, kept: object) -> Any:
-        """The object itself."""
+        """Return the object itself."""
         return as_kept(kept).live
 
     def give_state(self, kept: object) -> Any:
-        """A copy where one is needed and can be made."""
+        """Return a copy if the object could be changed and can be copied."""
         live = as_kept(kept).live
         if is_immutable(live):
             return live
         try:
             return copy.deepcopy(live)
-        except Exception:  # noqa: BLE001 - sockets, locks and the like have no copies, and nothing here is stored
+        except Exception:  # noqa: BLE001 - sockets, locks and the like can't be copied, and nothing is stored here
             return live
 
     def trusting(self, *types: object) -> Values:
-        """Nothing is encoded here, so everything is trusted."""
+        """Return this object: nothing is decoded here."""
         del types
         return self
 
     def trust_more(self, trust: Trust) -> None:
-        """Everything is trusted."""
+        """Do nothing: nothing is decoded here."""
 
     def warnings(self) -> Sequence[str]:
-        """Nothing."""
+        """Return no warnings."""
         return ()
 
 
 class CodedValues:
-    """In a checkpointed run: a value is encoded when it is kept, and each activation gets its own copy.
+    """Encodes values when they are kept, and gives each activation its own copy.
 
-    A lenient one holds on to a value that can't be encoded, and the next checkpoint fails instead of this call.
-    Each value that is kept is put on the `scale`, which may refuse it with an EncodeError.
+    If lenient, it keeps a value that can't be encoded, and the next checkpoint fails instead. `scale` may refuse a
+    value with an EncodeError.
     """
 
     def __init__(self, codec: Codec, *, is_lenient: bool = False, scale: Scale | None = None) -> None:
@@ -184,14 +184,14 @@ class CodedValues:
         self.memos: dict[str, dict[str, object]] = {}
 
     def of_run(self) -> CodedValues:
-        """The same for one run, which is told of its own values alone."""
+        """Return an object for one run, with warnings of its own."""
         scale = None if self._scale is None else self._scale.empty()
         values = CodedValues(self._codec, is_lenient=self._is_lenient, scale=scale)
         values.held = self.held
         return values
 
     def fix(self, value: object, path: str) -> Kept:
-        """Encode the value. Raises EncodeError if it could not be read back, or is too large."""
+        """Encode a value. Raises EncodeError if it could not be read back or is too large."""
         try:
             encoded = self._codec.encode(value, path=path)
             if self._scale is not None:
@@ -207,17 +207,17 @@ class CodedValues:
         return kept
 
     def canonical(self, value: object, path: str) -> Encoded | None:
-        """The bytes of the value, whatever the order of the keys in its mappings."""
+        """Encode a value with the keys of its mappings sorted."""
         return self._codec.encode(value, path=path, sorts_mappings=True)
 
     def refuse(self, refusal: EncodeError) -> Kept:
-        """Raise it; a lenient one lets the next checkpoint fail of it instead."""
+        """Raise the refusal. If lenient, let the next checkpoint fail instead."""
         if not self._is_lenient:
             raise refusal
         return Kept(path=refusal.path, refusal=refusal)
 
     def give(self, kept: object) -> Any:
-        """The object if it can't change, else a copy decoded from what was kept."""
+        """Return the object if it can't change, else a decoded copy."""
         found = as_kept(kept)
         if found.has_live:
             return found.live
@@ -230,30 +230,30 @@ class CodedValues:
         return value
 
     def give_state(self, kept: object) -> Any:
-        """The same."""
+        """Return the object if it can't change, else a decoded copy."""
         return self.give(kept)
 
     def trusting(self, *types: object) -> Values:
-        """The same, with a codec that trusts these types, and what their fields are, as well."""
+        """Return an object that trusts these types and the types of their fields."""
         return CodedValues(self._codec.trusting(types), is_lenient=self._is_lenient, scale=self._scale)
 
     def trust_more(self, trust: Trust) -> None:
-        """The codec trusts it, for all that use it."""
+        """Extend the codec's trust, for everybody who uses the codec."""
         self._codec.trust_more(trust)
 
     def warnings(self) -> Sequence[str]:
-        """The values that are heavy, each place once."""
+        """Return warnings about large values, one per place."""
         return () if self._scale is None else self._scale.warnings()
 
 
 def decode(codec: Codec, kept: Kept) -> Any:
-    """A fresh copy of an encoded value. Raises CheckpointDamagedError, UntrustedTypeError, IncompatibleTypeError."""
+    """Decode a new copy of a value. Raises CheckpointDamagedError, UntrustedTypeError or IncompatibleTypeError."""
     text = kept.require_encoded().text
     return codec.read(text, kept.source(), path=kept.path, checkpoint_id=kept.checkpoint_id)
 
 
 def as_kept(value: object) -> Kept:
-    """The kernel keeps values as plain objects; here they are known again."""
+    """Cast a value of the kernel, which treats kept values as opaque objects."""
     assert isinstance(value, Kept), f"{value!r} was never kept"
     return value
 
@@ -261,15 +261,15 @@ def as_kept(value: object) -> Kept:
 _MIB = 1024 * 1024
 
 PART_SIZE_MAX = 400 * _MIB
-"""No part is larger, whatever the limits say: SQLite and PostgreSQL end at 1 GB, and a driver may send hex digits."""
+"""The limit of every blob: SQLite and PostgreSQL end at 1 GB, and a driver may send two hex digits per byte."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """How many bytes a single value may take: an entry of the state, a message, an output, the state of an executor.
+    """Limits in bytes for a single value: an entry of the state, a message, an output, the state of an executor.
 
-    Above `soft` the run tells a `warning` that names the value. Above `hard` saving it raises ValueTooLargeError, and
-    the run stays at its last checkpoint. None is no limit.
+    Above `soft` the run emits a `warning` event that names the value. Above `hard`, saving raises ValueTooLargeError
+    and the run stays at its last checkpoint. None means no limit.
     """
 
     soft: int | None = 8 * _MIB
@@ -282,7 +282,7 @@ class SizeLimits:
 
     @property
     def lowest(self) -> int:
-        """Whatever is not larger than this needs no further look."""
+        """The smallest limit. Smaller values need no further check."""
         return min(limit for limit in (self.soft, self.hard, PART_SIZE_MAX) if limit is not None)
 
 
@@ -291,7 +291,7 @@ NO_SIZE_LIMITS = SizeLimits(soft=None, hard=None)
 
 
 class Scale:
-    """Weighs the values of one run. What is heavy is noted once for each place."""
+    """Checks the sizes of one run's values, and warns once per place."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._limits = limits
@@ -300,11 +300,11 @@ class Scale:
         self._untold: list[str] = []
 
     def empty(self) -> Scale:
-        """One with the same limits that has noted nothing."""
+        """Return a scale with the same limits and no warnings."""
         return Scale(self._limits)
 
     def weigh(self, encoded: Encoded, path: str) -> None:
-        """Note a value that is heavy. Raises ValueTooLargeError for one that is too heavy."""
+        """Check the size of a value. Raises ValueTooLargeError above the hard limit."""
         size = encoded.size
         if size > self._lowest:
             self._require_light(encoded, path, size)
@@ -325,13 +325,13 @@ class Scale:
             raise ValueTooLargeError(path=path, size=largest, limit=PART_SIZE_MAX, can_be_raised=False)
 
     def warnings(self) -> list[str]:
-        """What was noted since this was last asked for."""
+        """Return the warnings since the last call."""
         told, self._untold = self._untold, []
         return told
 
 
 class WeighingCodec(Codec):
-    """A codec that refuses what is too large, for those who send to a run: what they post must be fit to be kept."""
+    """A codec that refuses values above the size limits, for processes that send to a run."""
 
     def __init__(self, trust: Trust, *, size_limits: SizeLimits, allow_pickle: bool = False) -> None:
         super().__init__(trust, allow_pickle=allow_pickle)

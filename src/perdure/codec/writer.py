@@ -1,4 +1,4 @@
-"""Writing a value: its text, the parts that are cut out of it, and how long sequences are cut into chunks."""
+"""Write values: their text, the blobs cut out of it, and the chunks of long sequences."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Write: TypeAlias = "Callable[[Writer, Any], str]"
 
 TEXT_LENGTH_MAX = 4096
-"""A longer text of a value inside another stands in a part of its own."""
+"""A longer text of a nested value becomes a blob of its own."""
 
 LEAF_LENGTH_MIN = 512
-"""A string inside a value that is as long as this stands in a part of its own, and is written once."""
+"""A nested string of at least this length becomes a blob of its own, and is written once."""
 
 LEVELS_MAX = 400
-"""How deeply values may be nested, so that writing them stays within the interpreter's stack."""
+"""The maximum nesting of values, so that writing stays within the interpreter's stack."""
 
-# At every so many levels what is longer than a reference is cut out, so that parsing a text stays within the stack.
+# Every so many levels, texts longer than a reference are cut out, so that parsing stays within the stack.
 _LEVELS_PER_PART = 64
 _REFERENCE_LENGTH = 64
 
@@ -45,11 +45,11 @@ _SMALL = 10**18
 
 _RUN_LENGTH_MAX = 2048
 
-# About 1 KB a chunk: that is what an element that is added costs.
+# Chunks have about 1 KB: that is the cost of an appended element.
 _CHUNK_LENGTH_MIN = 512
 _CHUNK_LENGTH_MAX = 8192
 
-# crc32 has 2**32 values: an element ends its chunk with a chance of its length in 512.
+# crc32 has 2**32 values: an element ends its chunk with a probability of its length in 512.
 _CHANCE_PER_CHARACTER = 2**32 // 512
 
 # A shorter sequence is written as fast as it is looked up.
@@ -61,28 +61,28 @@ _INDEX_LENGTH_MAX = 64
 _ENDS_INDEX = frozenset("01")
 
 quote: Callable[[str], str] = json.encoder.encode_basestring
-"""A string as JSON text, with all characters but quotes, backslashes and controls as they are."""
+"""Quote a string as JSON. Only quotes, backslashes and control characters are escaped."""
 
 
 def to_bytes(text: str) -> bytes:
-    """UTF-8 that keeps lone surrogates, which Python strings may hold (file names do)."""
+    """Encode as UTF-8, keeping lone surrogates, which Python strings may contain (file names do)."""
     return text.encode("utf-8", "surrogatepass")
 
 
 class Encodes(Decodes, Protocol):
-    """What a writer asks of its codec."""
+    """The codec as a writer sees it."""
 
     def kind_of(self, value: object, /) -> Write:
-        """How to write a value of a type that is met for the first time."""
+        """Find the writer for a type that is met for the first time."""
         ...
 
     def covers(self, token: object, /) -> bool:
-        """Whether what was encoded by the codec with this token can be read here."""
+        """Return True if this codec can read what the codec with `token` encoded."""
         ...
 
 
 class Run:
-    """The texts of the elements of a sequence, and how many references the writer had before and after each."""
+    """The texts of a sequence's elements, and the writer's number of references after each."""
 
     __slots__ = ("elements", "ends", "is_shared", "known", "start", "texts")
 
@@ -91,19 +91,19 @@ class Run:
         self.texts = texts
         self.ends = ends
         self.known: Sequence[tuple[Chunk, Written]] = ()
-        """The chunks that go before these elements, and were written before."""
+        """The chunks before these elements, which were written earlier."""
         self.elements: Sequence[Any] | None = None
         """The elements themselves, if their chunks are to be remembered."""
         self.is_shared = False
-        """None of them can change: who decodes a chunk may have them."""
+        """True if no element can change, so that readers may share them."""
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
-        """Where the references of the elements from `first` to `last` begin and end."""
+        """Return the range of references of the elements from `first` to `last`."""
         return self.ends[first - 1] if first else self.start, self.ends[last - 1]
 
 
 class Writer:
-    """Writes one value. `refs` are the parts that the text written so far refers to."""
+    """Writes one value. `refs` are the blobs that the text so far refers to."""
 
     __slots__ = (
         "_active",
@@ -130,39 +130,39 @@ class Writer:
         self._kinds = kinds
         self._kind_of = codec.kind_of
         self._active: set[int] = set()
-        # A text with sorted mappings is compared, or a digest is taken of it: it does not depend on how texts are cut.
+        # A text with sorted mappings is compared or hashed, so it must not depend on where texts are cut.
         self._length_max = sys.maxsize if sorts_mappings else TEXT_LENGTH_MAX
         self.run_max = sys.maxsize if sorts_mappings else _RUN_LENGTH_MAX
-        """A sequence whose elements have more characters than these stands in chunks."""
+        """A sequence with longer texts is written in chunks."""
         self.short_max = sys.maxsize if sorts_mappings else LEAF_LENGTH_MIN - 1
-        """A string up to this length stands in the text around it."""
+        """A string up to this length is written inline."""
         self.codec = codec
         self.trust = trust
         self.memo = memo
         self.memories: list[object] = []
-        """What is remembered as long as the encoded value is there."""
+        """Memo entries that live as long as the encoded value."""
         self.sorts_mappings = sorts_mappings
         self.parts: dict[str, Part] = {}
         self.branches: dict[str, Branch] = {}
-        """The parts of logs that the text refers to."""
+        """The log nodes that the text refers to."""
         self.seals: list[Callable[[], None]] = []
-        """What to do when the whole value is written."""
+        """Callbacks to run when the whole value is written."""
         self.refs: list[str] = []
         self.immutable = True
 
     def whole(self, value: object) -> str:
-        """The text of the outermost value."""
+        """Return the text of the outermost value."""
         kind = self._kinds.get(type(value)) or self._kind_of(value)
         return kind(self, value)
 
     def child(self, value: Any, step: Callable[[Any], str] = no_step, place: object = None) -> str:
-        """The text of a value inside another: a reference if it is long.
+        """Return the text of a nested value, or a reference if the text is long.
 
-        `step` spells the way to its place, should it be refused. Kinds call this from their own loops: with two
-        frames a level the stack is enough for all levels that are allowed.
+        `step` formats the path to the value if it is refused. Kinds call this from their own loops, so that each level
+        of nesting takes two stack frames.
         """
         cls = type_of(value)
-        # Most of what is inside of values is this; the way below takes four times as long.
+        # A shortcut for most nested values: the general way takes four times as long.
         if cls is str:
             length = len(value)
             if length <= self.short_max:
@@ -181,7 +181,7 @@ class Writer:
         return text if len(text) <= self._length_max else self._cut(text, mark)
 
     def enter(self, value: object) -> None:
-        """Begin to write what is inside a value. Each `enter` is followed by its `leave`, or by a refusal."""
+        """Start writing the content of a value. A `leave` or a refusal follows."""
         active, key = self._active, id(value)
         if key in active:
             raise Refusal("it contains itself", "refer to it by a key or an id instead")
@@ -192,7 +192,7 @@ class Writer:
             self._length_max, self.short_max = _REFERENCE_LENGTH, _SURELY_SHORT
 
     def leave(self, value: object) -> None:
-        """Go on with what is around a value."""
+        """Finish writing the content of a value."""
         active = self._active
         active.discard(id(value))
         place = len(active) % _LEVELS_PER_PART
@@ -205,13 +205,13 @@ class Writer:
 
     @property
     def is_roomy(self) -> bool:
-        """Whether a text of some length can stand at this level, and mappings stand as they are."""
+        """True if long texts may be inline at this level and mappings keep their order."""
         return self.short_max > _SURELY_SHORT and not self.sorts_mappings
 
     def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, Written]]:
-        """What a sequence begins with and need not be written again; nothing if it might not stand in chunks.
+        """Return the chunks at the start of a sequence that were written before; none for a short sequence.
 
-        A list that grows takes a fifth of the time this way, a list of strings a tenth.
+        This writes a growing list in a fifth of the time, and a list of strings in a tenth.
         """
         if len(value) < _KNOWN_COUNT_MIN or not self.is_roomy:
             return ()
@@ -219,7 +219,7 @@ class Writer:
         return found if sum([written.length for _, written in found]) > self.run_max else ()
 
     def chunks(self, run: Run, brackets: str = "[]") -> str:
-        """The references to the chunks of a long run."""
+        """Write a long run as chunks and return the references to them."""
         texts, refs = run.texts, self.refs
         hashes: list[str] = []
         for chunk, written in run.known:
@@ -241,7 +241,7 @@ class Writer:
         try:
             elements = elements if run.is_shared else copied(elements)
         except (Uncopyable, RecursionError):
-            # What stands in one list is mostly alike.
+            # Elements of one list are mostly alike.
             run.elements = None
             return
         needs = {address: self.parts[address]}
@@ -252,13 +252,13 @@ class Writer:
         self.memories.append(self.memo.add_chunk(address, chunk))
 
     def part(self, data: bytes, refs: Sequence[str] = (), kind: PartKind = "json") -> str:
-        """Keep some bytes as a part. The hash of it."""
+        """Add a blob and return its hash."""
         part = Part.of(data, tuple(sorted(set(refs))) if refs else (), kind)
         self.parts[part.hash] = part
         return part.hash
 
     def leaf(self, leaf: Leaf) -> str:
-        """The text that stands for a leaf."""
+        """Add a leaf and return the text that refers to it."""
         part = leaf.part
         self.parts[part.hash] = part
         self.refs.append(part.hash)
@@ -266,7 +266,7 @@ class Writer:
         return leaf.text
 
     def _index(self, hashes: list[str]) -> str:
-        """References to chunks; if they are many, to parts that hold them, until they are few."""
+        """Return references to chunks. If they are many, write index blobs until there are few."""
         while len(hashes) > _REFERENCES_MAX:
             hashes = [
                 self.part(to_bytes(f'{{"~":"index","chunks":[{_quoted(hashes[first:last])}]}}'), hashes[first:last])
@@ -283,7 +283,7 @@ class Writer:
 
 
 def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
-    """An object that begins with `head` and holds elements, or references to their chunks if they are long."""
+    """Write an object that starts with `head` and holds elements, or references to chunks if they are long."""
     text = ",".join(run.texts)
     if len(text) <= writer.run_max and not run.known:
         return f'{head},"items":[{text}]}}'
@@ -291,12 +291,12 @@ def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
 
 
 def part_reference(hash_: str) -> str:
-    """The text that stands for a value which is a part of its own."""
+    """Return the text of a reference to a blob."""
     return f'{{"~":"part","part":"{hash_}"}}'
 
 
 def text_leaf(memo: Memo, value: str) -> Leaf:
-    """A long string as a part: made once for each object, as long as it is remembered."""
+    """Return a long string as a blob, made once per object while the memo has it."""
     leaf = memo.leaf(value)
     if leaf is None:
         part = Part.of(to_bytes(quote(value)))
@@ -305,17 +305,16 @@ def text_leaf(memo: Memo, value: str) -> Leaf:
 
 
 def too_deep() -> Refusal:
-    """Why a value that is nested too deeply is refused."""
+    """Return the refusal of a value that is nested too deeply."""
     return Refusal(
         f"it is nested more than {LEVELS_MAX} levels deep, or the stack is full", "keep it in a flatter form"
     )
 
 
 def _chunk_bounds(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where to cut a sequence: after an element whose own text says so.
+    """Yield the bounds of chunks. A chunk ends after an element whose own text says so.
 
-    Content decides, not position: an element that is added, removed or changed anywhere changes the chunks around
-    it, and the cuts further on stay where they were.
+    Content decides, not position: if an element is added, removed or changed, only the chunks around it change.
     """
     first = length = 0
     for last, text in enumerate(texts, 1):
@@ -330,7 +329,7 @@ def _chunk_bounds(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _index_bounds(hashes: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where to cut a sequence of references: after one in eight, as their own digits say, with some space between."""
+    """Yield the bounds of index blobs. One hash in eight ends its blob, by its last digit."""
     first = 0
     for last, hash_ in enumerate(hashes, 1):
         length = last - first
@@ -349,12 +348,12 @@ _STRINGS = frozenset({str})
 _ATOMS = frozenset({str, int, float, bool, NoneType})
 _LEVELS = 3
 
-# A text that is no longer than this has no string in it that would be a part of its own.
+# A text of this length holds no string that would become a blob.
 _LENGTH_MAX = 500
 
 
 def _encoder() -> Any:
-    # The C function itself, where there is one: `JSONEncoder.encode` takes longer than what it calls.
+    # Use the C function itself if available: `JSONEncoder.encode` adds more time than the C function takes.
     plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     make: Any = getattr(json.encoder, "c_make_encoder", None)
     if make is None:
@@ -366,19 +365,22 @@ _encode: Any = _encoder()
 
 
 def json_text(value: dict[Any, Any]) -> str | None:
-    """The text of a dict that is short and holds nothing but JSON; None if it has to be looked at more closely."""
+    """Return the text of a short dict that is plain JSON; None if it needs the general way.
+
+    Nested state consists of such dicts, and writing it takes half the time this way.
+    """
     if not _is_plain(value, _LEVELS):
         return None
     try:
         text = "".join(_encode(value, 0))
     except ValueError:
-        # Not a number, or too large a one.
+        # Not a finite number.
         return None
     return text if len(text) <= _LENGTH_MAX and '"~"' not in text else None
 
 
 def _is_plain(value: Any, levels: int) -> bool:
-    # Exactly these types: the encoder would take a subclass for what it derives from.
+    # Exactly these types: the encoder would write a subclass as its base.
     if type(value) is dict:
         if not _STRINGS.issuperset(map(type, cast("Any", value))):
             return False

@@ -1,4 +1,4 @@
-"""What a handler can do: send, yield, ask, wait, keep state. The runtime stands behind it through one port."""
+"""The context of a handler: send, yield, ask, wait, keep state. The engine implements it behind `ActivationPort`."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _PRIVATE = "private:"
 
 
 def private_scope(executor_id: str) -> str:
-    """The name of the scope that belongs to one executor alone."""
+    """Return the name of the scope that belongs to one executor."""
     return f"{_PRIVATE}{executor_id}"
 
 
 def private_owner(scope: str) -> str | None:
-    """The executor that a scope belongs to alone, if it does."""
+    """Return the executor that a private scope belongs to; None for other scopes."""
     return scope.removeprefix(_PRIVATE) if scope.startswith(_PRIVATE) else None
 
 
 class State:
     """A scope of a run's state, as one activation sees it.
 
-    An activation sees what was committed, the writes of its own executor's earlier activations in this superstep,
-    and its own. A mutable value is handed out as the activation's own copy: only `set` keeps a change.
+    An activation sees committed values, earlier writes of the same executor in this superstep, and its own writes.
+    A mutable value is a copy: only `set` keeps a change.
     """
 
     __slots__ = ("_activation", "_scope")
@@ -53,50 +53,50 @@ class State:
         self._scope = scope
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or the default."""
+        """Return the value of a key, or the default."""
         try:
             return self._activation.read(self._scope, key)
         except KeyError:
             return default
 
     def set(self, key: str, value: Any) -> None:
-        """Keep a value; others see it from the next superstep on."""
-        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
+        """Set a value. Other executors see it from the next superstep on."""
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
             raise TypeError(f"a state key is a str, not {key!r}")
         self._activation.write(self._scope, key, value)
 
     def has(self, key: str) -> bool:
-        """Whether the key has a value."""
+        """Return True if the key has a value."""
         return self._activation.has(self._scope, key)
 
     def delete(self, key: str) -> None:
-        """Forget a key. Raises KeyError if there is none."""
+        """Delete a key. Raises KeyError if it does not exist."""
         self._activation.erase(self._scope, key)
 
     def keys(self) -> list[str]:
-        """All keys of the scope."""
+        """Return all keys of the scope."""
         return list(self._activation.keys(self._scope))
 
     def clear(self) -> None:
-        """Forget every key of the scope."""
+        """Delete every key of the scope."""
         for key in self.keys():
             self.delete(key)
 
     def export_state(self) -> dict[str, Any]:
-        """All of the scope as a dict."""
+        """Return the whole scope as a dict."""
         return {key: self._activation.read(self._scope, key) for key in self._activation.keys(self._scope)}
 
     def import_state(self, state: dict[str, Any]) -> None:
-        """Set every key of the dict."""
+        """Set every key of a dict."""
         for key, value in state.items():
             self.set(key, value)
 
 
 class WorkflowContext(Generic[OutT, W_OutT]):
-    """What a handler is given beside its message.
+    """The context that a handler gets with its message.
 
-    `WorkflowContext` sends and yields nothing, `WorkflowContext[T]` sends T, `WorkflowContext[T, U]` also yields U;
-    `Never` stands for none, `Any` for anything.
+    `WorkflowContext` sends and yields nothing, `WorkflowContext[T]` sends T, `WorkflowContext[T, U]` also yields U.
+    `Never` stands for nothing, `Any` for anything.
     """
 
     __slots__ = ("activation",)
@@ -107,17 +107,16 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     async def send_message(
         self, message: OutT, target_id: str | None = None, *, delay: timedelta | float | None = None
     ) -> None:
-        """Send a message along the outgoing edges, or to one connected executor; it arrives in the next superstep.
+        """Send a message along the outgoing edges, or to one connected executor. It arrives in the next superstep.
 
-        With a `delay` (a timedelta, or seconds) it arrives when that has passed; nothing has to stay in memory for it.
+        With a `delay` (a timedelta, or seconds) it arrives later. The process need not keep running until then.
         """
         self.activation.send(message, target_id, delay)
 
     async def yield_output(self, output: W_OutT, *, in_pieces: bool = False) -> None:
-        """Tell an output of the workflow.
+        """Emit an output of the workflow.
 
-        With `in_pieces`, whoever reads a stream is told the updates that a response is made of. What is kept is the
-        response, however it was told.
+        With `in_pieces`, a reader of a stream gets the updates that form the response. The response itself is stored.
         """
         if in_pieces and self.activation.streaming:
             for piece in pieces_of(output):
@@ -125,7 +124,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self.activation.output(output, in_pieces=in_pieces)
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
-        """Tell an event of your own. A `transient` one is told to who listens now, and never recorded."""
+        """Emit a custom event. A `transient` event reaches current listeners only and is not stored."""
         self.activation.tell(event, transient=transient)
 
     async def request_info(
@@ -138,10 +137,10 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         default: Any = ABSENT,
         approves: Any = ABSENT,
     ) -> None:
-        """Ask the outside. The answer comes to the `@response_handler` of this executor, whenever it is given.
+        """Ask a person or another system. The executor's `@response_handler` gets the answer, whenever it is given.
 
-        When the `deadline` has passed, `default` is the answer. `approves` is what will be done if the answer says so;
-        the response handler proves with `require_approved` that it does just that.
+        After the `deadline`, `default` is the answer. `approves` is what will be done if the answer is yes; the
+        response handler proves with `require_approved` that it does exactly that.
         """
         self.activation.request(request_data, response_type, request_id, Terms(deadline, default, approves))
 
@@ -155,23 +154,23 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         default: Any = ABSENT,
         approves: Any = ABSENT,
     ) -> Coroutine[Any, Any, Any]:
-        """Ask the outside, and go on here with the answer.
+        """Ask a person or another system, and continue here with the answer.
 
-        Until it is given the handler is left and the run may rest; then the handler is entered again from the top:
-        steps return what was recorded; what it had sent and written before the question is forgotten. Steps that run
-        beside it are finished first; other work that does is cancelled. A step that asks is begun again, too.
+        Until then the activation is suspended and the run may become idle. With the answer, the handler is re-entered
+        from the top: steps return their recorded results, and what it sent and wrote before the question is discarded.
+        Steps that run in parallel finish first; other parallel work is cancelled. A step that asks is started again.
 
-        `deadline`, `default` and `approves` are those of `request_info`; ApprovalMismatchError is raised if what is
-        to be done has changed since it was approved.
+        `deadline`, `default` and `approves` are as in `request_info`. Raises ApprovalMismatchError if what is to be
+        done has changed since it was approved.
         """
         return self.activation.ask(request_data, response_type, request_id, Terms(deadline, default, approves))
 
     def approval_digest(self, value: Any) -> str:
-        """What a request says of a value that it `approves`: the same for equal values, in every process."""
+        """Return the digest that a request stores of the value it `approves`. Equal values have equal digests."""
         return self.activation.digest(value)
 
     def require_approved(self, value: Any) -> None:
-        """In a response handler: raise ApprovalMismatchError unless the request was about just this value."""
+        """Raise ApprovalMismatchError unless the answered request approved exactly this value."""
         self.activation.require_approved(value)
 
     @overload
@@ -206,57 +205,57 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         timeout: timedelta | float | None = None,
         if_interrupted: IfInterrupted = "rerun",
     ) -> Coroutine[Any, Any, Any]:
-        """Work that is done once: its result is on disk before it is returned, and whoever comes here again gets that.
+        """Run work once. Its result is durable before it is returned, and a re-entered handler gets it again.
 
-        `fn` may be async, or a plain function, which runs in a thread; give its keywords with `functools.partial`. A
-        step is known by its `name` and how many of that name were called before it, or by `key`: give one where the
-        order of the calls may differ. A step that raised is not finished. `retry` and `timeout` (for each attempt;
-        a plain function that is late is left to itself in its thread) are the step's own.
+        `fn` may be async, or a plain function, which runs in a thread; pass keywords with `functools.partial`. A step
+        is identified by its `name` and the number of earlier calls with that name, or by `key`: give one where the
+        order of calls may differ. A step that raised is not finished. `retry` and `timeout` apply to this step; a plain
+        function that exceeds its timeout continues in its thread.
 
-        `if_interrupted` says what becomes of work that a crash cut off: `"rerun"` does it again; `"ask"` asks the
-        outside with an `InterruptedStep` and goes on with the `StepDecision`; a function is called with the step's
-        idempotency key, and returns the result if the work was done, or `NOT_DONE`. Inside of `fn`, `step_key()` is
-        that key: hand it to a payment provider, and the payment is made once, however often it is asked for.
+        `if_interrupted` decides what happens after a crash in the middle of the step: `"rerun"` runs it again; `"ask"`
+        asks with an `InterruptedStep` and follows the `StepDecision`; a function is called with the step's idempotency
+        key and returns the result if the work was done, or `NOT_DONE`. Inside `fn`, `step_key()` returns that key: pass
+        it to a payment provider, and the payment is made once.
         """
         policy = policy_of(retry=retry, timeout=timeout, on_error=None)
         call = StepCall(name, fn, args, key, policy.retry, policy.timeout, if_interrupted)
         return self.activation.step(_sensible(call))
 
     def sleep(self, until: timedelta | datetime | float) -> Coroutine[Any, Any, None]:
-        """Wait so long (a timedelta, or seconds), or until a moment that has a time zone.
+        """Wait for a duration (a timedelta, or seconds), or until a moment with a time zone.
 
-        In a checkpointed run the handler is left, the run may rest, and when it is time the handler is entered again
-        from the top: steps return what was recorded; what it had sent and written before the wait is forgotten. Steps
-        that run beside the wait are finished first; other work that does is cancelled.
+        In a checkpointed run the activation is suspended and the run may become idle. When the time has come, the
+        handler is re-entered from the top: steps return their recorded results, and what it sent and wrote before the
+        wait is discarded. Steps that run in parallel finish first; other parallel work is cancelled.
         """
         return self.activation.sleep(until)
 
     def spend(self, **amounts: float) -> None:
-        """Count what this activation has spent, by name, against the budget of the run."""
+        """Report spending of this activation, by resource, against the budget of the run."""
         self.activation.spend(amounts)
 
     @property
     def run_id(self) -> str:
-        """The run that this call of the handler is part of.
+        """The id of the run.
 
-        In a sub-workflow the names of the executors that it is inside of are added, with slashes.
+        In a sub-workflow the ids of the enclosing executors are appended, with slashes.
         """
         return self.activation.run_id
 
     @property
     def idempotency_key(self) -> str:
-        """What names this call of the handler to others: the same over retries and resumes, another in a fork.
+        """A key for this activation: the same across retries and resumes, another one in a fork.
 
-        Hand it to a service that does a thing once for each key, such as a payment provider.
+        Pass it to a service that does a thing once per key, such as a payment provider.
         """
         return self.activation.idempotency_key
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """A value of the shared state."""
+        """Return a value of the shared state."""
         return self.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Keep a value in the shared state; other executors see it from the next superstep on."""
+        """Set a value in the shared state. Other executors see it from the next superstep on."""
         self.state.set(key, value)
 
     @property
@@ -265,7 +264,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         return State(self.activation)
 
     def scope(self, name: str | None = None) -> State:
-        """A named scope of the state; without a name, the one that belongs to this executor alone."""
+        """Return a named scope of the state, or the executor's private scope if no name is given."""
         if name is None:
             return State(self.activation, self.activation.private_scope())
         if not name:
@@ -274,11 +273,11 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def source_executor_ids(self) -> list[str]:
-        """The executors that the message came from."""
+        """The executors that sent the message."""
         return list(self.activation.source_executor_ids)
 
     def get_source_executor_id(self) -> str:
-        """The one executor that the message came from. Raises RuntimeError if there are several."""
+        """Return the only executor that sent the message. Raises RuntimeError if there are several."""
         sources = self.activation.source_executor_ids
         if len(sources) != 1:
             raise RuntimeError(
@@ -288,24 +287,24 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def request_id(self) -> str | None:
-        """In a response handler: the request that was answered."""
+        """The answered request, in a response handler."""
         return self.activation.request_id
 
     def is_streaming(self) -> bool:
-        """Whether the caller reads a stream."""
+        """Return True if the caller reads a stream."""
         return self.activation.streaming
 
     def get_sent_messages(self) -> list[Any]:
-        """What this call of the handler has sent."""
+        """Return the messages that this activation has sent."""
         return list(self.activation.sent)
 
     def get_yielded_outputs(self) -> list[Any]:
-        """What this call of the handler has yielded."""
+        """Return the outputs that this activation has yielded."""
         return list(self.activation.yielded)
 
 
 def _sensible(call: StepCall) -> StepCall:
-    """The same call. Raises TypeError, ValueError: users' code is not always checked."""
+    """Check a call. Raises TypeError or ValueError, because programs may be unchecked."""
     name, fn, key, choice = (cast("object", given) for given in (call.name, call.fn, call.key, call.if_interrupted))
     if not isinstance(name, str) or not name:
         raise ValueError(f"a step has a name that is not empty, not {name!r}")

@@ -1,4 +1,4 @@
-"""The handler call that is in progress where somebody asks: for code that was not given its context."""
+"""The current activation, for code that has no context; and protection of shared processes against `SystemExit`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from perdure.graph.port import ActivationPort, StepCall
 
 Hear: TypeAlias = "Callable[[ActivationPort, StepCall], Coroutine[Any, Any, Any]]"
-"""Begins a step, and does what is to be done around it."""
+"""Starts a step on behalf of the surrounding function."""
 
 _current: ContextVar[ActivationPort | None] = ContextVar("perdure_activation", default=None)
 
 _function: ContextVar[ActivationPort | None] = ContextVar("perdure_function", default=None)
-"""The handler call of the function that a task was begun by."""
+"""The activation of the workflow function that started this task."""
 
 _hear: ContextVar[Hear | None] = ContextVar("perdure_hear", default=None)
 
 enter = _current.set
-"""Say what is in progress in this task and in all that it begins. The next call in the task takes its place."""
+"""Set the current activation for this task and the tasks it starts. The next call replaces it."""
 
 
 def current_activation() -> ActivationPort | None:
-    """The handler call that is in progress here; None outside of a workflow, and when it has ended."""
+    """Return the activation in progress; None outside a workflow and after it has ended."""
     found = _current.get()
     return found if found is not None and found.is_running else None
 
 
 @contextmanager
 def of_function(activation: ActivationPort | None) -> Generator[None]:
-    """Say that what is done here, and in all tasks that are begun here, is done by a function that is a workflow."""
+    """Mark this block, and the tasks started in it, as part of a workflow function."""
     token = _function.set(activation)
     try:
         yield
@@ -44,9 +44,9 @@ def of_function(activation: ActivationPort | None) -> Generator[None]:
 
 
 def activation_at_work() -> ActivationPort | None:
-    """The handler call that is in progress here, for what has to be recorded; None outside of a workflow.
+    """Return the activation in progress, for work that must be recorded; None outside a workflow.
 
-    Raises RuntimeError in a task that has outlived the function which began it: nobody would know of what it does.
+    Raises RuntimeError in a task that outlives the function that started it: its work would not be recorded.
     """
     found, function = current_activation(), _function.get()
     if found is None and function is not None and not function.is_running:
@@ -59,7 +59,7 @@ def activation_at_work() -> ActivationPort | None:
 
 @contextmanager
 def hearing(hear: Hear) -> Generator[None]:
-    """Let who runs here, the function of a workflow, hear of the steps that are begun by code which is not its own."""
+    """Let the surrounding workflow function handle the steps that other code starts in this block."""
     token = _hear.set(hear)
     try:
         yield
@@ -68,7 +68,7 @@ def hearing(hear: Hear) -> Generator[None]:
 
 
 def begin_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
-    """A step of code that does not know who it runs in: an agent in a handler, or in the function of a workflow."""
+    """Start a step from code that does not know its surroundings, such as an agent."""
     hear = _hear.get()
     return activation.step(call) if hear is None else hear(activation, call)
 
@@ -79,7 +79,7 @@ _PASSING = (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 @contextmanager
 def sharing() -> Generator[None]:
-    """Here, and in all tasks and threads that are begun here, the process is not the run's own."""
+    """Mark this block, and the tasks and threads started in it, as part of a process that several runs share."""
     token = _is_shared.set(True)
     try:
         yield
@@ -88,10 +88,10 @@ def sharing() -> Generator[None]:
 
 
 class _NoExit:
-    """One for all: it keeps nothing."""
+    """A context manager without state."""
 
     def __enter__(self) -> None:
-        """Nothing is set up."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None:
@@ -102,7 +102,7 @@ _NO_EXIT = _NoExit()
 
 
 def require_no_exit(error: BaseException) -> None:
-    """Raise RuntimeError in place of what would end a process that is shared."""
+    """Raise RuntimeError in place of an error that would end a shared process."""
     if isinstance(error, _PASSING) or not _is_shared.get():
         return
     raise RuntimeError(
@@ -112,9 +112,9 @@ def require_no_exit(error: BaseException) -> None:
 
 
 def no_exit() -> AbstractContextManager[None]:
-    """Around users' code. What would end a process that is shared is raised as a RuntimeError.
+    """Protect a shared process from user code that would end it.
 
-    It has to be as near to that code as can be: a SystemExit that leaves a task ends the event loop, whoever awaits the
-    task. An interrupt is the wish of a person, and passes.
+    This must be as close to that code as possible: a SystemExit that leaves a task ends the event loop. A
+    KeyboardInterrupt passes, because a person wants it.
     """
     return _NO_EXIT

@@ -1,16 +1,18 @@
-"""The definition of a workflow as a value: executors, edges, who may give outputs, and the declared rules."""
+"""The definition of a workflow as a value: executors, edges, rules; and its signature.
+
+The signature is stored in checkpoints, so that a changed graph can be told from the one that wrote them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json.encoder
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from perdure.data import frozen
 from perdure.graph.context import SHARED_SCOPE, private_scope
 from perdure.graph.edges import (
     FanInEdgeGroup,
@@ -36,32 +38,32 @@ Reducer: TypeAlias = Callable[[Any, Any], Any]
 Upgrade: TypeAlias = Callable[[dict[str, Any]], "dict[str, Any] | Awaitable[dict[str, Any]]"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OutputDesignation:
-    """Whose yields are outputs and whose are intermediate. Both None: everybody's are outputs."""
+    """The executors whose yields are outputs or intermediate outputs. If both are None, all yields are outputs."""
 
     outputs: tuple[str, ...] | None = None
     intermediates: tuple[str, ...] | None = None
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the builder was told."""
+        """True if the builder designated outputs."""
         return self.outputs is not None or self.intermediates is not None
 
     def kind_of(self, executor_id: str) -> OutputKind | None:
-        """How a yield of this executor is told, if at all."""
+        """Return the kind of an executor's yields; None if they are not emitted."""
         if not self.is_explicit or executor_id in (self.outputs or ()):
             return "output"
         return "intermediate" if executor_id in (self.intermediates or ()) else None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Migration:
-    """How to read what an older version of a workflow has stored.
+    """Describes how to read what an older version of a workflow stored.
 
-    `rename` maps old executor ids to new ones. `drop` names executors that are gone and whose stored state may go too.
-    `executor_states` has a function for each executor (by its new id) whose stored state needs a change, and
-    `shared_state` one for the whole shared state; each gets a dict and returns one.
+    `rename` maps old executor ids to new ones. `drop` names removed executors whose stored state may be dropped.
+    `executor_states` maps new executor ids to functions that upgrade their stored state, and `shared_state` upgrades
+    the whole shared state. Each function gets a dict and returns one.
     """
 
     to: int
@@ -71,9 +73,9 @@ class Migration:
     shared_state: Upgrade | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """What the builder was told about running."""
+    """The builder's settings for execution."""
 
     max_iterations: int = DEFAULT_MAX_ITERATIONS
     max_concurrency: int | None = None
@@ -86,20 +88,20 @@ class Rules:
     record_payloads: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ways:
-    """Where messages go."""
+    """The receivers of a source's messages."""
 
     targets: tuple[str, ...]
     fan_ins: tuple[str, ...]
-    """The ids of groups."""
+    """The ids of fan-in groups."""
     gatherers: tuple[str, ...]
-    """The executors that the fan-ins end at."""
+    """The targets of those fan-ins."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Graph:
-    """What there is to run. Built once, never changed."""
+    """A workflow's executors, edges and rules. It never changes."""
 
     name: str
     start_id: str
@@ -111,7 +113,7 @@ class Graph:
 
     @cached_property
     def groups_from(self) -> Mapping[str, tuple[EdgeGroup, ...]]:
-        """The groups that a source's messages go through, in the order of their declaration."""
+        """The edge groups of each source, in order of declaration."""
         found: dict[str, list[EdgeGroup]] = {executor_id: [] for executor_id in self.executors}
         for group in self.groups:
             if not isinstance(group, InternalEdgeGroup):
@@ -121,7 +123,7 @@ class Graph:
 
     @cached_property
     def groups_between(self) -> Mapping[tuple[str, str], tuple[EdgeGroup, ...]]:
-        """By source and target: the groups that a message goes through which names its target."""
+        """The edge groups between a source and a target, for messages that name their target."""
         found: dict[tuple[str, str], list[EdgeGroup]] = {}
         for group in self.groups:
             for ends in product(group.source_executor_ids, group.target_executor_ids):
@@ -130,13 +132,13 @@ class Graph:
 
     @cached_property
     def open_ways(self) -> Mapping[str, Ways]:
-        """By source: where each message goes that its takers can take; only of sources where nobody is asked."""
+        """The receivers of each source without conditions, cases or selections."""
         found = {source_id: _open_ways(groups) for source_id, groups in self.groups_from.items()}
         return {source_id: ways for source_id, ways in found.items() if ways is not None}
 
     @cached_property
     def asking(self) -> frozenset[str]:
-        """The sources whose messages users' code looks at on their way: conditions, cases, selections."""
+        """The sources whose messages pass conditions, cases or selections."""
         groups = [
             group
             for group in self.groups
@@ -146,12 +148,12 @@ class Graph:
 
     @cached_property
     def output_kinds(self) -> Mapping[str, OutputKind | None]:
-        """How a yield of each executor is told, if at all."""
+        """The kind of each executor's yields."""
         return {executor_id: self.designation.kind_of(executor_id) for executor_id in self.executors}
 
     @cached_property
     def sharing(self) -> Mapping[str, str]:
-        """By executor that has something in common with others: the first of them, in whose scope it stands."""
+        """By executor that shares an object: the first one that does, whose scope holds the shared value."""
         found: dict[int, list[str]] = {}
         for executor_id, executor in self.executors.items():
             shared = executor.shares()
@@ -161,7 +163,7 @@ class Graph:
 
     @cached_property
     def reducers(self) -> Mapping[tuple[str, str], Reducer]:
-        """By scope and key: how writes are merged, where they are."""
+        """The reducers, by scope and key."""
         found = {(SHARED_SCOPE, key): reducer for key, reducer in self.rules.reducers.items()}
         for first_id in self.sharing.values():
             shared = self.executors[first_id].shares()
@@ -171,17 +173,17 @@ class Graph:
 
     @cached_property
     def fan_ins(self) -> Mapping[str, FanInEdgeGroup]:
-        """The fan-in groups by id, in the order of their declaration."""
+        """The fan-in groups by id, in order of declaration."""
         return {group.id: group for group in self.groups if isinstance(group, FanInEdgeGroup)}
 
     @cached_property
     def children(self) -> Mapping[str, Graph]:
-        """The graphs of the sub-workflows, by the id of the executor that runs them."""
+        """The graphs of sub-workflows, by the id of their executor."""
         found = {executor_id: executor.child_graph() for executor_id, executor in self.executors.items()}
         return {executor_id: child for executor_id, child in found.items() if child is not None}
 
     def types(self) -> Iterator[object]:
-        """Every type that stands in the annotations of a handler, sub-workflows included."""
+        """Yield every type in the annotations of handlers, including sub-workflows."""
         for executor in self.executors.values():
             for route in wiring(executor).dispatch.routes():
                 yield from route.types.takes
@@ -191,7 +193,7 @@ class Graph:
             yield from child.types()
 
     def modules(self) -> Iterator[str]:
-        """The modules that the executors' classes and functions were defined in, sub-workflows included."""
+        """Yield the modules that define the executors' classes and functions, including sub-workflows."""
         for executor in self.executors.values():
             function = getattr(executor, "func", None)
             yield function.__module__ if function is not None else executor.__class__.__module__
@@ -218,13 +220,13 @@ def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
     return Ways(tuple(targets), tuple(fan_ins), tuple(fan_ins.values()))
 
 
-# The order of groups is that of their JSON texts. json.dumps takes six times as long for these, and wide graphs have a
-# group for every executor.
+# Groups are ordered by their JSON texts. json.dumps would take six times as long, and wide graphs have a group for
+# every executor.
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
 
 
 def graph_signature(graph: Graph) -> dict[str, Any]:
-    """The documented signature: the start, the executors' classes, the edges. A script and its import are the same."""
+    """Return the documented signature: the start, the executors' classes, the edges."""
     return {
         "start_executor": graph.start_id,
         "executors": {executor_id: _executor(executor) for executor_id, executor in graph.executors.items()},
@@ -233,7 +235,7 @@ def graph_signature(graph: Graph) -> dict[str, Any]:
 
 
 def graph_document(graph: Graph) -> dict[str, Any]:
-    """What a checkpoint says of the graph that wrote it."""
+    """Return the description of the graph that checkpoints store."""
     return {
         "signature": graph_signature(graph),
         "interfaces": interfaces(graph),
@@ -243,13 +245,13 @@ def graph_document(graph: Graph) -> dict[str, Any]:
 
 
 def signature_hash(signature: dict[str, Any]) -> str:
-    """The signature as one hash."""
+    """Return the hash of a signature."""
     text = json.dumps(signature, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def interfaces(graph: Graph) -> dict[str, Any]:
-    """What each executor takes, sends, and asks: the part of the graph that a change of types shows in."""
+    """Return the types that each executor takes, sends and asks for."""
     return {executor_id: _interface(executor) for executor_id, executor in graph.executors.items()}
 
 
@@ -263,7 +265,7 @@ def _interface(executor: Executor) -> dict[str, Any]:
 
 
 def class_name(executor: Executor) -> str:
-    """`module.Class`, where a script run as `__main__` has the name under which it would be imported."""
+    """Return `module.Class`. A script run as `__main__` has the name under which it would be imported."""
     cls = executor.__class__
     pinned = pinned_name(cls)
     module = module_name(cls.__module__) if pinned is None else pinned.partition(":")[0]

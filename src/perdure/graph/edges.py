@@ -1,4 +1,4 @@
-"""Edges: how messages go from executor to executor. A group of edges is decided upon together."""
+"""Edges between executors. The edges of a group are decided upon together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from perdure.data import frozen
 from perdure.graph.messages import INTERNAL_SOURCE_ID
 from perdure.records import digest
 
@@ -22,7 +21,7 @@ _PAIR = 2
 
 @dataclass
 class Case:
-    """One case of a switch: the target of the messages for which the condition holds, an executor or an agent."""
+    """A case of a switch: messages that fulfil the condition go to the target, an executor or an agent."""
 
     condition: EdgeCondition
     target: Any
@@ -30,14 +29,14 @@ class Case:
 
 @dataclass
 class Default:
-    """The target of the messages that no case of a switch takes, an executor or an agent."""
+    """The target, an executor or an agent, of messages that no case of a switch takes."""
 
     target: Any
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Edge:
-    """One directed edge, perhaps with a condition on the message."""
+    """A directed edge, with an optional condition on the message."""
 
     source_id: str
     target_id: str
@@ -52,20 +51,20 @@ class Edge:
 
     @property
     def id(self) -> str:
-        """The two ends."""
+        """Both ends."""
         return f"{self.source_id}->{self.target_id}"
 
     @property
     def has_condition(self) -> bool:
-        """Whether messages may be held back."""
+        """True if messages may be held back."""
         return self.condition is not None
 
     async def should_route(self, data: Any) -> bool:
-        """Whether the condition, if there is one, holds for a message."""
+        """Return True if the condition, if any, holds for a message."""
         return True if self.condition is None else bool(await ask(self.condition, data))
 
     def to_dict(self) -> dict[str, Any]:
-        """The edge as plain data; of the condition only its name."""
+        """Return the edge as plain data. The condition is reduced to its name."""
         told: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
         if self.condition_name is not None:
             told["condition_name"] = self.condition_name
@@ -73,7 +72,7 @@ class Edge:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Edge:
-        """The edge of `to_dict`, without its condition."""
+        """Create an edge from `to_dict`, without its condition."""
         return cls(data["source_id"], data["target_id"], condition_name=data.get("condition_name"))
 
 
@@ -96,21 +95,21 @@ class EdgeGroup:
 
     @property
     def source_executor_ids(self) -> list[str]:
-        """Where the edges begin, each once, in order."""
+        """The sources of the edges, each once, in order."""
         return list(dict.fromkeys(edge.source_id for edge in self.edges))
 
     @property
     def target_executor_ids(self) -> list[str]:
-        """Where the edges end, each once, in order."""
+        """The targets of the edges, each once, in order."""
         return list(dict.fromkeys(edge.target_id for edge in self.edges))
 
     def to_dict(self) -> dict[str, Any]:
-        """The group as plain data; of its functions only their names."""
+        """Return the group as plain data. Functions are reduced to their names."""
         return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EdgeGroup:
-        """The group of `to_dict`. Its functions are gone: using one raises RuntimeError."""
+        """Create a group from `to_dict`. Calling one of its functions raises RuntimeError."""
         kind = EdgeGroup._kinds.get(data["type"])
         if kind is None:
             raise ValueError(f"there is no edge group of the type {data['type']!r}")
@@ -120,12 +119,12 @@ class EdgeGroup:
         return group
 
     def _refill(self, data: Mapping[str, Any]) -> None:
-        """Take over what `to_dict` of a kind of group adds."""
+        """Restore what a subclass adds in `to_dict`."""
         del data
 
 
 class SingleEdgeGroup(EdgeGroup):
-    """One edge."""
+    """A single edge."""
 
     def __init__(
         self,
@@ -139,7 +138,7 @@ class SingleEdgeGroup(EdgeGroup):
 
 
 class InternalEdgeGroup(EdgeGroup):
-    """The way in from outside: the first input, and the answers to an executor's requests."""
+    """The entry from outside: the first input, and answers to the executor's requests."""
 
     def __init__(self, executor_id: str) -> None:
         super().__init__([Edge(INTERNAL_SOURCE_ID(executor_id), executor_id)], id=f"internal/{executor_id}")
@@ -167,7 +166,7 @@ class FanOutEdgeGroup(EdgeGroup):
             self.selection_func_name = callable_name(selection_func)
 
     def to_dict(self) -> dict[str, Any]:
-        """The group as plain data, with the name of the selecting function."""
+        """Return the group as plain data, with the name of the selection function."""
         return {**super().to_dict(), "selection_func_name": self.selection_func_name}
 
     def _refill(self, data: Mapping[str, Any]) -> None:
@@ -192,13 +191,13 @@ class FanInEdgeGroup(EdgeGroup):
 
     @property
     def target_id(self) -> str:
-        """The one that gets the list."""
+        """The target that gets the list."""
         return self.edges[0].target_id
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case of a switch, by the id of its target."""
+    """A case of a switch, with the id of its target."""
 
     condition: EdgeCondition = field(compare=False)
     target_id: str
@@ -211,13 +210,13 @@ class SwitchCaseEdgeGroupCase:
             object.__setattr__(self, "condition_name", callable_name(self.condition))
 
     def to_dict(self) -> dict[str, Any]:
-        """The case as plain data."""
+        """Return the case as plain data."""
         return {"target_id": self.target_id, "type": "Case", "condition_name": self.condition_name}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupDefault:
-    """The default of a switch, by the id of its target."""
+    """The default of a switch, with the id of its target."""
 
     target_id: str
 
@@ -226,7 +225,7 @@ class SwitchCaseEdgeGroupDefault:
             raise ValueError("a default needs a target")
 
     def to_dict(self) -> dict[str, Any]:
-        """The default as plain data."""
+        """Return the default as plain data."""
         return {"target_id": self.target_id, "type": "Default"}
 
 
@@ -234,7 +233,7 @@ SwitchEntry: TypeAlias = "SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault"
 
 
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):
-    """One source and several targets, of which each message reaches one: that of the first case that holds."""
+    """One source and several targets. Each message goes to the target of the first case that holds."""
 
     def __init__(
         self,
@@ -253,11 +252,11 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
 
     @property
     def default_id(self) -> str:
-        """The target of what no case takes."""
+        """The target of messages that no case takes."""
         return next(case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault))
 
     def to_dict(self) -> dict[str, Any]:
-        """The switch as plain data, with its cases in order."""
+        """Return the switch as plain data, with its cases in order."""
         return {**super().to_dict(), "cases": [case.to_dict() for case in self.cases]}
 
     def _refill(self, data: Mapping[str, Any]) -> None:
@@ -273,18 +272,18 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
 
 
 async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a condition or a selection of the user's, sync or async."""
+    """Call a condition or a selection of the program, sync or async."""
     answer = function(*arguments)
     return await answer if inspect.isawaitable(answer) else answer
 
 
 def callable_name(function: Callable[..., Any]) -> str:
-    """A function's name, as the definition and the signature tell it."""
+    """Return a function's name for the definition and the signature."""
     return getattr(function, "__name__", "<callable>")
 
 
 def group_edges(groups: Iterable[EdgeGroup], *, internal: bool = False) -> list[Edge]:
-    """All edges of the groups, without the ways in unless asked for."""
+    """Return all edges of the groups. Entries from outside are left out unless `internal`."""
     return [edge for group in groups if internal or not isinstance(group, InternalEdgeGroup) for edge in group.edges]
 
 

@@ -1,4 +1,4 @@
-"""Executors: the nodes of a graph. They handle messages, and may hold state."""
+"""Executors: the nodes of a graph. They handle messages and may hold state. `@executor` makes one of a function."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import copy
 import inspect
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args, get_origin, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
-from perdure.data import frozen
 from perdure.graph.current import no_exit
 from perdure.graph.handlers import HandlerTypes, context_types, declaration_of, split_types
 from perdure.graph.policy import policy_of
@@ -30,17 +29,17 @@ if TYPE_CHECKING:
     from perdure.types import Ranking
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Route:
-    """A handler of an executor: the name of the method, and its types."""
+    """A handler: the name of the method, and its types."""
 
     method: str
     types: HandlerTypes
 
 
-@frozen
+@dataclass(frozen=True)
 class Dispatch:
-    """All handlers of an executor, in the order of their definition."""
+    """The handlers of an executor, in order of definition."""
 
     messages: tuple[Route, ...]
     answers: tuple[Route, ...]
@@ -51,11 +50,11 @@ class Dispatch:
 
     @cached_property
     def _exact(self) -> Mapping[type, Route]:
-        """The handlers of the classes whose direct instances need no search."""
+        """The handlers of classes whose direct instances need no search."""
         return {class_: self.messages[index] for class_, index in self._ranking.exact.items()}
 
     def route_of(self, value: object) -> Route | None:
-        """The handler whose type fits the value most specifically."""
+        """Return the handler with the most specific type for a value."""
         exact = self._exact.get(type(value))
         if exact is not None:
             return exact
@@ -63,15 +62,15 @@ class Dispatch:
         return None if index is None else self.messages[index]
 
     def takes_all(self, cls: type) -> bool:
-        """Whether there is a handler for every direct instance of a class, whatever it holds."""
+        """Return True if a handler takes every direct instance of a class."""
         return cls in self._exact
 
     def takes_lists_of(self, cls: type) -> bool:
-        """Whether there is one for every list of direct instances of a class."""
+        """Return True if a handler takes every list of direct instances of a class."""
         return any(_is_list_of(cls, route.types.takes[0]) for route in self.messages)
 
     def answer_route(self, request: object, response: object) -> Route | None:
-        """The response handler that fits most specifically: the request decides, then the response."""
+        """Return the most specific response handler: by the request first, then by the response."""
         fitting = [route for route in self.answers if is_instance_of(response, route.types.takes[1])]
         index = most_specific(request, [route.types.takes[0] for route in fitting])
         if index is None:
@@ -81,22 +80,22 @@ class Dispatch:
         return equals[most_specific(response, [route.types.takes[1] for route in equals]) or 0]
 
     def routes(self) -> Iterator[Route]:
-        """Handlers of both kinds."""
+        """Yield the handlers of both kinds."""
         yield from self.messages
         yield from self.answers
 
 
 def _is_list_of(cls: type, type_expression: object) -> bool:
     item: Any = get_args(type_expression)[0] if get_origin(type_expression) is list else None
-    # A metaclass may have another opinion of each instance.
+    # A metaclass may decide differently for each instance.
     return type(item) is type and issubclass(cls, item)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the engine keeps of an executor, under one name so that users' attributes never clash with it.
+    """The engine's data of an executor, under one name so that it never clashes with attributes of programs.
 
-    `fallback` is the executor that `on_error` was given as, for the builder to take up.
+    `fallback` is the executor given as `on_error`, which the builder adds to the graph.
     """
 
     dispatch: Dispatch
@@ -105,16 +104,16 @@ class Wiring:
     fallback: Executor | None
 
     def __deepcopy__(self, _: object) -> Wiring:
-        """A copy of an executor has the same wiring: nothing here changes, and its fallback is the same node."""
+        """Return itself: it is immutable, and a copied executor has the same fallback."""
         return self
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Shared:
-    """Something that an executor was given and may have in common with others: which object, and its key in the state.
+    """An object that an executor may share with others, and the key of its value in the state.
 
-    Those who have the same object have one value in the state. What they write to it are updates, which `merge` puts
-    together when a superstep ends, in the order of the plan; the first update is the value.
+    Executors with the same object share one value. Their writes are updates, which `merge` combines in plan order at
+    the end of the superstep. The first update is the initial value.
     """
 
     what: object
@@ -125,13 +124,12 @@ class Shared:
 class Executor:
     """A node of the graph. Subclass it, and mark the methods that take messages with `@handler`.
 
-    One executor handles one message at a time, in a fixed order; `max_concurrency` allows more for one that keeps no
-    state. Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are given; with both, messages
-    that are handled at once are recorded only when all of them are done, and a crash before that repeats all.
+    An executor handles one message at a time, in a fixed order; `max_concurrency` allows more for one without state.
+    Instance state survives if `on_checkpoint_save` and `on_checkpoint_restore` are overridden. With both, messages that
+    are handled in parallel are recorded when all of them are done, and a crash before that repeats all.
 
-    `retry` says how often a message is tried, `timeout` how many seconds each attempt may take, and `on_error` (an
-    executor, or the id of one) who gets a `FailedMessage` when all attempts have failed. Without `on_error` a failure
-    stops the run.
+    `retry` sets how often a message is attempted, `timeout` the seconds per attempt, and `on_error` the executor (or
+    its id) that gets a `FailedMessage` when all attempts have failed. Without `on_error` a failure stops the run.
     """
 
     _perdure: Wiring
@@ -182,18 +180,18 @@ class Executor:
 
     @property
     def is_request_response_capable(self) -> bool:
-        """Whether there are response handlers."""
+        """True if there are response handlers."""
         return bool(wiring(self).dispatch.answers)
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Whether a handler takes this message; for an answer, a response handler."""
+        """Return True if a handler takes this message, or a response handler this answer."""
         dispatch = wiring(self).dispatch
         if message.original_request_info_event is not None:
             return dispatch.answer_route(message.original_request_info_event.data, message.data) is not None
         return dispatch.route_of(message.data) is not None
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
-        """Whether a response handler takes answers of `response_type` to requests of `request_type`."""
+        """Return True if a response handler takes answers of `response_type` to requests of `request_type`."""
         return any(
             is_type_compatible(request_type, route.types.takes[0])
             and is_type_compatible(response_type, route.types.takes[1])
@@ -201,40 +199,40 @@ class Executor:
         )
 
     def on_checkpoint_save(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
-        """The instance's state as a dict, sync or async. Override it together with `on_checkpoint_restore`."""
+        """Return the instance's state as a dict, sync or async. Override it together with `on_checkpoint_restore`."""
         return {}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> Awaitable[None] | None:
-        """Take over a state that `on_checkpoint_save` gave, sync or async."""
+        """Restore a state from `on_checkpoint_save`, sync or async."""
 
     def child_graph(self) -> Graph | None:
-        """The graph that this executor runs inside of itself, if it is a sub-workflow."""
+        """Return the graph of a sub-workflow; None for other executors."""
         return None
 
     def shares(self) -> Shared | None:
-        """What this executor may have in common with others of its graph."""
+        """Return the object that this executor may share with others."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """What the definition says of this executor."""
+        """Return the executor's definition."""
         return {"id": self.id, "type": self.type}
 
     def to_json(self) -> str:
-        """The same as JSON."""
+        """Return the executor's definition as JSON."""
         return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Executor:
-        """An executor of this class with the id of a definition."""
+        """Create an executor of this class from a definition."""
         return cls(**{key: value for key, value in data.items() if key in {"id", "type"}})
 
     @classmethod
     def from_json(cls, text: str) -> Executor:
-        """The same from JSON."""
+        """Create an executor of this class from a definition in JSON."""
         return cls.from_dict(json.loads(text))
 
     def clone(self, *, deep: bool = True) -> Executor:
-        """A copy of this executor."""
+        """Copy this executor."""
         return copy.deepcopy(self) if deep else copy.copy(self)
 
     def __repr__(self) -> str:
@@ -242,16 +240,16 @@ class Executor:
 
 
 def wiring(executor: Executor) -> Wiring:
-    """What the engine keeps of an executor. Raises TypeError for one whose constructor was not called."""
+    """Return the engine's data of an executor. Raises TypeError if its constructor was not called."""
     try:
-        return executor._perdure  # pyright: ignore[reportPrivateUsage] - one module owns it
+        return executor._perdure  # pyright: ignore[reportPrivateUsage] - this module owns it
     except AttributeError:
         name = executor.__class__.__name__
         raise TypeError(f"{name} is not set up: call super().__init__(id=...) in {name}.__init__") from None
 
 
 def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1) -> None:
-    """Give an executor that was made with `defer_discovery` its handlers."""
+    """Set the handlers of an executor that was created with `defer_discovery`."""
     rewired = replace(wiring(executor), dispatch=dispatch, max_concurrency=max_concurrency)
     executor._perdure = rewired  # pyright: ignore[reportPrivateUsage]
 
@@ -265,7 +263,7 @@ def _id_of(on_error: object) -> str | None:
 
 
 def on_error_ways(executors: Mapping[str, Executor]) -> Iterator[tuple[str, str]]:
-    """The ways that failures go: the id of each executor with `on_error`, and the id that it names."""
+    """Yield each executor with `on_error`, and the executor that it names."""
     for executor_id, executor in executors.items():
         target_id = wiring(executor).policy.on_error
         if target_id is not None:
@@ -273,7 +271,7 @@ def on_error_ways(executors: Mapping[str, Executor]) -> Iterator[tuple[str, str]
 
 
 def discover(cls: type[Executor]) -> Dispatch:
-    """The handlers of a class, those of its bases first, in the order of their definition."""
+    """Find the handlers of a class, those of its bases first, in order of definition."""
     messages: list[Route] = []
     answers: list[Route] = []
     for name in _method_names(cls):
@@ -291,19 +289,19 @@ def discover(cls: type[Executor]) -> Dispatch:
 
 
 def _method_names(cls: type) -> list[str]:
-    # What every executor has handles nothing, and is most of what there is to look at.
+    # The attributes of the base class are no handlers.
     bases = [base for base in reversed(cls.__mro__) if base not in {object, Executor}]
     return list(dict.fromkeys(name for base in bases for name in vars(base)))
 
 
 def handler_of(executor: Executor, value: object) -> Callable[..., Awaitable[Any]] | None:
-    """The bound method that takes a message."""
+    """Return the bound method that takes a message."""
     route = wiring(executor).dispatch.route_of(value)
     return None if route is None else getattr(executor, route.method)
 
 
 def response_handler_of(executor: Executor, request: object, response: object) -> Callable[..., Awaitable[Any]] | None:
-    """The bound method that takes an answer."""
+    """Return the bound method that takes an answer."""
     route = wiring(executor).dispatch.answer_route(request, response)
     return None if route is None else getattr(executor, route.method)
 
@@ -322,7 +320,7 @@ _WITH_CONTEXT = 2
 class FunctionExecutor(Executor):
     """An executor made of one function `(message)` or `(message, ctx)`, async or sync.
 
-    A sync function runs in a thread, so that it does not hold up the others.
+    A sync function runs in a thread, so that it does not block others.
     """
 
     def __init__(
@@ -377,9 +375,9 @@ def _is_async(func: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
-    """Call a sync function. A thread can't be cancelled: whoever cancels waits until the function has returned.
+    """Call a sync function. A thread can't be cancelled, so a cancelled caller waits until the function has returned.
 
-    If it has done its work by then, the work is done: it must not be done again because somebody wanted to stop.
+    If it succeeds, its work counts: it must not be repeated because of a late cancellation.
     """
     call = asyncio.ensure_future(asyncio.to_thread(_called, func, *arguments))
     interruption: asyncio.CancelledError | None = None
@@ -451,7 +449,7 @@ def executor(
 ) -> FunctionExecutor | Callable[[Callable[..., Any]], FunctionExecutor]:
     """Make an executor of a function. Its id is the function's name unless `id` is given.
 
-    `retry`, `timeout` and `on_error` are those of `Executor`.
+    `retry`, `timeout` and `on_error` are as in `Executor`.
     """
     namespace = namespace_here(1)
 

@@ -1,13 +1,12 @@
-"""`@handler` and `@response_handler`: what a method takes and gives, read from its annotations or stated."""
+"""`@handler` and `@response_handler`: the types of a method, from its annotations or given explicitly."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Never, TypeVar, get_args, get_origin, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
-from perdure.data import frozen, mutable
 from perdure.graph.context import WorkflowContext
 from perdure.typenames import describe
 from perdure.types import contains_typevar, split_union
@@ -23,19 +22,19 @@ _DECLARATION = "__perdure_handler__"
 _CONTEXT_ARGUMENTS_MAX = 2
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HandlerTypes:
-    """What a handler takes, sends and yields."""
+    """The types that a handler takes, sends and yields."""
 
     takes: tuple[object, ...]
-    """The type of the message; of a response handler, the types of the request and of the response."""
+    """The type of the message; for a response handler, the types of the request and of the response."""
     sends: tuple[object, ...]
     yields: tuple[object, ...]
 
 
-@mutable
+@dataclass(slots=True)
 class Declaration:
-    """A decorated function. Its types are resolved when first needed, so that they may be defined further down."""
+    """A decorated function. Its types are resolved on first use, so that they may be defined later."""
 
     func: Callable[..., Any]
     is_response: bool
@@ -44,7 +43,7 @@ class Declaration:
     _types: HandlerTypes | None = field(default=None, init=False)
 
     def types(self) -> HandlerTypes:
-        """The resolved types. Raises ValueError or NameError if they can't be read."""
+        """Return the resolved types. Raises ValueError or NameError."""
         if self._types is None:
             self._types = self._explicit() if self.explicit else self._annotated()
         return self._types
@@ -81,7 +80,7 @@ class Declaration:
 
 
 def declaration_of(func: object) -> Declaration | None:
-    """The declaration that a decorator left on a function, if any."""
+    """Return the declaration of a decorated function."""
     return getattr(func, _DECLARATION, None)
 
 
@@ -96,10 +95,10 @@ def handler(
     output: Any = None,
     workflow_output: Any = None,
 ) -> FuncT | Callable[[FuncT], FuncT]:
-    """Mark an async method `(self, message, ctx)` as the handler of the messages of a type.
+    """Mark an async method `(self, message, ctx)` as the handler of a message type.
 
-    The type is the annotation of `message`, what is sent and yielded stands in `WorkflowContext[...]`. With any
-    keyword, only the keywords count: `input` is then needed, and the others say what is sent and yielded.
+    The annotation of `message` is the type, and `WorkflowContext[...]` declares what is sent and yielded. If any
+    keyword is given, only keywords count: `input` is required, and the others declare what is sent and yielded.
     """
     explicit = _given(input=input, output=output, workflow_output=workflow_output)
     if explicit and "input" not in explicit:
@@ -121,7 +120,7 @@ def response_handler(
     output: Any = None,
     workflow_output: Any = None,
 ) -> FuncT | Callable[[FuncT], FuncT]:
-    """Mark an async method `(self, original_request, response, ctx)` as the one that takes answers to its requests."""
+    """Mark an async method `(self, original_request, response, ctx)` as a handler of answers to its requests."""
     explicit = _given(request=request, response=response, output=output, workflow_output=workflow_output)
     if explicit and not {"request", "response"} <= explicit.keys():
         raise ValueError("@response_handler with explicit types needs both request= and response=")
@@ -164,7 +163,7 @@ def _require_signature(declaration: Declaration) -> None:
     try:
         declaration.types()
     except NameError:
-        # A name that is defined further down in the module; the executor's construction asks again.
+        # The name may be defined later in the module; creating the executor resolves it again.
         if declaration.explicit:
             raise
 
@@ -186,7 +185,7 @@ def _refuse_typevars(type_: object, func: Callable[..., Any]) -> None:
 
 
 def split_types(annotation: object) -> tuple[object, ...]:
-    """The declared types: members of a union one by one, nothing for Never or None."""
+    """Return the declared types: the members of a union, nothing for Never or None."""
     if annotation is None or annotation is Never or _is_never(annotation):
         return ()
     return tuple(member for member in split_union(annotation) if not _is_never(member))
@@ -201,7 +200,7 @@ def _is_never(annotation: object) -> bool:
 
 
 def context_types(annotation: object, func: Callable[..., Any]) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """What a context annotation says is sent and yielded. Raises ValueError if it is not a WorkflowContext."""
+    """Return what a context annotation declares to send and yield. Raises ValueError."""
     return _context_types(annotation, func, required=True)
 
 

@@ -1,4 +1,4 @@
-"""Messages as they stand in a checkpoint: the payload, where it came from, where it goes."""
+"""Messages as they appear in a checkpoint: the payload, its source and its target."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from perdure.data import frozen
-from perdure.events import WorkflowEvent  # noqa: TC001 - trust follows the fields of a dataclass at run time
+from perdure.events import WorkflowEvent  # noqa: TC001 - the codec follows the fields at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +15,7 @@ _INTERNAL_PREFIX = "internal:"
 
 
 def INTERNAL_SOURCE_ID(executor_id: str) -> str:  # noqa: N802 - the documented name
-    """The source of what reaches an executor from outside: the first input and answers."""
+    """Return the source id of inputs and answers from outside."""
     return f"{_INTERNAL_PREFIX}{executor_id}"
 
 
@@ -29,7 +28,7 @@ class MessageType(str, Enum):
 
 @dataclass
 class WorkflowMessage:
-    """A message on its way."""
+    """A message between executors."""
 
     data: Any
     source_id: str
@@ -40,7 +39,7 @@ class WorkflowMessage:
     original_request_info_event: WorkflowEvent[Any] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name; the payload is the object itself."""
+        """Return the fields by name. The payload is the object itself."""
         return {
             "data": self.data,
             "source_id": self.source_id,
@@ -53,7 +52,7 @@ class WorkflowMessage:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> WorkflowMessage:
-        """The message of `to_dict`. Raises KeyError for a missing payload or source."""
+        """Create a message from `to_dict`. Raises KeyError if payload or source are missing."""
         return cls(
             data=data["data"],
             source_id=data["source_id"],
@@ -65,8 +64,8 @@ class WorkflowMessage:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TimersDue:
-    """Tells a sub-workflow that what waits inside of it is due up to this moment."""
+    """Tells a sub-workflow that its timers up to this moment are due."""
 
     moment: str

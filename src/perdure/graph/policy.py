@@ -1,29 +1,27 @@
-"""What happens when an executor fails: how often it is tried, for how long, and who is told of a failure."""
+"""Failure policy of an executor: attempts, timeout, and the executor that gets failed messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY  # noqa: TC003 - dataclasses look for it in this module
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypeIs
 
 from perdure.clock import seconds_of
-from perdure.data import frozen
-from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields of FailedMessage
+from perdure.events import WorkflowErrorDetails  # noqa: TC001 - the codec follows the fields at run time
 
 Backoff: TypeAlias = float | timedelta | Callable[[int], float]
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again after a failure: `attempts` in all, for the errors that `on` names or says yes to.
+    """Retry after a failure: `attempts` in total, for errors that `on` names or accepts.
 
-    The wait after the first failure is `backoff`, and each further one is `factor` times the one before; a function as
-    `backoff` is given the number of the attempt that failed, from 1, and returns seconds. No wait is longer than
-    `longest`.
+    The first wait is `backoff`, and each further one is `factor` times as long. A function as `backoff` gets the number
+    of the failed attempt, starting at 1, and returns seconds. No wait exceeds `longest`.
     """
 
     attempts: int = 3
@@ -42,13 +40,13 @@ class Retry:
         _require_errors(self.on)
 
     def covers(self, error: Exception) -> bool:
-        """Whether this error is worth another attempt."""
+        """Return True if this error allows another attempt."""
         if _is_errors(self.on):
             return isinstance(error, self.on)
         return bool(self.on(error))
 
     def wait_after(self, attempt: int) -> float:
-        """How many seconds to wait after the attempt of this number, counted from 1, has failed."""
+        """Return the seconds to wait after the failed attempt of this number, starting at 1."""
         longest = seconds_of("Retry: longest", self.longest)
         if not isinstance(self.backoff, (int, float, timedelta)):
             return min(seconds_of("Retry: what backoff returns", self.backoff(attempt)), longest)
@@ -59,9 +57,9 @@ class Retry:
             return longest if first else 0.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """What an executor was told about failing: attempts, seconds for each, and the id of the one who is told."""
+    """Attempts, seconds per attempt, and the id of the executor that gets failed messages."""
 
     retry: Retry | None = None
     timeout: float | None = None
@@ -69,12 +67,12 @@ class Policy:
 
 
 NO_POLICY = Policy()
-"""That of most executors: one attempt, however long it takes, and a failure stops the run."""
+"""The default: one attempt without a timeout, and a failure stops the run."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message that an executor could not handle, and why: what `on_error` sends to the executor that it names."""
+    """A message that an executor failed to handle, with the error. The `on_error` executor gets it."""
 
     message: Any
     executor_id: str
@@ -83,7 +81,7 @@ class FailedMessage:
 
 
 def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy:
-    """A policy of what a user gave. Raises TypeError or ValueError."""
+    """Create a policy from user input. Raises TypeError or ValueError."""
     if retry is not None and not isinstance(retry, Retry):
         raise TypeError(f"retry is a Retry, as in retry=Retry(attempts=3), not {retry!r}")
     seconds = None if timeout is None else seconds_of("timeout", timeout)

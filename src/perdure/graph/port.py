@@ -1,11 +1,9 @@
-"""What stands behind a handler's context: the port that the runtime fills, and the values that pass through it."""
+"""The port between a handler's context and the engine, and the values that pass through it."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
-
-from perdure.data import frozen, mutable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Absent:
-    """Stands for an argument that was not given, since None may be one."""
+    """Stands for an argument that was not given, because None may be given."""
 
     def __repr__(self) -> str:
         return "<absent>"
@@ -25,44 +23,44 @@ class Absent:
 ABSENT: Final = Absent()
 
 IfInterrupted: TypeAlias = "Literal['rerun', 'ask'] | Callable[[str], Any]"
-"""What becomes of a step that a crash interrupted: it is run again, somebody is asked, or a function finds out."""
+"""What happens to a step that a crash interrupted: rerun it, ask, or call a function that finds out."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Terms:
-    """What a request comes with: until when it waits, the answer that stands then, and what is approved by it."""
+    """The terms of a request: its deadline, the default answer, and the value that an answer approves."""
 
     deadline: datetime | timedelta | None = None
     default: Any = ABSENT
     approves: Any = ABSENT
     approved_digest: str | None = None
-    """What `approves` comes to, where only that is known: of a request that is passed on."""
+    """The digest of `approves`, if only that is known, as for a request that is passed on."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Place:
-    """Where a handler asks, if counting its questions does not say it: `key` names the place.
+    """Identifies a question if counting is not enough: `key` names it.
 
-    `counted` lets the request have the id `auto::<n>` in place of one that is derived.
+    `counted` gives the request the id `auto::<n>` instead of a derived one.
     """
 
     key: str | None = None
     counted: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Scope:
-    """That a step is the function of a workflow: what that calls is named after it, and it can be left to wait.
+    """Marks a step as the function of a workflow: its steps are named after it, and it can be suspended.
 
-    `reads` tells the text of the function from others; None if it is not known.
+    `reads` identifies the text of the function; None if unknown.
     """
 
     reads: str | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepCall:
-    """A step as a handler asked for it. `timeout` is in seconds."""
+    """A step as a handler requested it. `timeout` is in seconds."""
 
     name: str
     fn: Callable[..., Any]
@@ -72,50 +70,50 @@ class StepCall:
     timeout: float | None = None
     if_interrupted: IfInterrupted = "rerun"
     moves: bool = False
-    """Whether its record is looked for elsewhere, by its arguments, if the program was changed since it was made."""
+    """True if its record may be found by its arguments at another place, after the program changed."""
     scope: Scope | None = None
     found: Callable[[Any, str], Any] | None = None
-    """What is recorded of a result that was found out after an interruption, if not that alone: with where it is."""
+    """Converts a result that was found out after an interruption, given its place, for recording."""
     has_failed: Callable[[Any], bool] | None = None
-    """Whether a result tells of a failure, though nothing is raised."""
+    """Returns True for a result that reports a failure without raising."""
 
 
 class ActivationPort(Protocol):
-    """One handler call in progress, as its context sees it."""
+    """An activation in progress, as its context sees it."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the handler has not ended."""
+        """True until the handler has ended."""
         ...
 
     @property
     def is_left(self) -> bool:
-        """Whether the handler is being left, to be entered again: what is cancelled now was cancelled by nobody."""
+        """True while the activation is being suspended, so that cancellations come from the engine."""
         ...
 
     @property
     def source_executor_ids(self) -> Sequence[str]:
-        """Where the message came from."""
+        """The executors that sent the message."""
         ...
 
     @property
     def request_id(self) -> str | None:
-        """The request that is being answered, if one is."""
+        """The request that is being answered, if any."""
         ...
 
     @property
     def run_id(self) -> str:
-        """The run that it is part of; of a sub-workflow with the names of the executors that it is inside of."""
+        """The run id; in a sub-workflow, followed by the ids of the enclosing executors."""
         ...
 
     @property
     def idempotency_key(self) -> str:
-        """What names this activation to others: the same however often it is entered."""
+        """A key for this activation, the same for every attempt."""
         ...
 
     @property
     def streaming(self) -> bool:
-        """Whether the caller reads a stream."""
+        """True if the caller reads a stream."""
         ...
 
     @property
@@ -129,19 +127,19 @@ class ActivationPort(Protocol):
         ...
 
     def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
-        """Queue a message for the next superstep, or for later."""
+        """Queue a message for the next superstep or for later."""
         ...
 
     def output(self, value: Any, *, in_pieces: bool = False) -> None:
-        """Tell an output. Of one in pieces these are shown to who reads a stream, and it is only recorded then."""
+        """Emit an output. If `in_pieces`, stream readers have seen its pieces, so it is only recorded."""
         ...
 
     def show(self, value: Any) -> None:
-        """Tell a piece of an output to who reads a stream now. It is never recorded."""
+        """Emit a piece of an output to stream readers. It is not recorded."""
         ...
 
     def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
-        """Tell an event of the executor's own."""
+        """Emit a custom event."""
         ...
 
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ...) -> None:
@@ -151,57 +149,57 @@ class ActivationPort(Protocol):
     def ask(
         self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ..., *, place: Place = ...
     ) -> Coroutine[Any, Any, Any]:
-        """A question, to be awaited: until it is answered the handler is left."""
+        """Return an awaitable question. The activation is suspended until it is answered."""
         ...
 
     def is_open(self, request_id: str) -> bool:
-        """Whether a request of this id waits for its answer."""
+        """Return True if a request with this id is open."""
         ...
 
     def digest(self, value: Any) -> str:
-        """What tells a value that is approved from any other."""
+        """Return the digest of a value to approve."""
         ...
 
     def require_approved(self, value: Any) -> None:
-        """Raise ApprovalMismatchError unless the request that is being answered was about this value."""
+        """Raise ApprovalMismatchError unless the answered request approved this value."""
         ...
 
     def step(self, call: StepCall) -> Coroutine[Any, Any, Any]:
-        """A step, to be awaited; which one it is, is settled by the call."""
+        """Return an awaitable step. Its identity is fixed by this call."""
         ...
 
     def number(self, name: str) -> int:
-        """How often something of this name was begun before: by this attempt, or by the step that is running here."""
+        """Return how often this name was used before, in this attempt or in the running step."""
         ...
 
     @property
     def memo(self) -> dict[str, object]:
-        """What attempts at this handler call leave for those after them, in this life. It is never recorded."""
+        """Data that attempts leave for later attempts in this process. It is not recorded."""
         ...
 
     def numbering(self, name: str) -> Numbering:
-        """Numbers for things of this name: those of this attempt, or of the step that is running here."""
+        """Return the numbering for a name, in this attempt or in the running step."""
         ...
 
     @property
     def branch(self) -> str:
-        """Which of the tasks of a function this is called in; nothing in its own, and where there is no function."""
+        """The task of a workflow function that this is called in; empty for the function's own task."""
         ...
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
-        """A wait, to be awaited."""
+        """Return an awaitable wait."""
         ...
 
     def spend(self, amounts: Mapping[str, float]) -> None:
-        """Count what was spent."""
+        """Report spending."""
         ...
 
     def require_budget(self) -> None:
-        """Raise BudgetExceededError if the run has nothing left to spend of something."""
+        """Raise BudgetExceededError if a budget is used up."""
         ...
 
     def read(self, scope: str, key: str) -> Any:
-        """A value of the state. Raises KeyError."""
+        """Return a value of the state. Raises KeyError."""
         ...
 
     def write(self, scope: str, key: str, value: Any) -> None:
@@ -213,36 +211,36 @@ class ActivationPort(Protocol):
         ...
 
     def has(self, scope: str, key: str) -> bool:
-        """Whether a key has a value, as this activation sees it."""
+        """Return True if a key has a value, as this activation sees it."""
         ...
 
     def keys(self, scope: str) -> Sequence[str]:
-        """The keys of a scope as this activation sees it."""
+        """Return the keys of a scope, as this activation sees it."""
         ...
 
     def private_scope(self) -> str:
-        """The name of the scope that belongs to this executor alone."""
+        """Return the name of the executor's private scope."""
         ...
 
     def common_scope(self) -> str | None:
-        """The scope of what this executor has in common with others; None if it has nothing."""
+        """Return the scope of the object that this executor shares with others; None if there is none."""
         ...
 
 
-@mutable
+@dataclass(slots=True)
 class Numbering:
-    """The numbers of one kind of thing."""
+    """Numbers for things of one name. Returned numbers are used again."""
 
     _next: int = 0
     _free: set[int] = field(default_factory=set[int])
 
     @property
     def used(self) -> int:
-        """How many are taken."""
+        """The number of numbers in use."""
         return self._next - len(self._free)
 
     def take(self) -> int:
-        """The lowest number that is free."""
+        """Return the lowest free number."""
         if self._free:
             number = min(self._free)
             self._free.remove(number)
@@ -251,11 +249,11 @@ class Numbering:
         return self._next - 1
 
     def give_back(self, number: int) -> None:
-        """Let another one have a number."""
+        """Return a number for reuse."""
         self._free.add(number)
 
     def take_again(self, number: int) -> int:
-        """A number that was given back, if nobody has taken it meanwhile; else another one."""
+        """Take a returned number again if it is still free, else another one."""
         if number not in self._free:
             return self.take()
         self._free.remove(number)

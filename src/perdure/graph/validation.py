@@ -1,4 +1,4 @@
-"""The checks of `build()`: is this graph a workflow?"""
+"""The checks of `build()`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _require_known_ends(edge_groups: Sequence[EdgeGroup], executors: Mapping[str
 
 
 def _require_distinct_nodes(executors: Mapping[str, Executor]) -> None:
-    """An executor in two places would mix the states of two sub-workflows."""
+    """Refuse one executor in two places: it would mix the states of two sub-workflows."""
     paths: dict[int, str] = {}
     for path, executor in _nodes(executors, ()):
         first = paths.setdefault(id(executor), path)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _INDENT = "  "
 _START = "\n(Start)"
 
-# In a quoted string a backslash begins an escape, and an ampersand an HTML entity.
+# In a quoted string a backslash starts an escape, and an ampersand an HTML entity.
 _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "&": "&amp;", "\n": "\\n"})
 
 
 def to_dot(graph: Graph, *, include_internal: bool) -> str:
-    """A graph as the text of a digraph."""
+    """Return a graph as a digraph."""
     picture = picture_of(graph, Naming("/", legible), include_internal=include_internal)
     head = [
         "digraph Workflow {",

@@ -1,4 +1,4 @@
-"""A picture in the notation of Mermaid, which GitHub and many editors draw by themselves."""
+"""A picture in Mermaid, which GitHub and many editors draw."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 _INDENT = "  "
 
-# Mermaid's grammar reads these as the beginning or the end of something, wherever a node could stand.
+# Mermaid's grammar treats these as keywords wherever a node could stand.
 _KEYWORDS = frozenset(
     "call class classDef click end flowchart graph href interpolate linkStyle style subgraph".split()  # noqa: SIM905
 )
 
-# Labels are HTML to Mermaid, "\n" in them is a line break, and a backtick begins Markdown.
+# Labels are HTML in Mermaid, a newline is a line break, and a backtick starts Markdown.
 _ENTITIES = str.maketrans(
     {"#": "#35;", '"': "#quot;", "&": "#amp;", "<": "#lt;", ">": "#gt;", "\\": "#92;", "`": "#96;", "\n": "<br/>"}
 )
 
 
 def to_mermaid(graph: Graph, *, include_internal: bool) -> str:
-    """A graph as the text of a flowchart."""
+    """Return a graph as a flowchart."""
     picture = picture_of(graph, Naming("__", _spell), include_internal=include_internal)
     return "\n".join(["flowchart TD", *_statements(picture, _INDENT)])
 
@@ -47,7 +47,7 @@ def _statements(picture: Picture, indent: str) -> Iterator[str]:
 
 
 def _subgraph(frame: Frame, indent: str) -> Iterator[str]:
-    # A subgraph takes the place of the node with its name, and is titled by its name if it has no title.
+    # A subgraph replaces the node with its name, and its name is its title unless it has one.
     title = _label(frame.box)
     yield f"{indent}subgraph {frame.box.name}" + ("" if title == f'"{frame.box.name}"' else f"[{title}]")
     yield from _statements(frame.picture, indent + _INDENT)

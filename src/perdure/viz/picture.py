@@ -1,14 +1,14 @@
-"""A graph as a picture, before any notation: its boxes, what joins them, and what stands inside of what."""
+"""A graph as a picture, independent of notation: boxes, arrows and frames."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import unicodedata
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from perdure.data import frozen
 from perdure.graph import FanInEdgeGroup, InternalEdgeGroup, on_error_ways
 
 if TYPE_CHECKING:
@@ -20,44 +20,44 @@ _DIGEST_LENGTH = 8
 _UNDRAWABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # controls, lone surrogates, separators of lines and paragraphs
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Box:
-    """An executor. The name is its own in the whole picture; the label is what people read."""
+    """An executor. Its name is unique in the picture; people read the label."""
 
     name: str
     label: str
     is_start: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FanIn:
-    """The point where the arrows of several sources meet before their target."""
+    """The point where the arrows of several sources meet."""
 
     name: str
     sources: tuple[str, ...]
     target: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Arrow:
-    """A way for messages, by the names of its ends. One that is not always taken says when, and is dashed."""
+    """An arrow between two names. One that is not always taken has a reason and is dashed."""
 
     source: str
     target: str
     when: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Frame:
-    """A sub-workflow: the box that runs it, and what is inside."""
+    """A sub-workflow: the box of its executor, and its content."""
 
     box: Box
     picture: Picture
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """All that is drawn of one graph."""
+    """The drawing of one graph."""
 
     boxes: tuple[Box, ...]
     fan_ins: tuple[FanIn, ...]
@@ -65,26 +65,26 @@ class Picture:
     frames: tuple[Frame, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Naming:
-    """How a notation makes a name of the path to a node."""
+    """Makes a node's name of its path, in one notation."""
 
     separator: str
     spell: Callable[[str], str]
 
 
 def picture_of(graph: Graph, naming: Naming, *, include_internal: bool) -> Picture:
-    """The picture of a graph and of the sub-workflows in it, perhaps with the ways in from outside."""
+    """Return the picture of a graph and its sub-workflows, optionally with the entries from outside."""
     return _draw(graph, _Names(naming), (), include_internal=include_internal)
 
 
 def short_digest(text: str) -> str:
-    """Eight hexadecimal digits that stand for a text."""
+    """Return eight hexadecimal digits for a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
 
 
 def legible(text: str) -> str:
-    """The text with every character that can't be drawn spelled out. Line breaks stay."""
+    """Escape every character that can't be drawn. Line breaks stay."""
     lines = re.sub(r"\r\n?", "\n", text)
     return "".join(c.encode("unicode_escape").decode() if _is_undrawable(c) else c for c in lines)
 
@@ -94,14 +94,14 @@ def _is_undrawable(character: str) -> bool:
 
 
 class _Names:
-    """Gives each node of a picture a name of its own."""
+    """Gives each node of a picture a unique name."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
         self._taken: set[str] = set()
 
     def give(self, path: tuple[str, ...]) -> str:
-        """The spelled path, with a number behind it if another node has that name."""
+        """Return the spelled path, with a number if another node has that name."""
         wanted = self._naming.spell(self._naming.separator.join(path))
         choices = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
         name = next(name for name in choices if name not in self._taken)
@@ -109,7 +109,7 @@ class _Names:
         return name
 
     def give_each(self, path: tuple[str, ...], ids: Iterable[str]) -> dict[str, str]:
-        """The names of siblings by their ids. Ids that can be names as they are choose first and so keep them."""
+        """Return the names of siblings by id. Ids that are valid names come first and so keep them."""
         plain_first = sorted(ids, key=lambda id_: self._naming.spell(id_) != id_)
         return {id_: self.give((*path, id_)) for id_ in plain_first}
 

@@ -20,7 +20,7 @@ _INSTALL = "apt-get install graphviz, brew install graphviz"
 
 
 def require_format(wanted: str, path: Path | None) -> None:
-    """Raise ValueError for a format that there is not, or for a path whose extension says another one."""
+    """Raise ValueError for an unknown format, or for a path with another extension."""
     if wanted not in _FORMATS:
         raise ValueError(f"Unsupported format: {wanted}; choose one of {', '.join(_FORMATS)}")
     if path is not None and path.suffix.lower() not in {"", f".{wanted}"}:
@@ -31,11 +31,11 @@ def require_format(wanted: str, path: Path | None) -> None:
 
 
 def rendered(dot: str, wanted: Format) -> bytes:
-    """The contents of a file with the picture. Raises ImportError without Graphviz."""
+    """Return the content of the picture's file. Raises ImportError without Graphviz."""
     if wanted == "dot":
         return dot.encode()
     try:
-        # Optional, and so loaded when first used.
+        # Optional, so imported on first use.
         import graphviz  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise ImportError(
@@ -52,7 +52,7 @@ def rendered(dot: str, wanted: Format) -> bytes:
 
 
 def written(contents: bytes, wanted: Format, path: Path | None) -> str:
-    """The path of a file with these contents: the given one, completed by its extension, or a temporary one."""
+    """Write the file and return its path: the given one with its extension, or a temporary one."""
     if path is not None:
         complete = path if path.suffix else path.with_suffix(f".{wanted}")
         complete.write_bytes(contents)
@@ -67,21 +67,21 @@ def written(contents: bytes, wanted: Format, path: Path | None) -> str:
 
 
 class WorkflowViz:
-    """Draws a workflow and the sub-workflows in it.
+    """Draws a workflow and its sub-workflows.
 
-    A fan-in is a node of its own, an edge with a condition is dashed. `include_internal_executors` also draws the ways
-    in from outside: the first input, and the answers to an executor's requests.
+    A fan-in is a node of its own, an edge with a condition is dashed. `include_internal_executors` also draws the
+    entries from outside: the first input, and answers to an executor's requests.
     """
 
     def __init__(self, workflow: Workflow) -> None:
         self._graph = workflow.graph
 
     def to_mermaid(self, include_internal_executors: bool = False) -> str:
-        """The text of a Mermaid flowchart."""
+        """Return a Mermaid flowchart."""
         return to_mermaid(self._graph, include_internal=include_internal_executors)
 
     def to_digraph(self, include_internal_executors: bool = False) -> str:
-        """The text of a DOT digraph."""
+        """Return a DOT digraph."""
         return to_dot(self._graph, include_internal=include_internal_executors)
 
     def export(
@@ -92,8 +92,8 @@ class WorkflowViz:
     ) -> str:
         """Write a file, a temporary one if none is named, and return its path.
 
-        Raises ValueError if there is no such format or the extension says another one, and ImportError if anything but
-        "dot" is asked for without Graphviz.
+        Raises ValueError for an unknown format or a wrong extension, and ImportError for formats other than "dot"
+        without Graphviz.
         """
         path = None if filename is None else Path(filename)
         require_format(format, path)
