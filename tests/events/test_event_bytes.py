@@ -22,7 +22,6 @@ from tests.events.telling import (
 
 from perdure import WorkflowErrorDetails, WorkflowEvent, WorkflowEventSource
 from perdure.checkpoint import EventReader, EventWriter
-from perdure.checkpoint.events import info_text
 from perdure.codec import CodedValues
 from perdure.errors import CheckpointDamagedError
 from perdure.events import CheckpointInfo, Undecoded, UndeliveredMessage, WorkflowEventType
@@ -46,12 +45,6 @@ def test_an_event_of_each_kind_comes_back_with_all_that_it_says(kind: str) -> No
     (event,) = told_again(PendingEvent(kind, kept(CART), "worker", ("outer", "inner"), "q1", 3, kept(DETAILS)))
     assert (event.type, event.data, event.executor_id, event.path) == (kind, CART, "worker", ("outer", "inner"))
     assert (event.iteration, event.details, event.seq, event.state) == (3, DETAILS, 1, None)
-
-
-@pytest.mark.parametrize("previous_id", ["r@0", None])
-def test_what_a_checkpoint_event_says_is_what_the_codec_would_write(previous_id: str | None) -> None:
-    info = CheckpointInfo('r"\ud800@1', previous_id, 'r"\ud800', "flöw\n", 7, "2024-01-01T00:00:00+00:00")
-    assert info_text(info) == SHOP.encode(info, path="info").text
 
 
 def test_an_event_that_says_nothing_but_its_kind_comes_back_so() -> None:
