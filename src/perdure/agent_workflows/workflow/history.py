@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from perdure import (
     AgentResponse,
     EventsForgottenError,
-    Host,
     RunExistsError,
+    RunInfo,
     RunNotFoundError,
     WorkflowEvent,
     WorkflowRunState,
@@ -34,7 +34,7 @@ from perdure.agent_workflows.messages import AgentWorkflowResult
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
-    from perdure import CheckpointStorage, Clock, PendingRequest, RunInfo
+    from perdure import CheckpointStorage, Clock, PendingRequest
     from perdure.agent_workflows.messages import ExecutionStatus
     from perdure.agent_workflows.plan import Plan
 
@@ -52,20 +52,21 @@ async def latest_execution(storage: CheckpointStorage, name: str) -> str:
     return checkpoint.run_id
 
 
+async def find_run(storage: Any, run_id: str) -> RunInfo | None:
+    """Return a run of a storage that ships with perdure; None if there is none, or for a user's own storage."""
+    store: Any = getattr(storage, "store", None)
+    record = await store.run(run_id) if hasattr(store, "run") else None
+    return None if record is None else RunInfo.of(record)
+
+
 async def require_execution(storage: Any, name: str, execution_id: str) -> None:
     """Raise ExecutionNotFoundError if this workflow has no such execution."""
-    try:
-        host = Host(storage)
-    except TypeError:
+    if not hasattr(storage, "store"):
         return  # The engine asks a user's own storage, and only about this workflow.
-    try:
-        info = await host.info(execution_id)
-    except RunNotFoundError as error:
-        raise ExecutionNotFoundError(
-            name,
-            execution_id,
-            reason=f"there is no execution {execution_id!r} in the store of workflow {name!r}; executions() lists all",
-        ) from error
+    info = await find_run(storage, execution_id)
+    if info is None:
+        reason = f"there is no execution {execution_id!r} in the store of workflow {name!r}; executions() lists all"
+        raise ExecutionNotFoundError(name, execution_id, reason=reason)
     if info.workflow_name != name:
         raise ExecutionNotFoundError(
             name,
@@ -77,13 +78,10 @@ async def require_execution(storage: Any, name: str, execution_id: str) -> None:
 
 async def has_execution(storage: Any, name: str, execution_id: str) -> bool:
     """Return True if there is such an execution. Raises RunExistsError if it is one of another workflow."""
-    try:
-        info = await Host(storage).info(execution_id)
-    except (RunNotFoundError, TypeError):
-        return False
-    if info.workflow_name != name:
+    info = await find_run(storage, execution_id)
+    if info is not None and info.workflow_name != name:
         raise RunExistsError(execution_id, workflow_name=info.workflow_name)
-    return True
+    return info is not None
 
 
 async def requests_of(storage: Any, execution_id: str) -> list[PendingRequest] | None:
@@ -98,14 +96,13 @@ async def requests_of(storage: Any, execution_id: str) -> list[PendingRequest] |
 
 async def executions_of(storage: Any, name: str) -> list[RunInfo]:
     """Return the executions of a workflow in the order of their start. Raises AgentWorkflowError."""
-    try:
-        host = Host(storage)
-    except TypeError as error:
+    store: Any = getattr(storage, "store", None)
+    if store is None:
         raise AgentWorkflowError(
             f"a {type(storage).__name__} keeps checkpoints but cannot list executions: use a storage that ships with "
             "perdure"
-        ) from error
-    return await host.runs(workflow=name)
+        )
+    return [RunInfo.of(record) for record in await store.runs(workflow_name=name)]
 
 
 def definitions_in(storage: CheckpointStorage) -> DefinitionStore | None:
@@ -123,12 +120,10 @@ async def origins_of(storage: Any, execution_id: str) -> tuple[str, ...]:
 
 async def start_time(storage: Any, execution_id: str) -> str | None:
     """Return the start of an execution, for a fork that of the first one; None if the storage does not know it."""
-    first = next(iter(await origins_of(storage, execution_id)), execution_id)
-    for each in dict.fromkeys((first, execution_id)):
-        try:
-            return (await Host(storage).info(each)).created_at.isoformat()
-        except (RunNotFoundError, TypeError):
-            continue
+    for each in (*await origins_of(storage, execution_id), execution_id):
+        info = await find_run(storage, each)
+        if info is not None:
+            return info.created_at.isoformat()
     return None
 
 
@@ -165,13 +160,11 @@ async def _events_until(storage: Any, run_id: str, number: int) -> AsyncGenerato
 async def _fork_points(storage: Any, execution_id: str) -> list[tuple[str, int]]:
     """Return the checkpoints at which forks lead to an execution, as run and number, the first run first."""
     found: list[tuple[str, int]] = []
-    try:
-        host, run_id = Host(storage), execution_id
-        while (parent_id := (await host.info(run_id)).parent_checkpoint_id) is not None:
-            run_id, number = _split_checkpoint_id(parent_id)
-            found.insert(0, (run_id, number))
-    except (RunNotFoundError, TypeError):
-        pass  # The parents are deleted, or the storage does not know runs.
+    info = await find_run(storage, execution_id)
+    while info is not None and info.parent_checkpoint_id is not None:
+        point = _split_checkpoint_id(info.parent_checkpoint_id)
+        found.insert(0, point)
+        info = await find_run(storage, point[0])
     return found
 
 
