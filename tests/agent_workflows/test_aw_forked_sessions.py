@@ -66,6 +66,7 @@ async def said(store: SessionStore, session_id: str, *, ending: str = "") -> dic
     return {name.removesuffix(ending): [each.text for each in await store.messages(session_id, name)] for name in own}
 
 
+@pytest.mark.parametrize("open_storage", ["memory", "sqlite"], indirect=True)  # Hosts do not run on files.
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_fork_at_the_first_checkpoint_has_threads_of_its_own(
     kind: ConversationKind, storage: StoreStorage, tmp_path: Path
