@@ -23,9 +23,7 @@ from perdure import (
 )
 from perdure.records import Manifest, NewRun, Part
 from perdure.storage import MemoryStore
-from perdure.storage.size_names import name_of
-from perdure.storage.size_table import bytes_text
-from perdure.storage.weighing import Scales
+from perdure.storage.sizes import Scales, format_bytes, name_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -200,7 +198,7 @@ def test_a_path_has_a_name_in_the_words_of_users(path: str, name: str) -> None:
     {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", -2048: "-2.0 KiB", 1024**2: "1.0 MiB", 3 * 1024**4: "3.0 TiB"}.items(),
 )
 def test_sizes_are_for_people(size: int, text: str) -> None:
-    assert bytes_text(size) == text
+    assert format_bytes(size) == text
 
 
 class Shelf(MemoryStore):
@@ -228,10 +226,10 @@ async def test_what_stands_in_the_checkpoint_itself_or_in_a_base_is_weighed_like
     pieces = b'{"state//n":[1],"deliveries":{"~":"part","part":"%s"}}' % chunk.hash.encode()
     here = manifest(toc={}, pieces=pieces, refs=(chunk.hash,), base=base.hash, gone=("state//gone",))
     scales = Scales(Shelf(chunk, listed, base))
-    await scales.put([here])
-    things = scales.things(here)
+    await scales.add([here])
+    things = scales.values(here)
     assert sorted(things) == ["messages", "state['n']", "state['old']", "table of contents"]
     assert sum(things["state['n']"].values()) == 3
     assert things["messages"][chunk.hash] == 7
     assert things["state['old']"] == {chunk.hash: 7, listed.hash: len(listed.data)}
-    assert scales.parts_size == len(chunk.data) + len(listed.data) + len(base.data)
+    assert scales.total == len(chunk.data) + len(listed.data) + len(base.data)

@@ -128,7 +128,7 @@ async def test_a_view_has_the_clock_and_the_settings_of_its_storage() -> None:
 
 
 async def test_no_way_leads_from_a_tenant_to_another(storage: StoreStorage) -> None:
-    with pytest.raises(WorkflowCheckpointException, match="what tenant 'ada' sees"):
+    with pytest.raises(WorkflowCheckpointException, match="the store of tenant 'ada'"):
         storage.tenant("ada").tenant("bob")
     for name in ("", "../bob", "a\nb"):
         with pytest.raises(WorkflowCheckpointException, match="name of a tenant"):

@@ -101,7 +101,7 @@ def test_threads_that_open_one_url_have_one_storage() -> None:
         ("", "it has no scheme; give 'sqlite:///runs.db'"),
         ("runs.db", "it has no scheme"),
         ("/var/lib/runs.db", "it has no scheme"),
-        ("mysql://ada:hunter2@host/runs", "the scheme 'mysql' is none of a storage; give 'sqlite:///runs.db'"),
+        ("mysql://ada:hunter2@host/runs", "no storage has the scheme 'mysql'; give 'sqlite:///runs.db'"),
         ("host=here password=hunter2:x", "it has no scheme"),
         ("sqlite:runs.db", "give 'sqlite:///runs.db'"),
         ("sqlite://runs.db", "give 'sqlite:///runs.db'"),
@@ -147,7 +147,7 @@ async def test_a_url_will_do_wherever_a_storage_is_taken(url: str, tmp_path: Pat
 
 
 def test_a_url_that_is_none_is_refused_when_the_workflow_is_built(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'mongodb' is none of a storage"):
+    with pytest.raises(ValueError, match="no storage has the scheme 'mongodb'"):
         Errands(tmp_path).build("mongodb://host")
 
 

@@ -128,7 +128,7 @@ async def test_what_a_later_version_wrote_is_not_guessed_at() -> None:
 async def test_what_can_be_no_tenant_is_refused() -> None:
     with pytest.raises(WorkflowCheckpointException, match="control characters"):
         SessionStore(MemoryStore(), tenant="a\n")
-    with pytest.raises(WorkflowCheckpointException, match="which stands for what perdure keeps beside runs"):
+    with pytest.raises(WorkflowCheckpointException, match="reserved for perdure's own data"):
         InMemoryCheckpointStorage().tenant(TENANT)
 
 

@@ -1,7 +1,7 @@
-"""Where runs are kept: the public storages, the storage port, and the stores that ship with perdure."""
+"""Storage of runs: the public storages, the storage port, and the stores that ship with perdure."""
 
-from perdure.storage.base import StoreStorage
 from perdure.storage.binding import Binding, bind
+from perdure.storage.checkpoint_storage import CheckpointID, CheckpointStorage
 from perdure.storage.disk import Disk, Stamp
 from perdure.storage.event_log import committed_events
 from perdure.storage.file.store import FileStore
@@ -9,19 +9,19 @@ from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
 from perdure.storage.port import Durability, HostStore, Openings, Stir, Store, TenantStore, is_host_store, reads_at_once
-from perdure.storage.postgres.store import PostgresStore
-from perdure.storage.protocol import CheckpointID, CheckpointStorage
-from perdure.storage.requests import Desk, PendingRequest, is_plain
-from perdure.storage.shipped import (
+from perdure.storage.postgres import PostgresStore
+from perdure.storage.requests import PendingRequest, RequestQueue, is_plain
+from perdure.storage.sizes import PartSize, SizeReport
+from perdure.storage.sql.database import Sync
+from perdure.storage.sqlite import SqliteStore
+from perdure.storage.sqlite.database import SqliteDatabase
+from perdure.storage.storages import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
     PostgresCheckpointStorage,
     SqliteCheckpointStorage,
+    StoreStorage,
 )
-from perdure.storage.sizes import PartSize, SizeReport
-from perdure.storage.sql.database import Sync
-from perdure.storage.sqlite.database import SqliteDatabase
-from perdure.storage.sqlite.store import SqliteStore
 from perdure.storage.urls import given_storage, open_storage
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Binding",
     "CheckpointID",
     "CheckpointStorage",
-    "Desk",
     "Disk",
     "Durability",
     "FileCheckpointStorage",
@@ -42,6 +41,7 @@ __all__ = [
     "PendingRequest",
     "PostgresCheckpointStorage",
     "PostgresStore",
+    "RequestQueue",
     "SizeReport",
     "SqliteCheckpointStorage",
     "SqliteDatabase",

@@ -1,46 +1,45 @@
-"""A storage as one workflow uses it: the store beneath, and the codec with the trust of both."""
+"""Bind a storage to a workflow: the store, and a codec with the trust of both."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import Source, StoredCheckpoint
 from perdure.codec import Codec, CodedValues, Scale, SizeLimits
-from perdure.data import frozen
-from perdure.storage.base import StoreStorage
-from perdure.storage.protocol import CheckpointStorage
+from perdure.storage.checkpoint_storage import CheckpointStorage
+from perdure.storage.storages import StoreStorage
 from perdure.storage.urls import open_storage
+from perdure.storage.user_storage import ForeignStore
 
 if TYPE_CHECKING:
     from perdure.checkpoint import WorkflowCheckpoint
     from perdure.codec import Trust
     from perdure.storage.port import Store
-    from perdure.storage.user_storage import ForeignStore
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Binding:
-    """Everything that is needed to write and read the checkpoints of a workflow."""
+    """Everything that a workflow needs to write and read its checkpoints."""
 
     storage: object
     store: Store
     codec: Codec
     values: CodedValues
     foreign: ForeignStore | None = None
-    """The store, if it stands on a user's object."""
+    """The store, if it is on top of a user's own storage."""
 
     @property
     def has_inbox(self) -> bool:
-        """Whether commands can be sent to runs in this storage."""
+        """Commands can be sent to runs in this storage."""
         return self.foreign is None
 
     def for_run(self) -> Binding:
-        """The same with values of its own: a run is told of what it keeps itself."""
+        """Return a copy with values of its own for one run, which is warned about its own large values."""
         return replace(self, values=self.values.of_run())
 
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
-        """The checkpoints of a run, in commit order."""
+        """Return the checkpoints of a run in commit order."""
         if self.foreign is not None:
             return await self.foreign.checkpoints(run_id)
         mine = await self.store.manifests(run_id=run_id)
@@ -48,7 +47,7 @@ class Binding:
 
 
 def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:
-    """Bind a storage, or that of a URL, to a workflow. Raises TypeError for what is no storage."""
+    """Bind a storage, or the storage of a URL, to a workflow. Raises TypeError for anything else."""
     if isinstance(storage, str):
         storage = open_storage(storage)
     if isinstance(storage, StoreStorage):
@@ -57,13 +56,11 @@ def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool 
         values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(storage.size_limits))
         return Binding(storage, storage.store, codec, values)
     if isinstance(storage, CheckpointStorage):
-        from perdure.storage.user_storage import ForeignStore  # noqa: PLC0415 - loaded where there is one
-
         codec = Codec(trust)
         store = ForeignStore(storage, workflow_name=workflow_name, codec=codec)
         values = CodedValues(codec, is_lenient=is_lenient, scale=Scale(SizeLimits()))
         return Binding(storage, store, codec, values, foreign=store)
     raise TypeError(
-        f"a {type(storage).__name__} is no checkpoint storage: it needs the methods save, load, list_checkpoints, "
+        f"a {type(storage).__name__} is not a checkpoint storage: it needs the methods save, load, list_checkpoints, "
         "delete, get_latest and list_checkpoint_ids"
     )

@@ -1,4 +1,4 @@
-"""The log of a run's events: replayed from any number on, then followed as commits tell more."""
+"""Read a run's committed events from any number on, then follow further commits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BATCHES_PER_PAGE = 100
 
 _NOWHERE = Mark(head="", events=-1, commands=-1)
-"""The mark of no run at all: whoever has seen it is told at once how far a run is."""
+"""A mark that no run has, so that `watch` returns at once."""
 
 
 async def committed_events(
@@ -36,22 +36,21 @@ async def committed_events(
     follow: bool = False,
     until_rest: bool = False,
 ) -> AsyncGenerator[WorkflowEvent[Any]]:
-    """The events that a run has committed, from a number on, each once and in order.
+    """Iterate over the committed events of a run, from a number on, each once and in order.
 
-    With `follow` it waits for further ones, and for a run that has not begun; with `until_rest` it ends when nobody
-    advances the run, or it has nothing to do at once: it is idle, sleeps, waits for an answer or was cancelled.
+    With `follow` it waits for further events, and for a run that has not begun. With `until_rest` it ends when nobody
+    advances the run, or the run has nothing to do at once: it is idle, sleeps, waits for an answer or was cancelled.
 
     Raises:
-        RunNotFoundError: there is no such run, or no more.
-        EventsForgottenError: the retention has removed what comes next.
-        CheckpointDamagedError: what is stored is not what was written.
+        RunNotFoundError: there is no such run, or no longer.
+        EventsForgottenError: retention has removed the next event.
+        CheckpointDamagedError: stored data is not what was written.
     """
     if from_seq < 1:
         raise ValueError(f"events are numbered from 1 on, there is no event {from_seq}; read with from_seq=1")
-    log = _Log(store, codec, run_id)
-    due, has_begun = from_seq, False
+    cursor, has_begun = from_seq, False
     while True:
-        # The mark before the record, the record before the events: what is committed in between ends the wait below.
+        # The mark before the record, the record before the events: a commit in between ends the wait below.
         mark = await store.watch(run_id, seen=_NOWHERE)
         record = await store.run(run_id)
         if record is None:
@@ -60,51 +59,43 @@ async def committed_events(
             await store.watch(run_id, seen=mark)
             continue
         has_begun = True
-        while due <= record.events:
-            for batch in await log.page(due, newest=record.events):
-                for event in await log.events(batch, due):
+        while cursor <= record.events:
+            for batch in await _read_page(store, run_id, cursor, newest=record.events):
+                for event in await _read_events(store, codec, batch, cursor):
                     yield event
-                due = batch.last + 1
+                cursor = batch.last + 1
         if not follow or (until_rest and _is_at_rest(record, mark)):
             return
         await store.watch(run_id, seen=mark)
 
 
 def _is_at_rest(record: RunRecord, mark: Mark) -> bool:
-    """Whether nobody has the run, or it leaves nothing to do at once: a command that waits is work for who has it."""
+    """Return whether nobody has the run, or it has nothing to do at once. A waiting command is work."""
     if mark.head is None:
         # It has begun since the mark was read.
         return False
     return mark.owner is None or (record.status != "running" and mark.commands == 0)
 
 
-class _Log:
-    """Reads batches of one run."""
+async def _read_page(store: Store, run_id: str, cursor: int, *, newest: int) -> list[EventBatch]:
+    """Return the next batches. The first contains the event `cursor`; none begins after the event `newest`."""
+    found = await store.events(run_id, after=cursor - 1, limit=BATCHES_PER_PAGE)
+    if not found or found[0].first > cursor:
+        raise EventsForgottenError(run_id, asked=cursor, first=found[0].first if found else newest + 1)
+    return [batch for batch in found if batch.first <= newest]
 
-    def __init__(self, store: Store, codec: Callable[[], Codec], run_id: str) -> None:
-        self._store = store
-        self._codec = codec
-        self._run_id = run_id
 
-    async def page(self, due: int, *, newest: int) -> list[EventBatch]:
-        """The next batches, the first of which has the event `due`; none that begins after the event `newest`."""
-        found = await self._store.events(self._run_id, after=due - 1, limit=BATCHES_PER_PAGE)
-        if not found or found[0].first > due:
-            raise EventsForgottenError(self._run_id, asked=due, first=found[0].first if found else newest + 1)
-        return [batch for batch in found if batch.first <= newest]
-
-    async def events(self, batch: EventBatch, due: int) -> list[WorkflowEvent[Any]]:
-        """The events of a batch, from the one that is due on."""
+async def _read_events(
+    store: Store, codec: Callable[[], Codec], batch: EventBatch, cursor: int
+) -> list[WorkflowEvent[Any]]:
+    """Return the events of a batch from `cursor` on."""
+    try:
         try:
-            parts = await self._parts(batch)
-            return EventReader(self._codec(), batch, parts).events(from_seq=due)
-        except CheckpointDamagedError:
-            # Parts that are gone are no damage if the retention has removed the batch since it was read.
-            await self.page(due, newest=batch.last)
-            raise
-
-    async def _parts(self, batch: EventBatch) -> Mapping[str, bytes]:
-        try:
-            return await self._store.parts(batch.refs) if batch.refs else {}
+            blobs: Mapping[str, bytes] = await store.parts(batch.refs) if batch.refs else {}
         except PartDamagedError as error:
             raise CheckpointDamagedError(batch.checkpoint_id, error.reason) from error
+        return EventReader(codec(), batch, blobs).events(from_seq=cursor)
+    except CheckpointDamagedError:
+        # Missing blobs are no damage if retention has removed the batch since it was read: then this raises.
+        await _read_page(store, batch.run_id, cursor, newest=batch.last)
+        raise

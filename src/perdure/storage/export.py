@@ -1,4 +1,4 @@
-"""Runs that move from one store to another by a file. A run is closed where it leaves before the file is there."""
+"""Move runs between stores in files. A run is closed in its store before the file appears."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from perdure.checkpoint import (
     require_whole,
 )
 from perdure.checkpoint.archive import FORMAT
-from perdure.clock import now
 from perdure.errors import RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
+from perdure.clock import now
 from perdure.records import Halt
 from perdure.storage.owners import this_process
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _FIRST_LOOK_SIZE = 64 * 1024
 
 
-async def exported(
+async def export_run(
     store: TenantStore, clock: Clock, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False
 ) -> None:
-    """Close a run and write it to a file; one that is closed already is written again.
+    """Close a run and write it to a file. A run that is closed already is written again.
 
-    A crash before the end leaves a run that is open and unchanged, or one that is closed and can be exported again.
+    A crash leaves a run that is open and unchanged, or one that is closed and can be exported again.
     """
     target = _target(path)
     with contextlib.suppress(RunExportedError):
@@ -57,29 +57,29 @@ async def exported(
     except OSError as error:
         raise WorkflowCheckpointException(
             f"run {run_id!r} could not be written to {str(target)!r}: {error.strerror or error}; it is closed here "
-            "until it is imported from a file, so export it again where there is room"
+            "until it is imported from a file, so export it again to a place with room"
         ) from error
     finally:
         await asyncio.to_thread(aside.unlink, missing_ok=True)
 
 
 async def _close(store: TenantStore, clock: Clock, run_id: str, *, takeover: bool) -> None:
-    """Let nobody go on with a run here. Raises RunExportedError if that is so already."""
-    # What can't be written is found out while the run can still go on here.
+    """Close a run. Raises RunExportedError if it is closed already."""
+    # Notice damage while the run can still go on here.
     await _archive(store, run_id)
     export_id, is_closed = clock.new_id(), False
     while not is_closed:
         record = await store.run(run_id)
         if record is None:
             raise RunNotFoundError(run_id)
-        _require_no_task(record, takeover=takeover)
+        _require_not_ours(record, takeover=takeover)
         note = closing_note(export_id, record.halt)
         halt = Halt("exported", at=now(clock), reason="it was exported to a file", data=note)
         is_closed = await store.close_run(run_id, halt=halt, instead_of=record.halt, takeover=takeover)
 
 
-def _require_no_task(record: RunRecord, *, takeover: bool) -> None:
-    """Say of a run that this very process advances how it can be left."""
+def _require_not_ours(record: RunRecord, *, takeover: bool) -> None:
+    """Refuse a run that this process advances, with advice."""
     if record.owner is not None and record.owner.id == this_process().id and not takeover:
         raise RunBusyError(
             record.run_id, owner="another task of this process", advice="read its stream to the end, or close it"
@@ -87,32 +87,32 @@ def _require_no_task(record: RunRecord, *, takeover: bool) -> None:
 
 
 async def _require_closed(store: TenantStore, run_id: str) -> Halt:
-    """How the run was closed."""
+    """Return the halt of a closed run. Raises RunNotFoundError, RunBusyError."""
     record = await store.run(run_id)
     if record is None:
         raise RunNotFoundError(run_id)
     if record.halt is None or record.halt.kind != "exported":
-        raise _opened(run_id)
+        raise _reopened(run_id)
     return record.halt
 
 
 async def _require_still_closed(store: TenantStore, run_id: str, halt: Halt) -> None:
-    """Refuse to hand out a copy of a run that goes on here. One that was removed lives in the copy alone."""
+    """Refuse to publish a copy of a run that goes on here. If it was removed, the copy is the only one."""
     record = await store.run(run_id)
     if record is not None and record.halt != halt:
-        raise _opened(run_id)
+        raise _reopened(run_id)
 
 
-def _opened(run_id: str) -> RunBusyError:
+def _reopened(run_id: str) -> RunBusyError:
     return RunBusyError(
         run_id,
-        owner="somebody who has imported it here meanwhile",
-        advice="no file was written; export it again if it is to leave",
+        owner="a process that has imported it here meanwhile",
+        advice="no file was written; export it again",
     )
 
 
 async def _archive(store: TenantStore, run_id: str, *, closed_by: Halt | None = None) -> Archive:
-    """All that there is of a run, halted as it was before it was closed. Raises WorkflowCheckpointException."""
+    """Return a whole run with the halt that it had before it was closed. Raises WorkflowCheckpointException."""
     archive = await store.archive(run_id)
     try:
         require_whole(archive)
@@ -125,15 +125,15 @@ async def _archive(store: TenantStore, run_id: str, *, closed_by: Halt | None = 
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Where the file is to be. A path that no file can be written to is refused before anything is changed."""
+    """Return the path of the file. Refuse one that can't be written before anything is changed."""
     target = Path(path).absolute()
     if _is_directory(target):
         raise WorkflowCheckpointException(f"{str(target)!r} is a directory; give the path of a file to export to")
     if not target.parent.is_dir():
-        raise WorkflowCheckpointException(f"there is no directory {str(target.parent)!r} to export to; make it first")
+        raise WorkflowCheckpointException(f"there is no directory {str(target.parent)!r} to export to; create it first")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise WorkflowCheckpointException(
-            f"nothing can be written to the directory {str(target.parent)!r}; export to another one"
+            f"the directory {str(target.parent)!r} is not writable; export to another one"
         )
     return target
 
@@ -145,7 +145,7 @@ def _is_directory(target: Path) -> bool:
         return False
     except (OSError, ValueError) as error:
         raise WorkflowCheckpointException(
-            f"{str(target)!r} can be no file to export to: {_reason(error)}; give another path"
+            f"{str(target)!r} can't be a file to export to: {_reason(error)}; give another path"
         ) from error
 
 
@@ -161,7 +161,7 @@ def _write(archive: Archive, aside: Path) -> None:
 
 
 def _publish(aside: Path, target: Path) -> None:
-    """Give the file its name, under which there is never a part of it."""
+    """Give the complete file its name."""
     aside.replace(target)
     directory = os.open(target.parent, os.O_RDONLY)
     try:
@@ -170,15 +170,15 @@ def _publish(aside: Path, target: Path) -> None:
         os.close(directory)
 
 
-async def imported(store: TenantStore, path: str | os.PathLike[str]) -> str:
-    """Take in a run from a file; its id. Nothing is written before all of the file has been verified."""
+async def import_run(store: TenantStore, path: str | os.PathLike[str]) -> str:
+    """Store a run from a file. Return its id. The whole file is verified before anything is written."""
     archive = await asyncio.to_thread(_read, Path(path))
     await store.restore(archive)
     return archive.record.run_id
 
 
 def _read(path: Path) -> Archive:
-    """The run in a file. Raises WorkflowCheckpointException."""
+    """Return the run in a file. Raises WorkflowCheckpointException."""
     try:
         with path.open("rb") as file:
             return read_archive(_lines(file))
@@ -202,7 +202,7 @@ def _read(path: Path) -> Archive:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file. The first one of something else may be endless; it is read no further than to see that."""
+    """Return the lines of a file. Read only the beginning of the first line, which is endless in some other files."""
     first = file.readline(_FIRST_LOOK_SIZE)
     if PRODUCT.encode() in first and not first.endswith(b"\n"):
         first += file.readline()

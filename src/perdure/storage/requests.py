@@ -1,8 +1,9 @@
-"""Looking at requests, answering, sending and cancelling with the store alone: no program, no types, no claim."""
+"""List and answer requests, send messages and cancel runs, with the store alone: no program, no types, no lease."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.checkpoint import (
@@ -20,7 +21,6 @@ from perdure.checkpoint import (
 )
 from perdure.clock import now
 from perdure.codec import DamagedPartError, dumps, loads, plain_data, verified
-from perdure.data import frozen
 from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
@@ -51,44 +51,44 @@ _REQUEST = "request/"
 _ANSWERED = "answered/"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request that waits for its answer, as the store has it."""
+    """A stored request that waits for its answer."""
 
     run_id: str
     workflow_name: str
     request_id: str
     executor_id: str
     data: Any
-    """What is asked; plain data if this program does not know its type, where an object is a dict of its fields."""
+    """The question. If this program does not know its type, it is plain data: an object is a dict of its fields."""
     request_type: str
     response_type: str
     schema: dict[str, Any] | None
-    """The JSON Schema of an answer; None if it can't be described."""
+    """The JSON schema of an answer, or None if there is none."""
     opened_at: str | None
     deadline: str | None
     approves: str | None
-    """The digest of what will be done if the answer approves."""
+    """The digest of what is done if the answer approves."""
     refusals: tuple[str, ...]
-    """Why earlier answers did not fit."""
+    """Why earlier answers were refused."""
     answered_by: str | None
-    """Who has given an answer that the run has not taken in yet."""
+    """Who has given an answer that the run has not applied yet."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Open:
-    """A request as the head of a run has it."""
+    """A request in the head of a run."""
 
     address: str
-    """The hash of its part: an answer is for just this."""
+    """The hash of its blob. An answer is for exactly this one."""
     document: dict[str, Any]
     response_type: str
     request_type: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Head:
-    """The newest checkpoint of a run as far as it is about requests. That of a new fork is of another run."""
+    """The requests in the newest checkpoint of a run. The head of a new fork is a checkpoint of another run."""
 
     manifest: Manifest
     parts: Mapping[str, bytes]
@@ -96,8 +96,8 @@ class _Head:
 
     @classmethod
     def of(cls, manifest: Manifest, parts: Mapping[str, bytes]) -> _Head:
-        """Raises CheckpointDamagedError."""
-        told = header_of(manifest)["pending_request_info_events"]
+        """Read the requests of a checkpoint. Raises CheckpointDamagedError."""
+        infos = header_of(manifest)["pending_request_info_events"]
         requests: dict[str, _Open] = {}
         for path, address in manifest.toc.items():
             if path.startswith(_REQUEST):
@@ -106,13 +106,13 @@ class _Head:
                     document = loads(verified(parts, address))
                 except DamagedPartError as error:
                     raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
-                types = told[request_id]
-                requests[request_id] = _Open(address, document, types["response_type"], types["request_type"])
+                info = infos[request_id]
+                requests[request_id] = _Open(address, document, info["response_type"], info["request_type"])
         return cls(manifest, parts, requests)
 
 
-class Desk:
-    """Where the outside meets the runs of a store."""
+class RequestQueue:
+    """The requests and inboxes of all runs in a store, for those outside."""
 
     def __init__(self, store: Store, codec: Callable[[], Codec], clock: Clock) -> None:
         self._store = store
@@ -120,22 +120,22 @@ class Desk:
         self._clock = clock
 
     async def requests(self, run_id: str | None = None, workflow_name: str | None = None) -> list[PendingRequest]:
-        """The requests that wait, of one run or of all, in the order in which the runs began.
+        """Return the requests that wait, of one run or of all, in the order in which the runs began.
 
-        In a list of all a run that can't be read is left out, with a warning that names it: the others are not to wait.
+        A damaged run is left out of a list of all, with a warning that names it, so that the others can be answered.
         """
         if run_id is not None:
             return await self._requests_of(run_id)
         records = await self._store.runs(workflow_name=workflow_name)
         found: list[PendingRequest] = []
         for record in records:
-            # Of one that was exported they are to be answered where it is now.
+            # The requests of an exported run are answered where it is now.
             if record.standing in {"idle", "exported"}:
                 continue
             try:
                 found += await self._requests_of(record.run_id)
             except RunNotFoundError:
-                # One that was deleted since the list was made asks nothing more.
+                # The run was removed since the list was made.
                 continue
             except (CheckpointDamagedError, PartDamagedError, CheckpointNotFoundError) as error:
                 logger.warning("the requests of run %r are left out of the list: %s", record.run_id, error)
@@ -180,9 +180,9 @@ class Desk:
             raise CheckpointDamagedError(head.manifest.checkpoint_id, str(error)) from error
 
     async def _head(self, run_id: str, *, paths: str = _REQUEST) -> _Head:
-        """What the head of a run says of requests, and what it has at further paths. Raises RunNotFoundError.
+        """Return the requests in the head of a run, with the blobs at these paths. Raises RunNotFoundError.
 
-        A head that was replaced while it was read may be gone, so it is looked for again.
+        A head that was replaced while it was read may be gone. Then read the new one.
         """
         while True:
             head = await self._head_id(run_id)
@@ -202,7 +202,7 @@ class Desk:
         return record.head
 
     async def _answers(self, run_id: str) -> Mapping[str, AnswerCommand]:
-        """The answers that wait in the inbox, by request."""
+        """Return the answers that wait in the inbox, by request."""
         found = [command for command in await self._store.inbox(run_id) if command.kind == "answer"]
         read = [await self._read(run_id, command) for command in found]
         return {answer.request_id: answer for answer in read}
@@ -210,7 +210,7 @@ class Desk:
     async def _read(self, run_id: str, command: Command) -> AnswerCommand:
         parts = await self._store.parts(command.refs)
         read = read_command(command, parts, checkpoint_id=run_id)
-        assert isinstance(read, AnswerCommand), "only answers have ids of answers"
+        assert isinstance(read, AnswerCommand), "only answers have the ids of answers"
         return read
 
     async def respond(
@@ -221,11 +221,11 @@ class Desk:
         by: str | None = None,
         approves: Mapping[str, str] | None = None,
     ) -> None:
-        """Answer requests of a run. Each answer is durable when this returns; the run takes it in when it goes on.
+        """Answer requests of a run. The answers are durable when this returns; the run applies them when it goes on.
 
-        Plain data is checked against the stored schema. `approves` says, by request, the digest of what the answerer
-        has seen and approves; another digest than the request's is refused. What is refused by what is known now
-        changes nothing; of several answers some may stand if another process answers the same requests meanwhile.
+        Plain data is checked against the stored schema. `approves` names, by request, the digest of what the answerer
+        has seen and approves; it must be the request's. All answers are checked before the first one is posted. Some
+        of them may still be posted if another process answers the same requests meanwhile.
 
         Raises UnknownRequestError, AlreadyAnsweredError, AnswerTypeError, ApprovalMismatchError, RunNotFoundError.
         """
@@ -243,20 +243,20 @@ class Desk:
             try:
                 standing = await self._store.post(run_id, command)
             except StaleCommandError:
-                # The run has gone on between our look and our answer: look again.
+                # The run has gone on since we looked: look again.
                 continue
             await self._require_same(run_id, command, standing)
             return
 
     async def _answer(self, run_id: str, request_id: str, answer: object, *, by: str, seen: str | None) -> Command:
-        """The answer as a command, if the request is open and the answer fits."""
+        """Make a command of an answer, if the request is open and the answer fits."""
         request = await self._require_open(run_id, request_id)
         _require_fitting(request_id, request, answer, seen)
         expects = (f"{_REQUEST}{request_id}", request.address)
         return answer_command(self._codec(), request_id, answer, at=self._now(), by=by, expects=expects)
 
     async def _require_same(self, run_id: str, command: Command, standing: Command) -> None:
-        """Raise AlreadyAnsweredError if what stands in the inbox is another answer."""
+        """Raise AlreadyAnsweredError if another answer is in the inbox."""
         if not is_same_answer(command, standing):
             earlier = await self._read(run_id, standing)
             raise AlreadyAnsweredError(
@@ -283,10 +283,10 @@ class Desk:
         by: str | None = None,
         message_id: str | None = None,
     ) -> str:
-        """Send a message to a run: to one of its executors, or as its next turn; its id.
+        """Send a message to a run: to one of its executors, or as its next turn. Return its id.
 
-        It is durable when this returns. A message of a `message_id` that the run has had is not taken in again. Raises
-        RunNotFoundError, EncodeError.
+        It is durable when this returns. A run applies only one message of each `message_id`. Raises RunNotFoundError,
+        EncodeError.
         """
         chosen = message_id or self._clock.new_id()
         sender = by or str(this_process())
@@ -295,13 +295,13 @@ class Desk:
         return chosen
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Tell a run to stop. Whoever drives it stops soon and leaves a checkpoint; otherwise the next to drive it.
+        """Cancel a run. Its owner stops soon and leaves a checkpoint. Without one, the next owner does.
 
-        A run that has nothing to do, or was stopped before, is left alone: a later turn is not stopped by that.
+        A run that is idle or cancelled does not change, so that a later turn is not cancelled by this.
         """
         record = await self._store.run(run_id)
-        rests = record is not None and record.status in {"idle", "cancelled"}
-        if rests and not await self._store.inbox(run_id):
+        is_idle = record is not None and record.status in {"idle", "cancelled"}
+        if is_idle and not await self._store.inbox(run_id):
             return
         await self._store.post(run_id, cancel_command(reason=reason, at=self._now(), by=by or str(this_process())))
 
@@ -321,7 +321,7 @@ def _require_fitting(request_id: str, request: _Open, answer: object, seen: str 
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is data as JSON has it."""
+    """Return whether a value is plain JSON data."""
     match value:
         case None | bool() | int() | float() | str():
             return type(value) in {type(None), bool, int, float, str}

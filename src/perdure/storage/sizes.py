@@ -1,91 +1,108 @@
-"""How large a run is, what makes it so, and what of it grows. Nothing is decoded for it."""
+"""Report how large a run is, which of its values are large, and which grow. Nothing is decoded for it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from perdure.codec import dumps
-from perdure.data import frozen
+from perdure.checkpoint import entries_of
+from perdure.codec import DamagedPartError, dumps, references
 from perdure.errors import RunNotFoundError
-from perdure.storage.size_table import table
-from perdure.storage.weighing import Scales
+from perdure.graph import SHARED_SCOPE
+from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Manifest
+    from perdure.records import EventBatch, Manifest
     from perdure.storage.port import Store
 
 GROWTH_OVER = (10, 100)
-"""How many checkpoints back the head is compared with, where they are still there."""
+"""The head is compared with the checkpoints this many commits before it, if they still exist."""
+
+_CHECKPOINTS_AT_ONCE = 200
+"""How many checkpoints are read in one go. Their common blobs are read once, and all are in memory meanwhile."""
+
+_TABLE_ROWS_MAX = 20
+_NAME_LENGTH_MAX = 60
+_KIB = 1024
+_CONTENTS = "table of contents"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PartSize:
-    """One thing of a run's newest checkpoint: an entry of the state, an executor, the messages on their way, ..."""
+    """The size of one value in a run's newest checkpoint: an entry of the state, an executor, the messages, ..."""
 
     name: str
-    """In words, like `state['history']`."""
+    """A readable name, like `state['history']`."""
     size: int
-    """Bytes, with all that it is made of."""
+    """Bytes, with all blobs that it consists of."""
     parts: int
-    """How many pieces it is made of. A piece that does not change is written once."""
+    """How many blobs it consists of. A blob that does not change is written once."""
     new: int
-    """How many of the bytes the checkpoint that it is compared with does not have."""
+    """How many of the bytes the older checkpoint does not have."""
     shared: int
-    """How many of the bytes something else in this checkpoint is made of as well."""
+    """How many of the bytes belong to another value of this checkpoint as well."""
     growth: Mapping[int, int]
-    """By how many bytes it has grown: by number of checkpoints over which."""
+    """By how many bytes it has grown, for each number of commits."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SizeReport:
-    """The bytes of a run. `str()` of it is a table to read."""
+    """The size of a run in bytes. `str()` makes a readable table of it."""
 
     run_id: str
     checkpoint_id: str | None
     """The newest checkpoint; None before the first."""
     since: str | None
-    """The checkpoint that it is compared with; None if no older one is there."""
+    """The older checkpoint that it is compared with; None if there is none."""
     size: int
-    """Bytes of the newest checkpoint, with all that it is made of."""
+    """Bytes of the newest checkpoint, with all its blobs."""
     entries: tuple[PartSize, ...]
-    """What the newest checkpoint is made of, the largest first."""
+    """The values of the newest checkpoint, largest first."""
     checkpoints: int
     """How many checkpoints of the run are stored."""
     parts_stored: int
-    """Bytes of all parts that anything of the run needs, each counted once."""
+    """Bytes of all blobs that the run needs, each counted once."""
     manifests_stored: int
     """Bytes of the checkpoints themselves: headers, tables of contents, small values."""
     events_stored: int
-    """Bytes of the events that are kept."""
+    """Bytes of the stored events."""
     journal_stored: int
-    """Bytes of what the superstep in progress has noted."""
+    """Bytes of the journal of the superstep in progress."""
     inbox_stored: int
     """Bytes of the commands that wait."""
 
     @property
     def stored(self) -> int:
-        """Bytes of the whole run. What it shares with other runs counts for each of them."""
-        beside = self.events_stored + self.journal_stored + self.inbox_stored
-        return self.parts_stored + self.manifests_stored + beside
+        """Bytes of the whole run. Blobs that runs share count for each of them."""
+        others = self.events_stored + self.journal_stored + self.inbox_stored
+        return self.parts_stored + self.manifests_stored + others
 
     @property
     def grows(self) -> tuple[PartSize, ...]:
-        """What has grown, the fastest first."""
-        growing = [entry for entry in self.entries if _pace(entry) > 0]
-        return tuple(sorted(growing, key=_pace, reverse=True))
+        """The values that have grown, fastest first."""
+        growing = [entry for entry in self.entries if _growth_rate(entry) > 0]
+        return tuple(sorted(growing, key=_growth_rate, reverse=True))
 
     def __str__(self) -> str:
-        return table(self)
+        lines = [_describe_head(self), _describe_stored(self)]
+        if self.entries:
+            lines += ["", *_table(self)]
+            rest = self.entries[_TABLE_ROWS_MAX:]
+            if rest:
+                lines.append(f"and {len(rest)} smaller ones: {format_bytes(sum(entry.size for entry in rest))}")
+        return "\n".join(lines)
 
 
 async def size_report(store: Store, run_id: str, *, since: int = 1) -> SizeReport:
-    """How large a run is. Its head is compared with the checkpoint that is `since` before it, or the oldest there is.
+    """Measure a run. Compare its head with the checkpoint `since` commits before it, or with the oldest one.
 
-    What is pruned or collected meanwhile is left out. Raises RunNotFoundError, CheckpointDamagedError.
+    Data that is removed during the measurement is left out. Raises RunNotFoundError, CheckpointDamagedError.
     """
     if since < 1:
         raise ValueError(f"size_report(since={since}) compares the head with itself; give 1 or more")
@@ -94,33 +111,33 @@ async def size_report(store: Store, run_id: str, *, since: int = 1) -> SizeRepor
         raise RunNotFoundError(run_id)
     scales = Scales(store)
     mine = list(await store.manifests(run_id=run_id))
-    beside = await scales.put_beside(run_id)
-    await scales.put(mine)
-    line = await _line(store, record.head, mine)
-    await scales.put(line[:1])
+    events, journal, inbox = await scales.add_others(run_id)
+    await scales.add(mine)
+    line = await _lineage(store, record.head, mine)
+    await scales.add(line[:1])
     before = line[min(since, len(line) - 1)] if len(line) > 1 else None
     return SizeReport(
         run_id=run_id,
         checkpoint_id=record.head,
         since=None if before is None else before.checkpoint_id,
-        size=sum(scales.pieces(line[0]).values()) if line else 0,
+        size=sum(scales.blobs(line[0]).values()) if line else 0,
         entries=_entries(scales, line, before),
         checkpoints=len(mine),
-        parts_stored=scales.parts_size,
+        parts_stored=scales.total,
         manifests_stored=sum(map(_manifest_size, mine)),
-        events_stored=beside.events,
-        journal_stored=beside.journal,
-        inbox_stored=beside.inbox,
+        events_stored=events,
+        journal_stored=journal,
+        inbox_stored=inbox,
     )
 
 
-async def _line(store: Store, head: str | None, mine: Sequence[Manifest]) -> list[Manifest]:
-    """The head and what came before it, as far as it is there. A rewind has left others beside this line."""
+async def _lineage(store: Store, head: str | None, mine: Sequence[Manifest]) -> list[Manifest]:
+    """Return the head and its predecessors, as far as they exist. Rewinds have left others beside this line."""
     known = {manifest.checkpoint_id: manifest for manifest in mine}
     if head is None:
         return []
     if head not in known:
-        # A fork that has no checkpoint of its own yet stands at one of another run.
+        # The head of a fork without a checkpoint of its own is one of another run.
         return [await store.manifest(head)]
     line = [known[head]]
     while line[-1].previous_id in known:
@@ -131,32 +148,225 @@ async def _line(store: Store, head: str | None, mine: Sequence[Manifest]) -> lis
 def _entries(scales: Scales, line: Sequence[Manifest], before: Manifest | None) -> tuple[PartSize, ...]:
     if not line:
         return ()
-    things = scales.things(line[0])
-    had: Mapping[str, int] = {} if before is None else scales.pieces(before)
-    then = {over: _sizes(scales.things(line[over])) for over in GROWTH_OVER if over < len(line)}
-    often = Counter(chain.from_iterable(things.values()))
+    values = scales.values(line[0])
+    had: Mapping[str, int] = {} if before is None else scales.blobs(before)
+    then = {
+        over: {name: sum(blobs.values()) for name, blobs in scales.values(line[over]).items()}
+        for over in GROWTH_OVER
+        if over < len(line)
+    }
+    uses = Counter(chain.from_iterable(values.values()))
     found = [
         PartSize(
             name=name,
-            size=sum(pieces.values()),
-            parts=len(pieces),
-            new=sum(size for key, size in pieces.items() if key not in had),
-            shared=sum(size for key, size in pieces.items() if often[key] > 1),
-            growth={over: sum(pieces.values()) - sizes.get(name, 0) for over, sizes in then.items()},
+            size=sum(blobs.values()),
+            parts=len(blobs),
+            new=sum(size for key, size in blobs.items() if key not in had),
+            shared=sum(size for key, size in blobs.items() if uses[key] > 1),
+            growth={over: sum(blobs.values()) - sizes.get(name, 0) for over, sizes in then.items()},
         )
-        for name, pieces in things.items()
+        for name, blobs in values.items()
     ]
     return tuple(sorted(found, key=lambda entry: (-entry.size, entry.name)))
-
-
-def _sizes(things: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(pieces.values()) for name, pieces in things.items()}
 
 
 def _manifest_size(manifest: Manifest) -> int:
     return len(manifest.header) + len(manifest.pieces) + len(dumps(dict(manifest.table())))
 
 
-def _pace(entry: PartSize) -> float:
-    """Bytes for each checkpoint, as far back as can be seen."""
+def _growth_rate(entry: PartSize) -> float:
+    """Return the bytes per checkpoint, over the longest known distance."""
     return max(entry.growth.items(), default=(1, 0))[1] / max(entry.growth, default=1)
+
+
+class Scales:
+    """Measure blobs. Keep the size and the references of each, not its bytes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sizes: dict[str, int] = {}
+        self._refs: dict[str, tuple[str, ...]] = {}
+        self._bases: dict[str, bytes] = {}
+
+    @property
+    def total(self) -> int:
+        """The bytes of all blobs that were added, each counted once."""
+        return sum(self._sizes.values())
+
+    async def add(self, manifests: Sequence[Manifest]) -> None:
+        """Add the blobs of checkpoints."""
+        for start in range(0, len(manifests), _CHECKPOINTS_AT_ONCE):
+            some = manifests[start : start + _CHECKPOINTS_AT_ONCE]
+            bases = {manifest.base for manifest in some if manifest.base is not None}
+            await self._add(chain.from_iterable(manifest.roots for manifest in some), bases)
+
+    async def add_others(self, run_id: str) -> tuple[int, int, int]:
+        """Add the blobs of a run's events, journal and inbox. Return the bytes of these three without their blobs."""
+        events = [(len(batch.data), batch.refs) async for batch in self._events(run_id)]
+        journal = [(len(record.data), record.refs) for record in await self._store.journal(run_id)]
+        inbox = [(len(command.data), command.refs) for command in await self._store.inbox(run_id)]
+        await self._add(ref for _, refs in (*events, *journal, *inbox) for ref in refs)
+        first, second, third = (sum(size for size, _ in kind) for kind in (events, journal, inbox))
+        return first, second, third
+
+    async def _events(self, run_id: str) -> AsyncIterator[EventBatch]:
+        after = 0
+        while batches := await self._store.events(run_id, after=after):
+            for batch in batches:
+                yield batch
+            after = batches[-1].last
+
+    async def _add(self, roots: Iterable[str], bases: Iterable[str] = ()) -> None:
+        missing = {root for root in roots if root not in self._sizes}
+        if missing:
+            blobs = await self._store.parts(missing)
+            # The search for references takes time, and runs may go on in this process.
+            await asyncio.to_thread(self._measure, blobs, bases)
+
+    def _measure(self, blobs: Mapping[str, bytes], bases: Iterable[str]) -> None:
+        for address, data in blobs.items():
+            if address not in self._sizes:
+                self._sizes[address] = len(data)
+                self._refs[address] = _references(data)
+        for base in bases:
+            if base in blobs:
+                self._bases[base] = blobs[base]
+
+    def blobs(self, manifest: Manifest) -> Mapping[str, int]:
+        """Return the size of each blob of a checkpoint, by hash. A value in the checkpoint itself counts as one."""
+        return {key: size for _, blobs in self._entries(manifest) for key, size in blobs.items()}
+
+    def values(self, manifest: Manifest) -> dict[str, dict[str, int]]:
+        """Return the same for each value of a checkpoint, by its readable name."""
+        values: dict[str, dict[str, int]] = {}
+        for name, blobs in self._entries(manifest):
+            values.setdefault(name, {}).update(blobs)
+        return values
+
+    def _entries(self, manifest: Manifest) -> Iterator[tuple[str, dict[str, int]]]:
+        if manifest.base is not None:
+            yield _CONTENTS, {manifest.base: self._sizes.get(manifest.base, 0)}
+        if manifest.base not in self._bases:
+            manifest = replace(manifest, base=None)
+        for path, entry in entries_of(manifest, self._bases).items():
+            if isinstance(entry, str):
+                yield name_of(path), self._closure([entry])
+            else:
+                yield name_of(path), {digest(entry): len(entry), **self._closure(_references(entry))}
+
+    def _closure(self, roots: Iterable[str]) -> dict[str, int]:
+        """Return blobs with all that they refer to. Bytes of a user may look like references, so skip unknown ones."""
+        found: dict[str, int] = {}
+        waiting = list(roots)
+        while waiting:
+            address = waiting.pop()
+            if address not in found and address in self._sizes:
+                found[address] = self._sizes[address]
+                waiting.extend(self._refs[address])
+        return found
+
+
+def _references(data: bytes) -> tuple[str, ...]:
+    try:
+        return references(data)
+    except DamagedPartError:
+        # Raw bytes, or damage that is reported when they are decoded.
+        return ()
+
+
+def _name_state(rest: str) -> str:
+    scope, _, key = rest.partition("/")
+    name = f"state[{key!r}]"
+    return name if scope == SHARED_SCOPE else f"{name} of scope {unquote(scope)!r}"
+
+
+def _name_child(rest: str) -> str:
+    executor_id, _, inner = rest.partition("/")
+    return f"sub-workflow {unquote(executor_id)!r}: {name_of(inner)}"
+
+
+_NAMES: Mapping[str, str] = {
+    "deliveries": "messages",
+    "delayed": "delayed messages",
+    "fan_in": "messages that wait in fan-ins",
+    "suspended": "suspended handlers",
+    "kwargs": "run kwargs",
+    "cancelled": "why it was cancelled",
+    "fields": "fields of a checkpoint made by hand",
+}
+
+_PREFIXES: Mapping[str, Callable[[str], str]] = {
+    "state": _name_state,
+    "child": _name_child,
+    "executor": lambda rest: f"executor {rest!r}",
+    "request": lambda rest: f"request {rest!r}",
+    "carried": lambda rest: f"record {rest!r}",
+    "outputs": lambda _: "outputs",
+    "answered": lambda _: "answered requests",
+    "received": lambda _: "received messages",
+}
+
+
+def name_of(path: str) -> str:
+    """Return a readable name for a path of a checkpoint. All chunks of a sequence have the same."""
+    kind, slash, rest = path.partition("/")
+    if slash and kind in _PREFIXES:
+        return _PREFIXES[kind](rest)
+    return _NAMES.get(path, path)
+
+
+def format_bytes(size: int) -> str:
+    """Format a number of bytes for people."""
+    if abs(size) < _KIB:
+        return f"{size} B"
+    amount, unit = size / _KIB, "KiB"
+    for larger in ("MiB", "GiB", "TiB"):
+        if abs(amount) < _KIB:
+            break
+        amount, unit = amount / _KIB, larger
+    return f"{amount:.1f} {unit}"
+
+
+def _describe_head(report: SizeReport) -> str:
+    if report.checkpoint_id is None:
+        return f"run {report.run_id!r} has no checkpoint yet"
+    return f"run {report.run_id!r} at {report.checkpoint_id!r}: {format_bytes(report.size)}"
+
+
+def _describe_stored(report: SizeReport) -> str:
+    kinds = (
+        ("parts", report.parts_stored),
+        ("manifests", report.manifests_stored),
+        ("events", report.events_stored),
+        ("journal", report.journal_stored),
+        ("inbox", report.inbox_stored),
+    )
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in kinds if size)
+    checkpoints = "1 checkpoint" if report.checkpoints == 1 else f"{report.checkpoints} checkpoints"
+    return f"stored: {format_bytes(report.stored)} in {checkpoints}" + (f" ({listed})" if listed else "")
+
+
+def _table(report: SizeReport) -> list[str]:
+    overs = tuple(report.entries[0].growth)
+    new = "new" if report.since is None else f"new since {report.since}"
+    heads = ["what", "size", "parts", new, "shared", *(f"growth over {over}" for over in overs)]
+    rows = [_table_row(entry) for entry in report.entries[:_TABLE_ROWS_MAX]]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines: list[str] = []
+    for first, *others in (heads, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+    return lines
+
+
+def _table_row(entry: PartSize) -> list[str]:
+    name = entry.name if len(entry.name) <= _NAME_LENGTH_MAX else f"{entry.name[: _NAME_LENGTH_MAX - 1]}…"
+    growth = [f"+{format_bytes(by)}" if by > 0 else format_bytes(by) for by in entry.growth.values()]
+    return [
+        name,
+        format_bytes(entry.size),
+        str(entry.parts),
+        format_bytes(entry.new),
+        format_bytes(entry.shared),
+        *growth,
+    ]

@@ -1,4 +1,4 @@
-"""Storages by their URLs. In one process the same place, equally durable, is the same storage, whoever names it."""
+"""Open storages by URL. In one process, equal places with equal options are one storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.storage.port import require_durability
-from perdure.storage.shipped import (
+from perdure.storage.storages import (
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
     PostgresCheckpointStorage,
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.records import Retention
-    from perdure.storage.base import StoreStorage
+    from perdure.storage.checkpoint_storage import CheckpointStorage
     from perdure.storage.port import Durability
-    from perdure.storage.protocol import CheckpointStorage
+    from perdure.storage.storages import StoreStorage
 
 _POSSIBLE = (
     "'sqlite:///runs.db', 'sqlite:////var/lib/runs.db', 'file:runs', 'file:///var/lib/runs', 'memory:', 'memory:name' "
@@ -32,13 +32,13 @@ _POSSIBLE = (
 )
 
 Key: TypeAlias = tuple[str, str, str, "Retention | None"]
-"""A kind of storage, its place, how durable it is, and what it was told to keep."""
+"""A kind of storage, its place, durability and retention."""
 
 _DURABILITY = "durability"
 
 
 class _Opened:
-    """The storages of this process, by what they are and where."""
+    """The storages of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -55,12 +55,12 @@ _opened = _Opened()
 
 
 def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorage:
-    """The storage of a URL; the same one each time. It is opened when it is first used.
+    """Return the storage of a URL, the same one each time. It is opened when it is first used.
 
-    It keeps all, unless a `retention` is given. One in memory keeps what the first who named it has said.
-    A relative path is one of the directory that the process is in now. Raises ValueError for what is no such URL.
+    It keeps everything, unless a `retention` is given. For a storage in memory the first retention counts. A relative
+    path starts at the current directory of the process. Raises ValueError for anything else.
     """
-    # An address may hold a password, so errors repeat no more of it than what stands before the colon.
+    # A URL may contain a password, so errors repeat only what is before the colon.
     scheme, colon, rest = url.partition(":")
     match scheme.lower() if colon else "":
         case "sqlite":
@@ -81,12 +81,12 @@ def open_storage(url: str, *, retention: Retention | None = None) -> StoreStorag
             key = ("postgresql", dsn, durability, retention)
             return _opened.get(key, lambda: _postgres(dsn, durability, retention))
         case _:
-            named = f"the scheme {scheme!r} is none of a storage" if _is_scheme(scheme, colon) else "it has no scheme"
-            raise ValueError(f"this is no URL of a storage, {named}; give {_POSSIBLE}")
+            reason = f"no storage has the scheme {scheme!r}" if _is_scheme(scheme, colon) else "it has no scheme"
+            raise ValueError(f"this is not the URL of a storage, {reason}; give {_POSSIBLE}")
 
 
 def given_storage(given: CheckpointStorage | str | None) -> CheckpointStorage | None:
-    """The storage that a user means, who may name it by its URL."""
+    """Return a storage that was given as an object or as a URL."""
     return open_storage(given) if isinstance(given, str) else given
 
 
@@ -95,7 +95,7 @@ def _is_scheme(scheme: str, colon: str) -> bool:
 
 
 def _with_durability(scheme: str, rest: str) -> tuple[str, Durability]:
-    """What is before the parameters, and the durability: they can say nothing else."""
+    """Split a URL into the text before its parameters and the durability, the only parameter."""
     before, mark, parameters = rest.partition("?")
     if not mark:
         return rest, "commit"
@@ -109,29 +109,29 @@ def _with_durability(scheme: str, rest: str) -> tuple[str, Durability]:
 
 
 def _without_durability(dsn: str) -> tuple[str, Durability]:
-    """The DSN without our own parameter among the driver's, and what that says."""
+    """Split a DSN into the DSN without our own parameter, and the durability."""
     before, mark, parameters = dsn.partition("?")
     given = parameters.split("&") if mark else []
     words = [each.removeprefix(f"{_DURABILITY}=") for each in given if each.startswith(f"{_DURABILITY}=")]
     others = "&".join(each for each in given if not each.startswith(f"{_DURABILITY}="))
-    # The last one counts, as with the driver.
+    # The last one counts, as in libpq.
     return f"{before}?{others}" if others else before, require_durability(unquote(words[-1]) if words else "commit")
 
 
 def _sqlite_path(rest: str) -> Path:
-    """What comes after the third slash is the path, which is absolute if it begins with a further one."""
+    """Return the path after the third slash. It is absolute if it begins with a further one."""
     if not rest.startswith("///"):
-        raise ValueError("a URL of SQLite has three slashes before its path: give 'sqlite:///runs.db'")
+        raise ValueError("a SQLite URL has three slashes before its path: give 'sqlite:///runs.db'")
     path = _path("sqlite", rest.removeprefix("///"), instead="'sqlite:///runs.db'")
     if str(path) == ":memory:":
-        raise ValueError("a database in memory is gone with its connection: give 'memory:'")
+        raise ValueError("a SQLite database in memory ends with its connection: give 'memory:'")
     return path.absolute()
 
 
 def _directory(rest: str) -> Path:
     if rest.startswith("//") and not rest.startswith("///"):
         raise ValueError(
-            "what comes after two slashes is a host, and files are those of this one: give 'file:runs' for a relative "
+            "the text after two slashes is a host, but files are on this one: give 'file:runs' for a relative "
             "path or 'file:///var/lib/runs' for an absolute one"
         )
     return _path("file", rest.removeprefix("//"), instead="'file:runs'").absolute()
@@ -152,7 +152,7 @@ def _memory_name(rest: str) -> str:
 
 
 def _require_bare(scheme: str, text: str) -> None:
-    """Refuse what nobody would heed."""
+    """Refuse parameters and fragments, which would be ignored."""
     if "?" in text or "#" in text:
         raise ValueError(
             f"a {scheme} URL has no parameters and no fragment: give options to the storage's class, and write '?' and "
@@ -161,9 +161,9 @@ def _require_bare(scheme: str, text: str) -> None:
 
 
 def _dsn(rest: str) -> str:
-    """All of it is for the driver, which knows its parameters."""
+    """Return the DSN. The driver knows its parameters."""
     if not rest.startswith("//"):
-        raise ValueError("a URL of PostgreSQL has two slashes before its host: give 'postgresql://user@host/database'")
+        raise ValueError("a PostgreSQL URL has two slashes before its host: give 'postgresql://user@host/database'")
     if "#" in rest:
         raise ValueError("a postgresql URL has no fragment: write '#' in it as '%23'")
     return f"postgresql:{rest}"
@@ -174,14 +174,14 @@ def _postgres(dsn: str, durability: Durability, retention: Retention | None) -> 
         return PostgresCheckpointStorage(dsn, durability=durability, retention=retention)
     except WorkflowCheckpointException as error:
         if error.__cause__ is not None:
-            # Not the URL is at fault: the driver is missing.
+            # The driver is missing; the URL may be right.
             raise
         raise ValueError(str(error)) from None
 
 
-def _start_afresh() -> None:
-    # A forked child may not inherit a taken lock. The stores themselves know what to do there.
+def _renew_lock() -> None:
+    # The parent's lock may be taken. The stores take care of themselves.
     _opened.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_start_afresh)
+os.register_at_fork(after_in_child=_renew_lock)

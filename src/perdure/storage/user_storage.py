@@ -1,15 +1,15 @@
-"""Any user's object with the six methods as a store, without claims: whoever writes last has written.
+"""A store on top of a user's own storage with the six methods. It has no leases: the last writer wins.
 
-A checkpoint that is handed to it has the documented fields, and in `metadata["perdure"]`, as plain JSON data, the
-checkpoint itself with all that they can't express. What is read back is taken from there, and from the fields only if
-the storage lost it.
+A checkpoint that it saves has the documented fields, and in `metadata["perdure"]` the whole checkpoint as plain JSON
+data. It reads a checkpoint from there, and from the fields only if the storage has lost the metadata.
 """
 
 from __future__ import annotations
 
 import base64
+import weakref
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
@@ -21,20 +21,62 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import Claim, Manifest, Owner, RunRecord
-from perdure.storage.memories import memory_of
-from perdure.storage.saving import saved_manifest
+from perdure.storage.checkpoint_storage import saved_manifest
+from perdure.storage.rules import begun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from perdure.codec import Codec
     from perdure.records import Command, Commit, EventBatch, Halt, JournalRecord, Mark, NewRun, RunStatus
-    from perdure.storage.protocol import CheckpointStorage
+    from perdure.storage.checkpoint_storage import CheckpointStorage
 
 ENVELOPE = "perdure"
 _NOBODY = Owner("", "", "", 0)
-_READ_MAX = 16
-"""Checkpoints whose parts are held after they were read: their values are asked for at once, or never."""
+_RUNS_REMEMBERED_MAX = 256
+_CHECKPOINTS_READ_MAX = 16
+"""How many checkpoints keep their blobs in memory after they were read: their values are needed soon, or never."""
+
+
+@dataclass(slots=True)
+class _RunMemory:
+    """How a run began, and its newest checkpoint with all its blobs."""
+
+    begun: NewRun | None = None
+    head: Manifest | None = None
+    blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+class _Memory:
+    """The runs that this process used last, since the user's storage has no place for such data."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, _RunMemory] = OrderedDict()
+
+    def of(self, run_id: str) -> _RunMemory:
+        found = self._runs.setdefault(run_id, _RunMemory())
+        self._runs.move_to_end(run_id)
+        if len(self._runs) > _RUNS_REMEMBERED_MAX:
+            self._runs.popitem(last=False)
+        return found
+
+
+_memories: dict[int, tuple[weakref.ref[object], _Memory]] = {}
+
+
+def _memory_of(storage: object) -> _Memory:
+    """Return the memory for a storage, which lives as long as it. By identity: a storage need not be hashable."""
+    key = id(storage)
+    known = _memories.get(key)
+    if known is not None and known[0]() is storage:
+        return known[1]
+    memory = _Memory()
+    try:
+        _memories[key] = (weakref.ref(storage, lambda _: _memories.pop(key, None)), memory)
+    except TypeError:
+        # An object with slots and without weak references has a memory for each store on top of it.
+        return memory
+    return memory
 
 
 class ForeignStore:
@@ -44,71 +86,71 @@ class ForeignStore:
         self._storage = storage
         self._workflow_name = workflow_name
         self._codec = codec
-        self._memory = memory_of(storage)
+        self._memory = _memory_of(storage)
         self._read: OrderedDict[str, Mapping[str, bytes]] = OrderedDict()
 
     @property
     def place(self) -> str:
-        """The object itself."""
+        """Identify the user's object."""
         return f"object:{id(self._storage)}"
 
     async def claim(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Claim:
-        """There are no claims here: everybody has one."""
+        """Return a lease without a meaning: everybody gets one."""
         del takeover, token
         if create is not None:
             self._memory.of(run_id).begun = create
         return Claim(run_id, 0, _NOBODY)
 
     async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
-        """Nothing was claimed, and nothing is known of a run but its checkpoints."""
+        """Do nothing, since there are no leases."""
 
     async def commit(self, claim: Claim, commit: Commit) -> int:
-        """Save the checkpoint, if the head is still what the caller thinks."""
+        """Save the checkpoint, if the head is the expected one."""
         record = await self.run(claim.run_id)
         head = None if record is None else record.head
         if head != commit.expected_head:
             raise StaleHeadError(claim.run_id, expected=commit.expected_head, head=head)
-        parts = await self._whole(commit)
-        await self._storage.save(self._opened(commit.manifest, parts))
+        blobs = await self._all_blobs(commit)
+        await self._storage.save(self._encode(commit.manifest, blobs))
         remembered = self._memory.of(claim.run_id)
-        remembered.head, remembered.parts = commit.manifest, parts
+        remembered.head, remembered.blobs = commit.manifest, blobs
         return 0
 
-    async def _whole(self, commit: Commit) -> Mapping[str, bytes]:
-        """All parts of a checkpoint: those that are new, and those of the one before."""
-        new = {part.hash: part.data for part in commit.parts}
-        known = {**self._memory.of(commit.manifest.run_id).parts, **new}
-        parts, missing = _closure(commit.manifest.roots, known)
-        if missing and commit.expected_head is not None:
+    async def _all_blobs(self, commit: Commit) -> Mapping[str, bytes]:
+        """Return all blobs of a checkpoint: the new ones, and those of its predecessor."""
+        new = {blob.hash: blob.data for blob in commit.parts}
+        known = {**self._memory.of(commit.manifest.run_id).blobs, **new}
+        blobs, is_missing = _closure(commit.manifest.roots, known)
+        if is_missing and commit.expected_head is not None:
             before = await self.manifest(commit.expected_head)
             known |= self.read_parts(before.roots)
-            parts, missing = _closure(commit.manifest.roots, known)
-        if missing:
+            blobs, is_missing = _closure(commit.manifest.roots, known)
+        if is_missing:
             raise WorkflowCheckpointException(
-                f"the storage has lost the metadata of checkpoint {commit.expected_head!r}, and with it what is needed "
-                "to write the next one; keep WorkflowCheckpoint.metadata as it is given"
+                f"the storage has lost the metadata of checkpoint {commit.expected_head!r}, which is needed to write "
+                "the next one; keep WorkflowCheckpoint.metadata as it is given"
             )
-        return parts
+        return blobs
 
-    def _opened(self, manifest: Manifest, parts: Mapping[str, bytes]) -> WorkflowCheckpoint:
-        """A checkpoint with all its fields decoded."""
-        stored = StoredCheckpoint.of(Source(manifest, lambda _: parts, lambda: self._codec))
+    def _encode(self, manifest: Manifest, blobs: Mapping[str, bytes]) -> WorkflowCheckpoint:
+        """Return a checkpoint with all fields decoded, and all of it in the metadata."""
+        stored = StoredCheckpoint.of(Source(manifest, lambda _: blobs, lambda: self._codec))
         envelope: dict[str, Any] = {
             "position": manifest.position,
             "header": manifest.header.decode("utf-8", "surrogatepass"),
             "toc": dict(manifest.table()),
             "pieces": manifest.pieces.decode("utf-8", "surrogatepass"),
             "checksum": manifest.checksum(),
-            "parts": {key: base64.b64encode(data).decode() for key, data in parts.items()},
+            "parts": {key: base64.b64encode(data).decode() for key, data in blobs.items()},
         }
-        opened = WorkflowCheckpoint(**stored.to_dict())
-        opened.metadata = {**stored.metadata, ENVELOPE: envelope}
-        return opened
+        checkpoint = WorkflowCheckpoint(**stored.to_dict())
+        checkpoint.metadata = {**stored.metadata, ENVELOPE: envelope}
+        return checkpoint
 
     async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
-        """Not with six methods."""
+        """Raise WorkflowCheckpointException: the six methods can't do this."""
         del claim, expected_head, to, nonce
         raise WorkflowCheckpointException(
             "a storage of your own with the six methods can't move a run back; use fork, or a shipped storage"
@@ -117,17 +159,15 @@ class ForeignStore:
     async def record(
         self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
-        """There is no journal here: a superstep that was interrupted is done again."""
+        """Do nothing: there is no journal, so an interrupted superstep is repeated."""
 
-    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
-        """The runs that have checkpoints."""
-        del workflow_name
-        ids = dict.fromkeys(checkpoint.run_id for checkpoint in await self.checkpoints())
-        found = [await self.run(run_id) for run_id in ids]
-        return [record for record in found if record is not None and status in {None, record.status}]
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """Return nothing."""
+        del run_id
+        return ()
 
     async def post(self, run_id: str, command: Command) -> Command:
-        """Not with six methods."""
+        """Raise WorkflowCheckpointException: the six methods can't do this."""
         del run_id, command
         raise WorkflowCheckpointException(
             "a storage of your own with the six methods has no inbox; answer with run(responses=...), or use a shipped "
@@ -135,50 +175,54 @@ class ForeignStore:
         )
 
     async def inbox(self, run_id: str) -> Sequence[Command]:
-        """Nothing can come."""
+        """Return nothing."""
         del run_id
         return ()
 
     async def watch(self, run_id: str, *, seen: Mark, commands_only: bool = False) -> Mark:
-        """Nobody tells when something changes."""
+        """Raise WorkflowCheckpointException: the six methods can't do this."""
         del run_id, seen, commands_only
         raise WorkflowCheckpointException(
             "a storage of your own with the six methods can't be followed; use a shipped storage"
         )
 
     async def events(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[EventBatch]:
-        """Events are not kept."""
+        """Return nothing, since events are not stored."""
         del run_id, after, limit
         return ()
 
-    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        """Nothing was recorded."""
-        del run_id
-        return ()
-
     async def run(self, run_id: str) -> RunRecord | None:
-        """What the checkpoints of the workflow, or this process, know of a run."""
+        """Return what the checkpoints of the workflow, or this process, know of a run."""
         remembered = self._memory.of(run_id)
         mine = [checkpoint for checkpoint in await self._all() if checkpoint.run_id == run_id]
         head = self._manifest(_newest(mine)) if mine else remembered.head
         if head is None:
-            return None if remembered.begun is None else _unborn(remembered.begun)
-        begun = remembered.begun or origin_of(head)
+            # Before its first checkpoint a fork is at its parent's. Any other run has not begun.
+            is_fork = remembered.begun is not None and remembered.begun.parent_checkpoint_id is not None
+            return begun(remembered.begun).record if remembered.begun is not None and is_fork else None
+        origin = remembered.begun or origin_of(head)
         return RunRecord(
             run_id=run_id,
             workflow_name=head.workflow_name,
-            created_at=begun.created_at,
-            nonce=begun.nonce,
-            input_digest=begun.input_digest,
-            parent_checkpoint_id=begun.parent_checkpoint_id,
+            created_at=origin.created_at,
+            nonce=origin.nonce,
+            input_digest=origin.input_digest,
+            parent_checkpoint_id=origin.parent_checkpoint_id,
             head=head.checkpoint_id,
             position=head.position,
             settled=is_settled(head),
             owner=None,
         )
 
+    async def runs(self, *, workflow_name: str | None = None, status: RunStatus | None = None) -> Sequence[RunRecord]:
+        """Return the runs that have checkpoints."""
+        del workflow_name
+        ids = dict.fromkeys(checkpoint.run_id for checkpoint in await self.checkpoints())
+        found = [await self.run(run_id) for run_id in ids]
+        return [record for record in found if record is not None and status in {None, record.status}]
+
     async def manifest(self, checkpoint_id: str) -> Manifest:
-        """One checkpoint."""
+        """Return one checkpoint."""
         try:
             checkpoint = await self._storage.load(checkpoint_id)
         except WorkflowCheckpointException:
@@ -188,73 +232,73 @@ class ForeignStore:
         except Exception as error:
             raise WorkflowCheckpointException(
                 f"the storage could not load checkpoint {checkpoint_id!r}: {type(error).__name__}: {error}; "
-                "try again when the cause is mended"
+                "fix the cause and try again"
             ) from error
         return self._manifest(checkpoint)
 
     def _manifest(self, checkpoint: WorkflowCheckpoint) -> Manifest:
         envelope: dict[str, Any] = checkpoint.metadata.get(ENVELOPE, {})
         try:
-            manifest = _enclosed(checkpoint, envelope) if envelope else None
-            parts = {key: base64.b64decode(data) for key, data in envelope.get("parts", {}).items()}
+            manifest = _decode(checkpoint, envelope) if envelope else None
+            blobs = {key: base64.b64decode(data) for key, data in envelope.get("parts", {}).items()}
         except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointDamagedError(checkpoint.checkpoint_id, f"its metadata can't be read: {error}") from error
         if manifest is None:
             manifest, saved = saved_manifest(checkpoint, self._codec)
-            manifest = replace(manifest, position=_number(checkpoint))
-            parts = {part.hash: part.data for part in saved}
-        self._read[manifest.checkpoint_id] = parts
+            manifest = replace(manifest, position=_position(checkpoint))
+            blobs = {blob.hash: blob.data for blob in saved}
+        self._read[manifest.checkpoint_id] = blobs
         self._read.move_to_end(manifest.checkpoint_id)
-        if len(self._read) > _READ_MAX:
+        if len(self._read) > _CHECKPOINTS_READ_MAX:
             self._read.popitem(last=False)
         return manifest
 
     async def manifests(self, *, workflow_name: str | None = None, run_id: str | None = None) -> Sequence[Manifest]:
-        """The checkpoints of the workflow, in the order of their timestamps."""
+        """Return the checkpoints of the workflow, in the order of their timestamps."""
         del workflow_name
         return [self._manifest(checkpoint) for checkpoint in await self.checkpoints(run_id)]
 
     async def checkpoints(self, run_id: str | None = None) -> list[WorkflowCheckpoint]:
-        """The same as the storage gives them."""
+        """Return the same as the storage returns them."""
         found = sorted(await self._all(), key=_order)
         return [checkpoint for checkpoint in found if run_id in {None, checkpoint.run_id}]
-
-    async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
-        """Their ids."""
-        del workflow_name
-        return [checkpoint.checkpoint_id for checkpoint in await self.checkpoints()]
-
-    async def latest(self, *, workflow_name: str) -> Manifest | None:
-        """The newest, as the storage tells it."""
-        checkpoint = await self._storage.get_latest(workflow_name=workflow_name)
-        return None if checkpoint is None else self._manifest(checkpoint)
-
-    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        """The parts of checkpoints that were just read."""
-        return self.read_parts(roots)
-
-    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
-        """The same."""
-        known = {key: data for parts in self._read.values() for key, data in parts.items()}
-        return _closure(roots, known)[0]
-
-    async def delete(self, checkpoint_id: str) -> bool:
-        """Forget a checkpoint."""
-        return await self._storage.delete(checkpoint_id)
-
-    async def collect(self) -> int:
-        """Each checkpoint is whole: there is nothing to collect."""
-        return 0
-
-    async def close(self) -> None:
-        """The storage is the user's."""
 
     async def _all(self) -> Sequence[WorkflowCheckpoint]:
         return await self._storage.list_checkpoints(workflow_name=self._workflow_name)
 
+    async def ids(self, *, workflow_name: str | None = None) -> Sequence[str]:
+        """Return the ids of the checkpoints of the workflow."""
+        del workflow_name
+        return [checkpoint.checkpoint_id for checkpoint in await self.checkpoints()]
 
-def _enclosed(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Manifest | None:
-    """The manifest in an envelope; None if the program has made another checkpoint of it."""
+    async def latest(self, *, workflow_name: str) -> Manifest | None:
+        """Return the checkpoint that the storage calls the newest."""
+        checkpoint = await self._storage.get_latest(workflow_name=workflow_name)
+        return None if checkpoint is None else self._manifest(checkpoint)
+
+    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """Return the blobs of checkpoints that were just read."""
+        return self.read_parts(roots)
+
+    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+        """Return the blobs of checkpoints that were just read."""
+        known = {key: data for blobs in self._read.values() for key, data in blobs.items()}
+        return _closure(roots, known)[0]
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete a checkpoint."""
+        return await self._storage.delete(checkpoint_id)
+
+    async def collect(self) -> int:
+        """Do nothing, since each checkpoint contains its blobs."""
+        return 0
+
+    async def close(self) -> None:
+        """Do nothing, since the storage belongs to the user."""
+
+
+def _decode(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Manifest | None:
+    """Return the manifest in the metadata, or None if the program has made another checkpoint of it."""
     text: str = envelope["header"]
     header = loads(text.encode("utf-8", "surrogatepass"))
     if header["checkpoint_id"] != checkpoint.checkpoint_id:
@@ -276,26 +320,8 @@ def _enclosed(checkpoint: WorkflowCheckpoint, envelope: Mapping[str, Any]) -> Ma
     return manifest
 
 
-def _unborn(begun: NewRun) -> RunRecord | None:
-    """A run without a checkpoint of its own: a fork stands at its parent, any other has not begun."""
-    if begun.parent_checkpoint_id is None:
-        return None
-    return RunRecord(
-        run_id=begun.run_id,
-        workflow_name=begun.workflow_name,
-        created_at=begun.created_at,
-        nonce=begun.nonce,
-        input_digest=begun.input_digest,
-        parent_checkpoint_id=begun.parent_checkpoint_id,
-        head=begun.parent_checkpoint_id,
-        position=-1,
-        settled=False,
-        owner=None,
-    )
-
-
 def _closure(roots: Iterable[str], known: Mapping[str, bytes]) -> tuple[dict[str, bytes], bool]:
-    """Those of the known parts that the roots need, and whether any is missing."""
+    """Return the known blobs that the roots need, and whether any is missing."""
     found: dict[str, bytes] = {}
     frontier = list(roots)
     is_missing = False
@@ -313,17 +339,17 @@ def _closure(roots: Iterable[str], known: Mapping[str, bytes]) -> tuple[dict[str
 
 
 def _newest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint:
-    """The checkpoint of a run that no other one of it follows."""
+    """Return the checkpoint of a run that no other one follows."""
     followed = {checkpoint.previous_checkpoint_id for checkpoint in checkpoints}
     ends = [checkpoint for checkpoint in checkpoints if checkpoint.checkpoint_id not in followed]
     return max(ends or checkpoints, key=_order)
 
 
 def _order(checkpoint: WorkflowCheckpoint) -> tuple[str, int]:
-    return checkpoint.timestamp, _number(checkpoint)
+    return checkpoint.timestamp, _position(checkpoint)
 
 
-def _number(checkpoint: WorkflowCheckpoint) -> int:
-    """The number that the engine gave to a checkpoint; of one that it did not write, the supersteps."""
+def _position(checkpoint: WorkflowCheckpoint) -> int:
+    """Return the number in the id of an engine's checkpoint. For others, return the supersteps."""
     number = checkpoint.checkpoint_id.removeprefix(f"{checkpoint.run_id}@")
     return int(number) if number.isdecimal() else checkpoint.iteration_count

@@ -16,7 +16,7 @@ from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.graph import INTERNAL_SOURCE_ID, SHARED_SCOPE
 from perdure.kernel import Delivery
-from perdure.storage import Desk, committed_events
+from perdure.storage import RequestQueue, committed_events
 from perdure.streams import ResponseStream
 from perdure.typenames import type_of
 from perdure.workflows.workflow import Workflow, WorkflowRunResult
@@ -402,12 +402,16 @@ class Run:
             raise TypeError(f"executor {target!r} has no handler for a {type_of(message)}")
 
     @property
-    def _desk(self) -> Desk | None:
+    def _desk(self) -> RequestQueue | None:
         """Where commands to the run are left, if its storage has room for them."""
         if self._storage is None:
             return None
         binding = self._binding()
-        return Desk(binding.store, lambda: binding.codec, self._workflow.blueprint.clock) if binding.has_inbox else None
+        return (
+            RequestQueue(binding.store, lambda: binding.codec, self._workflow.blueprint.clock)
+            if binding.has_inbox
+            else None
+        )
 
     async def _give(self, call: Call) -> None:
         self._require_live()

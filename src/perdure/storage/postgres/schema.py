@@ -1,4 +1,4 @@
-"""The schema of a PostgreSQL store: made, brought up to date, and told from those of other programs."""
+"""Create and migrate the schema of a PostgreSQL store, and refuse schemas of other programs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _APPLICATION = "perdure"
 
 
 def migrate(connection: Connection, target: Target) -> None:
-    """Bring the schema up to date. Any number of processes may do so at once. Raises WorkflowCheckpointException."""
+    """Migrate the schema. Any number of processes may do so at once. Raises WorkflowCheckpointException."""
     _require_usable(connection, target)
     if _version(connection, target) == len(_migrations()):
         return
     with connection.transaction():
-        # One after the other; the later ones find nothing left to do.
+        # One process migrates. The others wait and find nothing left to do.
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [target.key("migration")])
-        if not _is_there(connection, target.schema):
+        if not _exists(connection, target.schema):
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(target.schema)))
         version = _version(connection, target)
         if version == 0:
-            _lay_foundation(connection, target)
+            _create_version_table(connection, target)
         for script in _migrations()[version:]:
             connection.execute(script.encode())
         connection.execute("UPDATE schema_version SET version = %s", [len(_migrations())])
@@ -57,12 +57,12 @@ def _require_usable(connection: Connection, target: Target) -> None:
         )
 
 
-def _is_there(connection: Connection, schema: str) -> bool:
+def _exists(connection: Connection, schema: str) -> bool:
     return connection.execute("SELECT 1 AS found FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is not None
 
 
 def _version(connection: Connection, target: Target) -> int:
-    """Which migration was the last; 0 if there was none. Raises WorkflowCheckpointException."""
+    """Return the number of the last migration, or 0. Raises WorkflowCheckpointException."""
     found = connection.execute(
         "SELECT column_name::TEXT AS name FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY column_name",
@@ -84,7 +84,7 @@ def _version(connection: Connection, target: Target) -> int:
     return version
 
 
-def _lay_foundation(connection: Connection, target: Target) -> None:
+def _create_version_table(connection: Connection, target: Target) -> None:
     found = connection.execute(
         "SELECT table_name::TEXT AS name FROM information_schema.tables WHERE table_schema = %s ORDER BY table_name",
         [target.schema],

@@ -1,8 +1,8 @@
-"""Checkpoints that a program saves itself, as manifests: made by hand, or carried from another storage."""
+"""The six methods of a checkpoint storage, and checkpoints that a program saves through them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS
 from perdure.checkpoint.manifest import FORMAT
@@ -12,18 +12,51 @@ from perdure.records import Manifest, Part
 from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.checkpoint import StoredCheckpoint, WorkflowCheckpoint
     from perdure.codec import Codec
 
+CheckpointID: TypeAlias = str
+
+
+@runtime_checkable
+class CheckpointStorage(Protocol):
+    """A place for checkpoints. Any object with these methods will do. The shipped ones can do more."""
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
+        """Store a checkpoint. Return its id."""
+        ...
+
+    async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
+        """Return a checkpoint. Raises WorkflowCheckpointException if there is none."""
+        ...
+
+    async def list_checkpoints(self, *, workflow_name: str) -> Sequence[WorkflowCheckpoint]:
+        """Return all checkpoints of a workflow."""
+        ...
+
+    async def delete(self, checkpoint_id: CheckpointID) -> bool:
+        """Delete a checkpoint. Return False if there was none."""
+        ...
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Return the newest checkpoint of a workflow."""
+        ...
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> Sequence[CheckpointID]:
+        """Return the ids of all checkpoints of a workflow."""
+        ...
+
 
 def carried_manifest(checkpoint: StoredCheckpoint) -> tuple[Manifest, tuple[Part, ...]]:
-    """A checkpoint of another storage, byte by byte."""
-    parts = checkpoint.source.parts().values()
-    return checkpoint.source.manifest, tuple(Part.of(data, references(data)) for data in parts)
+    """Return the manifest and blobs of a checkpoint from another storage, byte by byte."""
+    blobs = checkpoint.source.parts().values()
+    return checkpoint.source.manifest, tuple(Part.of(data, references(data)) for data in blobs)
 
 
 def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Part, ...]]:
-    """A checkpoint that was made by hand; its values are one part. Raises EncodeError."""
+    """Encode a checkpoint that was made by hand. Its values are one blob. Raises EncodeError."""
     encoded = codec.encode({name: getattr(checkpoint, name) for name in VALUE_FIELDS}, path="checkpoint")
     run_id = checkpoint.run_id or f"saved:{checkpoint.checkpoint_id}"
     manifest = Manifest(

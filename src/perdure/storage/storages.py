@@ -1,0 +1,403 @@
+"""The public storages: a store each, and above it the six methods, requests, events, tenants and transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_settled, origin_of
+from perdure.clock import Clock, SystemClock
+from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust, WeighingCodec
+from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
+from perdure.records import Commit, Manifest, NewRun, Part, Retention
+from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
+from perdure.storage.event_log import committed_events
+from perdure.storage.export import export_run, import_run
+from perdure.storage.file.store import FileStore
+from perdure.storage.ids import APART
+from perdure.storage.memory import MemoryStore
+from perdure.storage.port import is_tenant_store
+from perdure.storage.postgres import PostgresStore
+from perdure.storage.requests import RequestQueue
+from perdure.storage.sizes import size_report
+from perdure.storage.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from pathlib import Path
+
+    from perdure.events import WorkflowEvent
+    from perdure.storage.port import Durability, TenantStore, Store
+    from perdure.storage.requests import PendingRequest
+    from perdure.storage.sizes import SizeReport
+
+
+@dataclass(slots=True)
+class _Trusted:
+    """The types that this program reads, shared by a storage and the storages of its tenants."""
+
+    trust: Trust
+
+
+class StoreStorage:
+    """A storage on top of a store. Its `trust` grows with every workflow that uses it in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        allow_pickle: bool = False,
+        clock: Clock | None = None,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
+    ) -> None:
+        self.store = store
+        self.size_limits = size_limits or NO_SIZE_LIMITS
+        self.clock = clock or SystemClock()
+        self.allow_pickle = allow_pickle
+        self.allowed = Trust.of(allowed=allowed_checkpoint_types or ())
+        self._trusted = _Trusted(self.allowed)
+
+    @property
+    def trust(self) -> Trust:
+        """The types that the workflows of this storage trust, and the allowed ones."""
+        return self._trusted.trust
+
+    @trust.setter
+    def trust(self, trust: Trust) -> None:
+        self._trusted.trust = trust
+
+    def codec(self) -> Codec:
+        """Return a codec with the present trust."""
+        return Codec(self.trust, allow_pickle=self.allow_pickle)
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Store a checkpoint that was made by hand or comes from another storage. Return its id."""
+        if isinstance(checkpoint, StoredCheckpoint) and checkpoint.is_as_stored():
+            manifest, blobs = carried_manifest(checkpoint)
+        else:
+            manifest, blobs = saved_manifest(checkpoint, self.codec())
+        if not await self._has_same(manifest):
+            await self._commit(manifest, blobs)
+        return manifest.checkpoint_id
+
+    async def _commit(self, manifest: Manifest, blobs: tuple[Part, ...]) -> None:
+        origin = await self._origin(manifest)
+        claim = await self.store.claim(manifest.run_id, create=origin)
+        try:
+            record = await self.store.run(manifest.run_id)
+            position, head = (record.position, record.head) if record is not None else (-1, None)
+            manifest = replace(manifest, position=max(manifest.position, position + 1))
+            await self.store.commit(claim, Commit(manifest, blobs, head, settled=is_settled(manifest)))
+            if record is not None and record.nonce != origin.nonce:
+                # The run was rewound between this checkpoint and those before it.
+                here = manifest.checkpoint_id
+                await self.store.rewind(claim, expected_head=here, to=here, nonce=origin.nonce)
+        finally:
+            await self.store.release(claim)
+
+    async def _origin(self, manifest: Manifest) -> NewRun:
+        """Return how the run of a checkpoint began. A parent that is not here is left out."""
+        origin = origin_of(manifest)
+        try:
+            if origin.parent_checkpoint_id is not None:
+                await self.store.manifest(origin.parent_checkpoint_id)
+        except CheckpointNotFoundError:
+            return replace(origin, parent_checkpoint_id=None)
+        return origin
+
+    async def _has_same(self, manifest: Manifest) -> bool:
+        try:
+            present = await self.store.manifest(manifest.checkpoint_id)
+        except CheckpointNotFoundError:
+            return False
+        if present.checksum() == manifest.checksum():
+            return True
+        raise WorkflowCheckpointException(
+            f"there is another checkpoint {manifest.checkpoint_id!r} in this storage, and checkpoints never change; "
+            "give this one an id of its own"
+        )
+
+    async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """Return a checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
+        return self._view(await self.store.manifest(checkpoint_id))
+
+    async def list_checkpoints(
+        self, *, workflow_name: str | None = None, run_id: str | None = None
+    ) -> list[WorkflowCheckpoint]:
+        """Return checkpoints in commit order: all, or those of a workflow or a run. Nothing is decoded."""
+        return [self._view(m) for m in await self.store.manifests(workflow_name=workflow_name, run_id=run_id)]
+
+    async def delete(self, checkpoint_id: str) -> bool:
+        """Delete a checkpoint. Return False if there was none."""
+        return await self.store.delete(checkpoint_id)
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Return the newest commit of any run of the workflow."""
+        manifest = await self.store.latest(workflow_name=workflow_name)
+        return None if manifest is None else self._view(manifest)
+
+    async def list_checkpoint_ids(self, *, workflow_name: str | None = None) -> list[str]:
+        """Return the ids of checkpoints in commit order: all, or those of a workflow."""
+        return list(await self.store.ids(workflow_name=workflow_name))
+
+    def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
+        return StoredCheckpoint.of(Source(manifest, self.store.read_parts, self.codec))
+
+    @property
+    def _queue(self) -> RequestQueue:
+        return RequestQueue(self.store, self._weighing_codec, self.clock)
+
+    def _weighing_codec(self) -> Codec:
+        return WeighingCodec(self.trust, allow_pickle=self.allow_pickle, size_limits=self.size_limits)
+
+    async def requests(self, run_id: str | None = None, *, workflow_name: str | None = None) -> list[PendingRequest]:
+        """Return the requests that wait for an answer: of a run, of a workflow's runs, or of all runs.
+
+        This needs the store alone. A damaged run raises CheckpointDamagedError if it is asked for by id. In a list of
+        several runs it is left out, and a warning in the log names it.
+        """
+        return await self._queue.requests(run_id, workflow_name)
+
+    async def respond(
+        self,
+        run_id: str,
+        responses: Mapping[str, Any],
+        *,
+        by: str | None = None,
+        approves: Mapping[str, str] | None = None,
+    ) -> None:
+        """Answer requests of a run, from any process. The answers are durable when this returns.
+
+        Plain data is checked against the stored schema; the run converts it to the type that it asked for. `approves`
+        names, by request, the digest of what the answerer has seen. The same answer may be given again until the run
+        has applied it. Another one raises AlreadyAnsweredError, which says who answered what and when.
+        """
+        await self._queue.respond(run_id, responses, by=by, approves=approves)
+
+    async def send(
+        self,
+        run_id: str,
+        message: Any,
+        *,
+        target: str | None = None,
+        by: str | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Send a message to a run, from any process: to one of its executors, or as its next turn. Return its id."""
+        return await self._queue.send(run_id, message, target=target, by=by, message_id=message_id)
+
+    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Cancel a run, from any process. It ends in a checkpoint from which it can be resumed."""
+        await self._queue.cancel(run_id, reason=reason, by=by)
+
+    async def size_report(self, run_id: str, *, since: int = 1) -> SizeReport:
+        """Report how large a run is, which of its values are large, and which grow; `print` it.
+
+        The newest checkpoint is compared with the one `since` commits before it, or with the oldest one. This needs the
+        store alone. Raises RunNotFoundError, CheckpointDamagedError.
+        """
+        return await size_report(self.store, run_id, since=since)
+
+    async def collect(self) -> int:
+        """Remove blobs that nothing refers to. Return their number."""
+        return await self.store.collect()
+
+    async def close(self) -> None:
+        """Release files and threads. A closed storage opens again when it is used."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def events(
+        self, run_id: str, *, from_seq: int = 1, follow: bool = False, until_rest: bool = False
+    ) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Iterate over the committed events of a run, from a number on, in any process, with the storage alone.
+
+        With `follow` it waits for further events; with `until_rest` as well, it ends when the run has nothing to do at
+        once. Raises RunNotFoundError, EventsForgottenError, CheckpointDamagedError.
+        """
+        return committed_events(self.store, self.codec, run_id, from_seq=from_seq, follow=follow, until_rest=until_rest)
+
+    def tenant(self, name: str) -> StoreStorage:
+        """Return a storage for the data of one tenant, in which ids of other tenants do not exist.
+
+        It has the clock of this storage and reads the same types.
+        """
+        if name.startswith(APART):
+            raise WorkflowCheckpointException(
+                f"the name of tenant {name!r} begins with {APART!r}, which is reserved for perdure's own data; "
+                "choose another name"
+            )
+        view = StoreStorage(
+            self._tenant_store().tenant(name),
+            allow_pickle=self.allow_pickle,
+            clock=self.clock,
+            size_limits=self.size_limits,
+        )
+        view.allowed, view._trusted = self.allowed, self._trusted
+        return view
+
+    async def export_run(self, run_id: str, path: str | os.PathLike[str], *, takeover: bool = False) -> None:
+        """Write a whole run to a file, and close it here. `import_run` continues it in any storage, also in this one.
+
+        It is closed before the file is written. An exported run can be read, removed and exported again. If it had
+        failed or was quarantined, the file says so.
+
+        Raises RunNotFoundError, RunBusyError if somebody advances it (unless `takeover`) or has imported it here before
+        the file was written, CheckpointDamagedError, and WorkflowCheckpointException if the file can't be written.
+        """
+        await export_run(self._tenant_store(), self.clock, run_id, path, takeover=takeover)
+
+    async def import_run(self, path: str | os.PathLike[str]) -> str:
+        """Store a run that was exported to a file. Return its id. It is the same run, and goes on where it was.
+
+        Raises RunExistsError if a run of its id is here and was not exported, and WorkflowCheckpointException for a
+        file that can't be read, is damaged, or is not an export. Then nothing has changed.
+        """
+        return await import_run(self._tenant_store(), path)
+
+    def _tenant_store(self) -> TenantStore:
+        if is_tenant_store(self.store):
+            return self.store
+        raise WorkflowCheckpointException(
+            f"a {type(self.store).__name__} has neither tenants nor transfers of whole runs; for these a store needs "
+            "the methods of perdure.storage.TenantStore"
+        )
+
+
+class InMemoryCheckpointStorage(StoreStorage):
+    """A storage in memory, for tests. It uses the same codec as the others: what works here works on disk."""
+
+    def __init__(
+        self,
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
+    ) -> None:
+        super().__init__(
+            MemoryStore(retention=retention or Retention(), clock=clock or SystemClock()),
+            allowed_checkpoint_types=allowed_checkpoint_types,
+            allow_pickle=allow_pickle,
+            clock=clock,
+            size_limits=size_limits,
+        )
+
+
+class FileCheckpointStorage(StoreStorage):
+    """A directory of readable files, for one machine.
+
+    A process on another machine with the same directory counts as dead when it has shown no sign of life for
+    `lease_seconds`. With durability "commit" a commit survives a power cut, with "os" only a killed process.
+    """
+
+    def __init__(
+        self,
+        storage_path: str | os.PathLike[str],
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
+        lease_seconds: float = 30.0,
+        durability: Durability = "commit",
+    ) -> None:
+        store = FileStore(
+            storage_path,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            lease_seconds=lease_seconds,
+            durability=durability,
+        )
+        super().__init__(
+            store,
+            allowed_checkpoint_types=allowed_checkpoint_types,
+            allow_pickle=allow_pickle,
+            clock=clock,
+            size_limits=size_limits,
+        )
+        self.storage_path: Path = store.directory
+
+
+class SqliteCheckpointStorage(StoreStorage):
+    """One SQLite file, for any number of processes of one machine: the embedded default.
+
+    With durability "commit" a commit survives a power cut, with "os" only a killed process.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
+        lease_seconds: float = 30.0,
+        durability: Durability = "commit",
+    ) -> None:
+        store = SqliteStore(
+            path,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            lease_seconds=lease_seconds,
+            durability=durability,
+        )
+        super().__init__(
+            store,
+            allowed_checkpoint_types=allowed_checkpoint_types,
+            allow_pickle=allow_pickle,
+            clock=clock,
+            size_limits=size_limits,
+        )
+        self.path: Path = store.path
+
+
+class PostgresCheckpointStorage(StoreStorage):
+    """A PostgreSQL database, for several machines. It needs the extra `perdure[postgres]`.
+
+    All tables are in one `schema`, which is created when it is first needed. `pool_size` is the maximal number of
+    connections of a process. With durability "os" the server reports commits before it has synced them: they survive
+    every process of ours, but a crash of the server may lose the newest.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "perdure",
+        allowed_checkpoint_types: Iterable[str | type] | None = None,
+        retention: Retention | None = None,
+        clock: Clock | None = None,
+        allow_pickle: bool = False,
+        size_limits: SizeLimits | None = DEFAULT_SIZE_LIMITS,
+        lease_seconds: float = 30.0,
+        pool_size: int = 4,
+        durability: Durability = "commit",
+    ) -> None:
+        store = PostgresStore(
+            dsn,
+            schema=schema,
+            retention=retention or Retention(),
+            clock=clock or SystemClock(),
+            lease_seconds=lease_seconds,
+            pool_size=pool_size,
+            durability=durability,
+        )
+        super().__init__(
+            store,
+            allowed_checkpoint_types=allowed_checkpoint_types,
+            allow_pickle=allow_pickle,
+            clock=clock,
+            size_limits=size_limits,
+        )
