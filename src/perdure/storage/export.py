@@ -22,8 +22,8 @@ from perdure.checkpoint import (
     require_whole,
 )
 from perdure.checkpoint.archive import FORMAT
-from perdure.errors import RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
 from perdure.clock import now
+from perdure.errors import RunBusyError, RunExportedError, RunNotFoundError, WorkflowCheckpointException
 from perdure.records import Halt
 from perdure.storage.owners import this_process
 

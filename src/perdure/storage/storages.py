@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.events import WorkflowEvent
-    from perdure.storage.port import Durability, TenantStore, Store
+    from perdure.storage.port import Durability, Store, TenantStore
     from perdure.storage.requests import PendingRequest
     from perdure.storage.sizes import SizeReport
 
