@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import EventReader
 from perdure.errors import (
+    BlobDamagedError,
     CheckpointDamagedError,
     EventsForgottenError,
-    PartDamagedError,
     RunNotFoundError,
 )
 from perdure.records import Mark
@@ -92,7 +92,7 @@ async def _read_events(
     try:
         try:
             blobs: Mapping[str, bytes] = await store.parts(batch.refs) if batch.refs else {}
-        except PartDamagedError as error:
+        except BlobDamagedError as error:
             raise CheckpointDamagedError(batch.checkpoint_id, error.reason) from error
         return EventReader(codec(), batch, blobs).events(from_seq=cursor)
     except CheckpointDamagedError:

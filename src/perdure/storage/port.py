@@ -57,7 +57,7 @@ class Leases(Protocol):
             RunBusyError: the owner is alive, or may be alive elsewhere, and neither `takeover` nor `token` is given.
             RunNotFoundError: the run is unknown and there is no `create`.
             RunExportedError: the run has moved to another store.
-            ClaimLostError: `token` is not larger than the run's.
+            LeaseLostError: `token` is not larger than the run's.
         """
         ...
 
@@ -77,7 +77,7 @@ class Runs(Protocol):
         waits, or 0.
 
         Raises:
-            ClaimLostError: the lease was replaced; nothing was written.
+            LeaseLostError: the lease was replaced; nothing was written.
             StaleHeadError: the head is not `commit.expected_head`; nothing was written.
             CommandWaitsError: a command with an id of `commit.taken` waits; nothing was written.
         """
@@ -89,7 +89,7 @@ class Runs(Protocol):
         Later checkpoints stay readable. The journal, and commands that expect something of the head, are dropped. The
         nonce is one that the run has not had before. Events keep their numbers.
 
-        Raises ClaimLostError, StaleHeadError, and CheckpointNotFoundError if `to` is not of this run.
+        Raises LeaseLostError, StaleHeadError, and CheckpointNotFoundError if `to` is not of this run.
         """
         ...
 
@@ -114,7 +114,7 @@ class Journals(Protocol):
         until the run's next durable write.
 
         Raises:
-            ClaimLostError: the lease was replaced; nothing was written.
+            LeaseLostError: the lease was replaced; nothing was written.
             StaleHeadError: the run is not at `head`, which is None before the first commit; nothing was written.
         """
         ...

@@ -25,10 +25,10 @@ from perdure.errors import (
     AlreadyAnsweredError,
     AnswerTypeError,
     ApprovalMismatchError,
+    BlobDamagedError,
     CheckpointDamagedError,
     CheckpointNotFoundError,
     IncompatibleTypeError,
-    PartDamagedError,
     RunNotFoundError,
     StaleCommandError,
     UnknownRequestError,
@@ -137,7 +137,7 @@ class RequestQueue:
             except RunNotFoundError:
                 # The run was removed since the list was made.
                 continue
-            except (CheckpointDamagedError, PartDamagedError, CheckpointNotFoundError) as error:
+            except (CheckpointDamagedError, BlobDamagedError, CheckpointNotFoundError) as error:
                 logger.warning("the requests of run %r are left out of the list: %s", record.run_id, error)
         return found
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.errors import (
-    ClaimLostError,
     CommandWaitsError,
+    LeaseLostError,
     RunBusyError,
     RunExistsError,
     RunExportedError,
@@ -82,11 +82,11 @@ def claimable(
 ) -> RunState:
     """Return the run to be claimed: the existing one, or a new one. `is_replaceable` judges its owner.
 
-    Raises ClaimLostError, RunBusyError, RunExportedError, RunNotFoundError.
+    Raises LeaseLostError, RunBusyError, RunExportedError, RunNotFoundError.
     """
     owner = state.record.owner if state else None
     if state and token is not None and token <= state.token:
-        raise ClaimLostError(run_id, owner=str(owner) if owner else "a process that has released it since")
+        raise LeaseLostError(run_id, owner=str(owner) if owner else "a process that has released it since")
     if owner and not takeover and token is None and not is_replaceable(owner):
         raise RunBusyError(run_id, owner=str(owner))
     if state and state.is_known:
@@ -226,12 +226,12 @@ def is_held(state: RunState | None, claim: Claim) -> bool:
 
 
 def require_claim(state: RunState | None, claim: Claim, *, expected_head: str | None) -> RunState:
-    """Return the run, if the lease still holds. Raises StaleHeadError, ClaimLostError."""
+    """Return the run, if the lease still holds. Raises StaleHeadError, LeaseLostError."""
     if state is None:
         raise StaleHeadError(claim.run_id, expected=expected_head, head=None)
     if not is_held(state, claim):
         owner = state.record.owner
-        raise ClaimLostError(claim.run_id, owner=str(owner) if owner else "a process that has released it since")
+        raise LeaseLostError(claim.run_id, owner=str(owner) if owner else "a process that has released it since")
     return state
 
 

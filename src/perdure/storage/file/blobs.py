@@ -11,7 +11,7 @@ import json
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import PartDamagedError
+from perdure.errors import BlobDamagedError
 from perdure.records import Part
 from perdure.storage.file.checkpoint_file import fits_inline
 
@@ -89,11 +89,11 @@ class Blobs:
         """The shared file that was read last: its blobs are usually read one after the other."""
 
     def find(self, part_hash: str) -> Part | None:
-        """Return a blob, None if it has no file. Raises PartDamagedError."""
+        """Return a blob, None if it has no file. Raises BlobDamagedError."""
         return self._read(part_hash, None)
 
     def refs_of(self, part_hash: str) -> Sequence[str] | None:
-        """Return what a blob refers to, None if it has no file, without reading most of it. Raises PartDamagedError."""
+        """Return what a blob refers to, None if it has no file, without reading most of it. Raises BlobDamagedError."""
         part = self._read(part_hash, _HEAD_SIZE)
         return part.refs if part else None
 
@@ -174,7 +174,7 @@ class Blobs:
             self._shared = stamp, parts
             return parts[part_hash]
         except (ValueError, KeyError, TypeError) as error:
-            raise PartDamagedError(f"the first line of the blob {str(path)!r} is not what was written") from error
+            raise BlobDamagedError(f"the first line of the blob {str(path)!r} is not what was written") from error
 
 
 def _group(parts: Iterable[Part]) -> Iterator[Sequence[Part]]:

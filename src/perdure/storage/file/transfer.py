@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from perdure.errors import CheckpointDamagedError, PartDamagedError
+from perdure.errors import BlobDamagedError, CheckpointDamagedError
 from perdure.records import Archive, ArchivedCheckpoint
 from perdure.storage import archiving, rules
 from perdure.storage.file import lines
@@ -49,7 +49,7 @@ def archive(directory: Directory, run_id: str) -> Archive:
     inline = {part.hash: part for file in files for part in file.parts.values()}
     try:
         parts = directory.find_parts(archiving.roots(without_parts), known=inline)
-    except PartDamagedError as error:
+    except BlobDamagedError as error:
         raise CheckpointDamagedError(state.record.head or run_id, error.reason) from error
     return archiving.whole(without_parts, parts.values())
 

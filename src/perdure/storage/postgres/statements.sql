@@ -1,14 +1,14 @@
--- The statements of the PostgreSQL store, each under its name. All but the last few are about the rows of one tenant.
+-- The statements of the PostgreSQL store, by name. All but the last few concern the rows of one tenant.
 
 -- name: hold_run
--- Nobody else makes a run of that id before the transaction ends.
+-- Prevent others from creating a run of that id until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || %(tenant)s || ' ' || %(run_id)s, 1));
 
 -- name: run
 SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: run_for_change
--- Nobody else changes the run before the transaction ends.
+-- Lock the run until the transaction ends.
 SELECT * FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s FOR UPDATE;
 
 -- name: runs
@@ -21,7 +21,7 @@ WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextexten
 ORDER BY began, run_id;
 
 -- name: runs_of_status
--- As their heads leave them.
+-- The status in which their heads leave them.
 SELECT * FROM runs
 WHERE tenant = %(tenant)s AND status = %(status)s AND halt IS NULL AND head IS NOT NULL
 ORDER BY began, run_id;
@@ -30,8 +30,8 @@ ORDER BY began, run_id;
 SELECT * FROM runs WHERE tenant = %(tenant)s AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began, run_id;
 
 -- name: put_run
--- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it. What is
--- recorded when a run begins stays: no index has to be changed for it.
+-- Insert or update a run. Replacing the row would delete its checkpoints. Columns that never change are not updated,
+-- so that their indexes are not touched.
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
     status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
@@ -48,15 +48,15 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     halt = excluded.halt;
 
 -- name: hand_run_over
--- A run that there is, with another owner or none. No index has to be changed for what is not set.
+-- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
 UPDATE runs SET
     token = %(token)s, owner_id = %(owner_id)s, owner_host = %(owner_host)s, owner_boot = %(owner_boot)s,
     owner_pid = %(owner_pid)s, attempts = %(attempts)s, halt = %(halt)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: commit_run
--- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id. How many records and
--- commands the run has.
+-- Commit to a run, if it is as expected and the checkpoint id is free. Return how many journal records and commands
+-- the run has.
 UPDATE runs SET
     head = %(head)s, position = %(position)s, settled = %(settled)s, status = %(status)s, wake_at = %(wake_at)s,
     events = %(events)s, checksum = %(checksum)s, moment = %(moment)s, attempts = 0, checkpoints = checkpoints + 1
@@ -66,7 +66,7 @@ WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owne
 RETURNING records, commands;
 
 -- name: advance_run
--- The same for a run that goes on as it did.
+-- Commit to a run whose status does not change.
 UPDATE runs SET
     head = %(head)s, position = %(position)s, events = %(events)s, checksum = %(checksum)s, moment = %(moment)s,
     attempts = 0, checkpoints = checkpoints + 1
@@ -76,7 +76,7 @@ WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owne
 RETURNING records, commands;
 
 -- name: hold_run_at
--- A run for whose journal something comes, if it is as it was known before. How many records it has.
+-- Lock a run for a write to its journal, if it is as expected. Return how many records it has.
 UPDATE runs SET attempts = %(attempts)s
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND token = %(token)s AND owner_id = %(owner_id)s
     AND head IS NOT DISTINCT FROM %(before)s
@@ -86,7 +86,7 @@ RETURNING records;
 UPDATE runs SET checkpoints = checkpoints + %(by)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: drop_run
--- Its checkpoints, its journal, its inbox and its events go with it.
+-- Its checkpoints, journal, inbox and events are deleted with it.
 DELETE FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: mark
@@ -97,14 +97,14 @@ SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, halt IS NOT NU
 FROM runs WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND head IS NOT NULL;
 
 -- name: owners
--- All who have claimed any run.
+-- All owners of runs.
 SELECT DISTINCT owner_id, owner_host, owner_boot, owner_pid FROM runs
 WHERE tenant = %(tenant)s AND owner_id IS NOT NULL;
 
 -- name: due
--- Runs of these workflows that can go on and that nobody advances, each with the number of its newest command, longest
--- waiting first: of those that nobody has claimed those that have work and those whose timer is due, and of those
--- whose owners can be replaced either.
+-- Runs of these workflows that can go on and have no living owner, longest waiting first, each with the number of its
+-- newest command. The candidates are runs without an owner that have work, runs without an owner whose timer is due,
+-- and both kinds of runs of owners that can be replaced.
 WITH candidate AS (
     (
         SELECT run_id, moment, began FROM runs
@@ -133,14 +133,14 @@ JOIN runs ON runs.tenant = %(tenant)s AND runs.run_id = chosen.run_id
 ORDER BY chosen.moment NULLS FIRST, chosen.began;
 
 -- name: next_wake
--- Runs of these workflows whose timers are set to a later time, the first of them first.
+-- Runs of these workflows with a later timer, earliest first.
 SELECT * FROM runs
 WHERE tenant = %(tenant)s AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > %(after)s
     AND head IS NOT NULL AND status <> 'cancelled' AND workflow_name = ANY(%(workflow_names)s::TEXT[])
 ORDER BY wake_at LIMIT %(limit)s;
 
 -- name: forks_that_rest
--- The forks that have nothing but a checkpoint of this run.
+-- Forks that have only a checkpoint of this run.
 SELECT fork.run_id, fork.parent_checkpoint_id
 FROM runs AS fork
 JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.checkpoint_id = fork.parent_checkpoint_id
@@ -151,15 +151,15 @@ WHERE fork.tenant = %(tenant)s AND fork.position = -1 AND fork.parent_checkpoint
 SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: next_token
--- Above all that were given before, and above this one.
+-- Larger than all former tokens, and than this one.
 SELECT next_above('tokens', %(above)s);
 
 -- name: note_token
--- One that was made elsewhere, so that none of ours is lower.
+-- Note a token from elsewhere, so that later ones are larger.
 SELECT next_above('tokens', %(token)s);
 
 -- name: next_command
--- Above all that were given before.
+-- Larger than all former numbers.
 SELECT nextval('command_numbers');
 
 -- name: count_pruned
@@ -172,7 +172,7 @@ SELECT coalesce(sum(number), 0)::BIGINT FROM pruned WHERE tenant = %(tenant)s;
 DELETE FROM pruned WHERE tenant = %(tenant)s;
 
 -- name: put_part
--- Add it, or note that it is put again: a collection that has begun before leaves it.
+-- Add a blob, or mark an existing one with the present epoch, so that a running collection keeps it.
 INSERT INTO parts (tenant, hash, epoch, kind, refs, data)
 VALUES (%(tenant)s, %(hash)s, (SELECT epoch FROM collections), %(kind)s, %(refs)s, %(data)s)
 ON CONFLICT (tenant, hash) DO UPDATE SET epoch = excluded.epoch WHERE parts.epoch < excluded.epoch;
@@ -187,7 +187,7 @@ INSERT INTO checkpoints (
 );
 
 -- name: put_record
--- Nobody else writes to this journal: whoever does holds the run.
+-- The caller has locked the run, so nobody else writes to this journal.
 WITH replaced AS (
     UPDATE journal SET head = %(head)s, checksum = %(checksum)s, refs = %(refs)s, data = %(data)s
     WHERE tenant = %(tenant)s AND run_id = %(run_id)s
@@ -199,13 +199,13 @@ SELECT %(tenant)s, %(run_id)s, %(key)s, %(head)s, %(checksum)s, %(refs)s, %(data
 WHERE NOT EXISTS (SELECT 1 FROM replaced);
 
 -- name: count_replaced_with_parts
--- How many records of these keys have parts.
+-- How many records of these keys refer to blobs.
 SELECT count(*) FROM journal
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND key = ANY(%(keys)s::TEXT[]) AND refs <> '[]';
 
 -- name: journal
--- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
--- and how many there are. A run that has none is a row without a record.
+-- With the run's head and the number of its records. The head differs only if an old version without journals wrote
+-- since. A run without records is a row without a record.
 SELECT journal.*, runs.head AS run_head, runs.records AS due
 FROM runs LEFT JOIN journal ON journal.tenant = %(tenant)s AND journal.run_id = runs.run_id
 WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY journal.ordinal;
@@ -220,7 +220,7 @@ DELETE FROM journal WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 UPDATE runs SET records = 0 WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: drop_journals_of_forks
--- Those of the forks that have nothing but this checkpoint.
+-- The journals of forks that have only this checkpoint.
 DELETE FROM journal WHERE tenant = %(tenant)s AND run_id IN (
     SELECT run_id FROM runs WHERE tenant = %(tenant)s AND position = -1 AND parent_checkpoint_id = %(checkpoint_id)s
 );
@@ -240,7 +240,7 @@ WHERE inbox.tenant = %(tenant)s AND inbox.run_id = %(run_id)s
     AND hashtextextended(inbox.id, 0) = hashtextextended(%(id)s, 0) AND inbox.id = %(id)s;
 
 -- name: commands
--- With how many there are. A run that has none is a row without a command.
+-- With the number of the run's commands. A run without commands is a row without a command.
 SELECT inbox.*, runs.head AS run_head, runs.commands AS due
 FROM runs LEFT JOIN inbox ON inbox.tenant = %(tenant)s AND inbox.run_id = runs.run_id
 WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY inbox.number;
@@ -275,8 +275,8 @@ INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksu
 VALUES (%(tenant)s, %(run_id)s, %(first)s, %(count)s, %(checkpoint_id)s, %(moment)s, %(checksum)s, %(refs)s, %(data)s);
 
 -- name: batches
--- From the one on that holds the next event, with the numbers of the newest event of the run and of the last one that
--- was removed. A run that has none is a row without a batch.
+-- From the batch with the next event on, with the numbers of the run's newest event and of the last one that was
+-- removed. A run without events is a row without a batch.
 SELECT events.*, runs.head AS run_head, runs.events AS newest, runs.forgotten AS forgotten
 FROM runs LEFT JOIN events ON events.tenant = %(tenant)s AND events.run_id = runs.run_id
     AND events.first >= coalesce(
@@ -286,14 +286,14 @@ WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s
 ORDER BY events.first LIMIT %(limit)s;
 
 -- name: forget_events
--- What comes before the first batch of a run was forgotten where the run comes from.
+-- Earlier events were removed in the store from which the run comes.
 UPDATE runs SET forgotten = %(last)s WHERE tenant = %(tenant)s AND run_id = %(run_id)s;
 
 -- name: count_batches_with_parts
 SELECT count(*) FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND refs <> '[]';
 
 -- name: batches_but_newest
--- All but the newest so many of a run.
+-- All but the newest batches of a run.
 SELECT first, refs <> '[]' AS has_parts FROM events
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s
     AND first < (
@@ -303,7 +303,7 @@ WHERE tenant = %(tenant)s AND run_id = %(run_id)s
 ORDER BY first LIMIT %(limit)s;
 
 -- name: batches_older
--- Those of a run before the first that is young enough, so that what stays has no gap.
+-- The batches of a run before the first one that is young enough, so that the rest has no gap.
 SELECT first, refs <> '[]' AS has_parts FROM events
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s
     AND first < coalesce(
@@ -317,14 +317,14 @@ WHERE tenant = %(tenant)s AND run_id = %(run_id)s
 ORDER BY first LIMIT %(limit)s;
 
 -- name: drop_batches
--- The oldest ones of a run, up to this one.
+-- The oldest batches of a run, up to this one.
 DELETE FROM events WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND first <= %(last)s;
 
 -- name: checkpoint
 SELECT * FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s;
 
 -- name: hold_checkpoint
--- Nobody removes it before the transaction ends.
+-- Lock the checkpoint until the transaction ends.
 SELECT 1 FROM checkpoints WHERE tenant = %(tenant)s AND checkpoint_id = %(checkpoint_id)s FOR KEY SHARE;
 
 -- name: checkpoints
@@ -337,7 +337,7 @@ WHERE tenant = %(tenant)s AND hashtextextended(workflow_name, 0) = hashtextexten
 ORDER BY sequence;
 
 -- name: checkpoints_of_run
--- With how many there are. A run that has none is a row without a checkpoint.
+-- With the number of the run's checkpoints. A run without checkpoints is a row without a checkpoint.
 SELECT checkpoints.*, runs.head AS run_head, runs.checkpoints AS due
 FROM runs LEFT JOIN checkpoints ON checkpoints.tenant = %(tenant)s AND checkpoints.run_id = runs.run_id
 WHERE runs.tenant = %(tenant)s AND runs.run_id = %(run_id)s ORDER BY checkpoints.sequence;
@@ -365,7 +365,7 @@ DELETE FROM checkpoints
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND position = %(position)s AND checkpoint_id = %(checkpoint_id)s;
 
 -- name: prune_but_newest
--- All but the newest so many of a run; never its head, nor what a fork rests on.
+-- All but the newest checkpoints of a run, except its head and those that a fork needs.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = %(tenant)s AND run_id = %(run_id)s
@@ -382,7 +382,7 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: prune_older
--- Those of a run that are older; never its head, nor what a fork rests on. The later ones of a run are the younger ones.
+-- The older checkpoints of a run, except its head and those that a fork needs. Positions grow with time.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = %(tenant)s AND run_id = %(run_id)s
@@ -403,8 +403,8 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: finished_runs
--- Settled and old, with no command that waits; not the run that commits, nor one that a fork rests on, nor
--- one that somebody changes just now.
+-- Runs that are settled and old and have no waiting command, except the committing run, those that a fork needs, and
+-- those that somebody is changing.
 SELECT * FROM runs
 WHERE tenant = %(tenant)s
     AND settled
@@ -421,7 +421,7 @@ ORDER BY moment LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED;
 
 -- name: parts
--- Parts with all that they refer to.
+-- Blobs with all that they refer to.
 WITH RECURSIVE wanted (hash) AS (
     SELECT unnest(%(roots)s::TEXT[]) COLLATE "C"
     UNION
@@ -432,13 +432,13 @@ SELECT parts.hash, parts.kind, parts.refs, parts.data, parts.refs ~ '^\[("\w+"(,
 FROM wanted JOIN parts ON parts.tenant = %(tenant)s AND parts.hash = wanted.hash;
 
 -- name: begin_collection
--- The number of the collection that begins. Parts that are put from now on have at least this epoch.
+-- The epoch of a new collection. Blobs that are put from now on have at least this epoch.
 UPDATE collections SET epoch = epoch + 1 RETURNING epoch;
 
 -- name: unreachable
--- Some of the parts that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put since
--- the collection has begun. What is no JSON any more is an error, not a reason to remove anything. Paths may be text that
--- the server can't have, such as \u0000, so each escape in them is left out before they are read; in hashes there are
+-- Some of the blobs that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put
+-- since the collection began. Damaged JSON is an error, not a reason to remove anything. Paths may contain escapes
+-- that the server does not accept, such as \u0000, so all escapes are removed before they are read; hashes contain
 -- none.
 WITH RECURSIVE needed (hash) AS (
     (
@@ -460,7 +460,7 @@ WHERE tenant = %(tenant)s AND epoch < %(epoch)s AND NOT EXISTS (SELECT 1 FROM ne
 LIMIT %(limit)s;
 
 -- name: drop_parts
--- These, unless they were put since.
+-- These blobs, unless they were put since.
 DELETE FROM parts WHERE tenant = %(tenant)s AND hash = ANY(%(hashes)s::TEXT[]) AND epoch < %(epoch)s;
 
 -- name: count_checkpoints
@@ -470,9 +470,9 @@ SELECT count(*) FROM checkpoints WHERE tenant = %(tenant)s;
 SELECT pg_current_snapshot()::TEXT AS snapshot;
 
 -- name: owner
--- What is known of a process: whether all its sessions have ended, since the server runs that they are of, whether one
--- of them has not, and whether its leases are over, which is never before those who live could renew theirs. A process
--- of which nothing is known has ended long ago.
+-- The state of a process: whether all its sessions since the start of the server have ended, whether one has not, and
+-- whether its lease has expired. After a restart of the server, a lease expires only when living processes had the
+-- time to renew theirs. An unknown process has ended long ago.
 WITH seen AS MATERIALIZED (
     SELECT server_started = pg_postmaster_start_time() AS is_same_server,
         greatest(renewed_at, pg_postmaster_start_time()) + make_interval(secs => lease_seconds) < clock_timestamp()
@@ -505,7 +505,7 @@ ON CONFLICT (id, heartbeat) DO UPDATE SET
 DELETE FROM owners WHERE id = %(id)s AND heartbeat = %(heartbeat)s;
 
 -- name: drop_old_owners
--- Those of which nothing was heard for a day beyond their lease.
+-- Processes without a sign of life for a day beyond their lease.
 DELETE FROM owners
 WHERE greatest(renewed_at, pg_postmaster_start_time()) + make_interval(secs => lease_seconds)
     < clock_timestamp() - INTERVAL '1 day';

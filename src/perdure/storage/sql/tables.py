@@ -11,7 +11,7 @@ import json
 from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
-from perdure.errors import CheckpointDamagedError, PartDamagedError
+from perdure.errors import BlobDamagedError, CheckpointDamagedError
 from perdure.records import Archive, ArchivedCheckpoint, Due, HaltKind, Part
 from perdure.storage import archiving, rules
 from perdure.storage import retention as keep
@@ -326,11 +326,11 @@ class Tables:
         self.put("put_part", new)
 
     def blobs(self, roots: Iterable[str]) -> Sequence[Row]:
-        """Return the rows of blobs with all that they refer to. Raises PartDamagedError."""
+        """Return the rows of blobs with all that they refer to. Raises BlobDamagedError."""
         found = self.execute("parts", roots=json.dumps(list(roots))).fetchall()
         damaged = next((row["hash"] for row in found if not row["has_refs"]), None)
         if damaged is not None:
-            raise PartDamagedError(f"the references of blob {damaged!r} are not what was written")
+            raise BlobDamagedError(f"the references of blob {damaged!r} are not what was written")
         return found
 
     def archive(self, state: RunState) -> Archive:
@@ -351,7 +351,7 @@ class Tables:
         )
         try:
             found = self.blobs(archiving.roots(archive))
-        except PartDamagedError as error:
+        except BlobDamagedError as error:
             raise CheckpointDamagedError(str(record.head), error.reason) from error
         blobs = [
             Part(row["hash"], row["data"], refs=tuple(json.loads(row["refs"])), kind=row["kind"])

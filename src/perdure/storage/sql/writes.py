@@ -161,7 +161,7 @@ class GroupWrite:
             raise rules.exists_already(commit.manifest.checkpoint_id)
 
     def _lock(self, pending: Pending) -> rules.RunState:
-        """Read and lock the run of a write that may go on. Raises ClaimLostError, StaleHeadError."""
+        """Read and lock the run of a write that may go on. Raises LeaseLostError, StaleHeadError."""
         claim = pending.claim
         self._known.pop(claim.run_id, None)
         found = self.states.get(claim.run_id) or self._tables.lock_run(claim.run_id)

@@ -1,14 +1,14 @@
--- The statements of the SQLite store, each under its name. All are about the rows of one tenant.
+-- The statements of the SQLite store, by name. Each concerns the rows of one tenant.
 
 -- name: hold_run
--- Nobody else makes a run of that id before the transaction ends. Here nobody could: it has the whole file.
+-- Prevent others from creating a run of that id until the transaction ends. In SQLite the transaction locks the file.
 SELECT :tenant, :run_id;
 
 -- name: run
 SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: run_for_change
--- Nobody else changes the run before the transaction ends.
+-- Lock the run until the transaction ends.
 SELECT * FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: runs
@@ -18,7 +18,7 @@ SELECT * FROM runs WHERE tenant = :tenant AND head IS NOT NULL ORDER BY began;
 SELECT * FROM runs WHERE tenant = :tenant AND workflow_name = :workflow_name AND head IS NOT NULL ORDER BY began;
 
 -- name: runs_of_status
--- As their heads leave them.
+-- The status in which their heads leave them.
 SELECT * FROM runs
 WHERE tenant = :tenant AND status = :status AND halt IS NULL AND head IS NOT NULL
 ORDER BY began;
@@ -27,8 +27,8 @@ ORDER BY began;
 SELECT * FROM runs WHERE tenant = :tenant AND halt IS NOT NULL AND head IS NOT NULL ORDER BY began;
 
 -- name: put_run
--- A run as it is now, new or not. An upsert, since replacing the row would take its checkpoints with it. What is
--- recorded when a run begins stays: no index has to be changed for it.
+-- Insert or update a run. Replacing the row would delete its checkpoints. Columns that never change are not updated,
+-- so that their indexes are not touched.
 INSERT INTO runs (
     tenant, run_id, workflow_name, created_at, nonce, input_digest, parent_checkpoint_id, head, position, settled,
     status, wake_at, events, checksum, moment, token, began, owner_id, owner_host, owner_boot, owner_pid, attempts, halt
@@ -45,15 +45,15 @@ ON CONFLICT (tenant, run_id) DO UPDATE SET
     halt = excluded.halt;
 
 -- name: hand_run_over
--- A run that there is, with another owner or none. No index has to be changed for what is not set.
+-- Change the owner and the halt of an existing run. Indexes of other columns are not touched.
 UPDATE runs SET
     token = :token, owner_id = :owner_id, owner_host = :owner_host, owner_boot = :owner_boot, owner_pid = :owner_pid,
     attempts = :attempts, halt = :halt
 WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: commit_run
--- A run after a commit, if it is as it was known before, and if there is no checkpoint of that id: `of_run` and `at` are the
--- run and the position that it may be named after. How many records and commands the run has.
+-- Commit to a run, if it is as expected and the checkpoint id is free. `of_run` and `at` are the run and the position
+-- in that id. Return how many journal records and commands the run has.
 UPDATE runs SET
     head = :head, position = :position, settled = :settled, status = :status, wake_at = :wake_at, events = :events,
     checksum = :checksum, moment = :moment, attempts = 0, checkpoints = checkpoints + 1
@@ -69,7 +69,7 @@ WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :o
 RETURNING records, commands;
 
 -- name: advance_run
--- The same for a run that goes on as it did: no index has to be changed for what is not set.
+-- Commit to a run whose status does not change. Indexes of the status are not touched.
 UPDATE runs SET
     head = :head, position = :position, events = :events, checksum = :checksum, moment = :moment, attempts = 0,
     checkpoints = checkpoints + 1
@@ -85,7 +85,7 @@ WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :o
 RETURNING records, commands;
 
 -- name: hold_run_at
--- A run for whose journal something comes, if it is as it was known before. How many records it has.
+-- Lock a run for a write to its journal, if it is as expected. Return how many records it has.
 UPDATE runs SET attempts = :attempts
 WHERE tenant = :tenant AND run_id = :run_id AND token = :token AND owner_id = :owner_id AND head IS :before
 RETURNING records;
@@ -94,7 +94,7 @@ RETURNING records;
 UPDATE runs SET checkpoints = checkpoints + :by WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: drop_run
--- Its checkpoints, its journal, its inbox and its events go with it.
+-- Its checkpoints, journal, inbox and events are deleted with it.
 DELETE FROM runs WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: mark
@@ -105,14 +105,14 @@ SELECT head, events, owner_id, owner_host, owner_boot, owner_pid, halt IS NOT NU
 FROM runs WHERE tenant = :tenant AND run_id = :run_id AND head IS NOT NULL;
 
 -- name: owners
--- All who have claimed any run.
+-- All owners of runs.
 SELECT DISTINCT owner_id, owner_host, owner_boot, owner_pid FROM runs
 WHERE tenant = :tenant AND owner_id IS NOT NULL;
 
 -- name: due
--- Runs of these workflows that can go on and that nobody advances, each with the number of its newest command, longest
--- waiting first: of those that nobody has claimed those that have work and those whose timer is due, and of those
--- whose owners can be replaced either.
+-- Runs of these workflows that can go on and have no living owner, longest waiting first, each with the number of its
+-- newest command. The candidates are runs without an owner that have work, runs without an owner whose timer is due,
+-- and both kinds of runs of owners that can be replaced.
 WITH candidate (run_id, moment, began) AS (
     SELECT run_id, moment, began FROM (
         SELECT run_id, moment, began FROM runs
@@ -144,7 +144,7 @@ CROSS JOIN runs ON runs.tenant = :tenant AND runs.run_id = chosen.run_id
 ORDER BY chosen.moment, chosen.began;
 
 -- name: next_wake
--- Runs of these workflows whose timers are set to a later time, the first of them first.
+-- Runs of these workflows with a later timer, earliest first.
 SELECT * FROM runs
 WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > :after
     AND head IS NOT NULL AND status <> 'cancelled'
@@ -152,7 +152,7 @@ WHERE tenant = :tenant AND halt IS NULL AND wake_at IS NOT NULL AND wake_at > :a
 ORDER BY wake_at LIMIT :limit;
 
 -- name: forks_that_rest
--- The forks that have nothing but a checkpoint of this run, which is named after its position, or not.
+-- Forks that have only a checkpoint of this run. Its id contains its position, or not.
 SELECT fork.run_id, fork.parent_checkpoint_id
 FROM runs AS fork
 CROSS JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = :run_id
@@ -171,17 +171,17 @@ WHERE fork.tenant = :tenant AND fork.position = -1 AND fork.parent_checkpoint_id
 SELECT count(*) FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: next_token
--- Above all that were given before, and above this one.
+-- Larger than all former tokens, and than this one.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'token', :above + 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = max(value, :above) + 1
 RETURNING value;
 
 -- name: note_token
--- One that was made elsewhere, so that none of ours is lower.
+-- Note a token from elsewhere, so that later ones are larger.
 UPDATE counters SET value = max(value, :token) WHERE tenant = '' AND name = 'token';
 
 -- name: next_command
--- Above all that were given before.
+-- Larger than all former numbers.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'command', 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
 RETURNING value;
@@ -197,7 +197,7 @@ SELECT coalesce(sum(value), 0) FROM counters WHERE tenant = :tenant AND name = '
 UPDATE counters SET value = 0 WHERE tenant = :tenant AND name = 'pruned';
 
 -- name: put_part
--- Add it, or note that it is put again: a collection that has begun before leaves it.
+-- Add a blob, or mark an existing one with the present epoch, so that a running collection keeps it.
 INSERT INTO parts (tenant, hash, epoch, kind, refs, data)
 VALUES (
     :tenant, :hash, coalesce((SELECT value FROM counters WHERE tenant = '' AND name = 'epoch'), 0), :kind, :refs, :data
@@ -220,13 +220,13 @@ ON CONFLICT (tenant, run_id, key) DO UPDATE SET
     head = excluded.head, checksum = excluded.checksum, refs = excluded.refs, data = excluded.data;
 
 -- name: count_replaced_with_parts
--- How many records of these keys have parts.
+-- How many records of these keys refer to blobs.
 SELECT count(*) FROM journal
 WHERE tenant = :tenant AND run_id = :run_id AND key IN (SELECT value FROM json_each(:keys)) AND refs <> '[]';
 
 -- name: journal
--- With the head that the run has, which is the one that it was recorded on unless a perdure without journals wrote since,
--- and how many there are. A run that has none is a row without a record.
+-- With the run's head and the number of its records. The head differs only if an old version without journals wrote
+-- since. A run without records is a row without a record.
 SELECT journal.*, runs.head AS run_head, runs.records AS due
 FROM runs LEFT JOIN journal ON journal.tenant = :tenant AND journal.run_id = runs.run_id
 WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY journal.ordinal;
@@ -241,7 +241,7 @@ DELETE FROM journal WHERE tenant = :tenant AND run_id = :run_id;
 UPDATE runs SET records = 0 WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: drop_journals_of_forks
--- Those of the forks that have nothing but this checkpoint.
+-- The journals of forks that have only this checkpoint.
 DELETE FROM journal WHERE tenant = :tenant AND run_id IN (
     SELECT run_id FROM runs WHERE tenant = :tenant AND position = -1 AND parent_checkpoint_id = :checkpoint_id
 );
@@ -260,7 +260,7 @@ FROM inbox JOIN runs ON runs.tenant = :tenant AND runs.run_id = inbox.run_id
 WHERE inbox.tenant = :tenant AND inbox.run_id = :run_id AND inbox.id = :id;
 
 -- name: commands
--- With how many there are. A run that has none is a row without a command.
+-- With the number of the run's commands. A run without commands is a row without a command.
 SELECT inbox.*, runs.head AS run_head, runs.commands AS due
 FROM runs LEFT JOIN inbox ON inbox.tenant = :tenant AND inbox.run_id = runs.run_id
 WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY inbox.number;
@@ -292,8 +292,8 @@ INSERT INTO events (tenant, run_id, first, count, checkpoint_id, moment, checksu
 VALUES (:tenant, :run_id, :first, :count, :checkpoint_id, :moment, :checksum, :refs, :data);
 
 -- name: batches
--- From the one on that holds the next event, with the numbers of the newest event of the run and of the last one that
--- was removed. A run that has none is a row without a batch.
+-- From the batch with the next event on, with the numbers of the run's newest event and of the last one that was
+-- removed. A run without events is a row without a batch.
 SELECT events.*, runs.head AS run_head, runs.events AS newest, runs.forgotten AS forgotten
 FROM runs LEFT JOIN events ON events.tenant = :tenant AND events.run_id = runs.run_id
     AND events.first >= coalesce(
@@ -303,14 +303,14 @@ WHERE runs.tenant = :tenant AND runs.run_id = :run_id
 ORDER BY events.first LIMIT :limit;
 
 -- name: forget_events
--- What comes before the first batch of a run was forgotten where the run comes from.
+-- Earlier events were removed in the store from which the run comes.
 UPDATE runs SET forgotten = :last WHERE tenant = :tenant AND run_id = :run_id;
 
 -- name: count_batches_with_parts
 SELECT count(*) FROM events WHERE tenant = :tenant AND run_id = :run_id AND refs <> '[]';
 
 -- name: batches_but_newest
--- All but the newest so many of a run.
+-- All but the newest batches of a run.
 SELECT first, refs <> '[]' AS has_parts FROM events
 WHERE tenant = :tenant AND run_id = :run_id
     AND first < (
@@ -320,7 +320,7 @@ WHERE tenant = :tenant AND run_id = :run_id
 ORDER BY first LIMIT :limit;
 
 -- name: batches_older
--- Those of a run before the first that is young enough, so that what stays has no gap.
+-- The batches of a run before the first one that is young enough, so that the rest has no gap.
 SELECT first, refs <> '[]' AS has_parts FROM events
 WHERE tenant = :tenant AND run_id = :run_id
     AND first < coalesce(
@@ -334,11 +334,11 @@ WHERE tenant = :tenant AND run_id = :run_id
 ORDER BY first LIMIT :limit;
 
 -- name: drop_batches
--- The oldest ones of a run, up to this one.
+-- The oldest batches of a run, up to this one.
 DELETE FROM events WHERE tenant = :tenant AND run_id = :run_id AND first <= :last;
 
 -- name: checkpoint
--- `of_run` and `at` are the run and the position that it may be named after.
+-- `of_run` and `at` are the run and the position in the checkpoint id, if it has this form.
 SELECT * FROM checkpoints
 WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :checkpoint_id
 UNION ALL
@@ -346,7 +346,7 @@ SELECT * FROM checkpoints INDEXED BY checkpoints_by_name
 WHERE tenant = :tenant AND checkpoint_id = :checkpoint_id AND checkpoint_id <> run_id || '@' || position;
 
 -- name: hold_checkpoint
--- The same, to see that it is there. Nobody else writes before the transaction ends.
+-- Find a checkpoint. Nobody else writes until the transaction ends.
 SELECT 1 FROM checkpoints
 WHERE tenant = :tenant AND run_id = :of_run AND position = :at AND checkpoint_id = :checkpoint_id
 UNION ALL
@@ -360,7 +360,7 @@ SELECT * FROM checkpoints WHERE tenant = :tenant ORDER BY sequence;
 SELECT * FROM checkpoints WHERE tenant = :tenant AND workflow_name = :workflow_name ORDER BY sequence;
 
 -- name: checkpoints_of_run
--- With how many there are. A run that has none is a row without a checkpoint.
+-- With the number of the run's checkpoints. A run without checkpoints is a row without a checkpoint.
 SELECT checkpoints.*, runs.head AS run_head, runs.checkpoints AS due
 FROM runs LEFT JOIN checkpoints ON checkpoints.tenant = :tenant AND checkpoints.run_id = runs.run_id
 WHERE runs.tenant = :tenant AND runs.run_id = :run_id ORDER BY checkpoints.sequence;
@@ -384,7 +384,7 @@ DELETE FROM checkpoints WHERE tenant = :tenant AND run_id = :run_id AND checkpoi
     AND position = :position;
 
 -- name: prune_but_newest
--- All but the newest so many of a run; never its head, nor what a fork rests on.
+-- All but the newest checkpoints of a run, except its head and those that a fork needs.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = :tenant AND run_id = :run_id
@@ -401,7 +401,7 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: prune_older
--- Those of a run that are older; never its head, nor what a fork rests on. The later ones of a run are the younger ones.
+-- The older checkpoints of a run, except its head and those that a fork needs. Positions grow with time.
 DELETE FROM checkpoints WHERE sequence IN (
     SELECT sequence FROM checkpoints
     WHERE tenant = :tenant AND run_id = :run_id
@@ -422,7 +422,7 @@ DELETE FROM checkpoints WHERE sequence IN (
 );
 
 -- name: finished_runs
--- Settled and old, with no command that waits; not the run that commits, nor one that a fork rests on.
+-- Runs that are settled and old and have no waiting command, except the committing run and those that a fork needs.
 SELECT * FROM runs
 WHERE tenant = :tenant
     AND settled = 1
@@ -447,7 +447,7 @@ WHERE tenant = :tenant
 ORDER BY moment LIMIT :limit;
 
 -- name: parts
--- Parts with all that they refer to.
+-- Blobs with all that they refer to.
 WITH RECURSIVE wanted (hash) AS (
     SELECT value FROM json_each(:roots)
     UNION
@@ -459,14 +459,14 @@ SELECT parts.hash, parts.kind, parts.refs, parts.data, json_valid(parts.refs) AS
 FROM wanted JOIN parts ON parts.tenant = :tenant AND parts.hash = wanted.hash;
 
 -- name: begin_collection
--- The number of the collection that begins. Parts that are put from now on have at least this epoch.
+-- The epoch of a new collection. Blobs that are put from now on have at least this epoch.
 INSERT INTO counters (tenant, name, value) VALUES ('', 'epoch', 1)
 ON CONFLICT (tenant, name) DO UPDATE SET value = value + 1
 RETURNING value;
 
 -- name: unreachable
--- Some of the parts that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put since
--- the collection has begun.
+-- Some of the blobs that no checkpoint, journal, inbox or event refers to, directly or not, and that were not put
+-- since the collection began.
 WITH RECURSIVE needed (hash) AS (
     SELECT root.value FROM checkpoints, json_each(checkpoints.toc) AS root WHERE checkpoints.tenant = :tenant
     UNION
@@ -484,7 +484,7 @@ WHERE tenant = :tenant AND epoch < :epoch AND hash NOT IN (SELECT hash FROM need
 LIMIT :limit;
 
 -- name: drop_parts
--- These, unless they were put since.
+-- These blobs, unless they were put since.
 DELETE FROM parts
 WHERE tenant = :tenant AND hash IN (SELECT value FROM json_each(:hashes)) AND epoch < :epoch;
 
