@@ -17,7 +17,8 @@ from perdure.clock import SystemClock
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
 from perdure.records import Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.storage.memory_backend import MemoryBackend
+from perdure.storage.memory import MemoryDatabase, OnlyProcess
+from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.store import HostBackedStore
 from perdure.storage.worker import Worker
 from perdure.testing.stores import ManualClock, RunDriver, halted
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 FAILED = halted("failed")
 
 
-class Troubled(MemoryBackend):
+class Troubled(SqlBackend):
     """A backend that can be stopped in the middle of a claim, and that can refuse to release."""
 
     def __init__(self) -> None:
-        super().__init__(retention=Retention(), clock=SystemClock())
+        super().__init__(MemoryDatabase.new(), OnlyProcess(), retention=Retention(), clock=SystemClock())
         self.has_claimed = threading.Event()
         self.may_go_on = threading.Event()
         self.may_go_on.set()

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.clock import SystemClock
 from perdure.errors import RunNotFoundError, WorkflowException
-from perdure.records import Claim, Mark, Owner, Retention
+from perdure.records import Claim, Mark, Owner
 from perdure.storage import FileStore, MemoryStore
-from perdure.storage.memory_backend import MemoryBackend
 from perdure.testing.stores import ManualClock, RunDriver, command, finished
 from perdure.testing.stores.base import NOTHING, NOWHERE, pictured, storied
 from perdure.testing.stores.tenants import LOOKS
@@ -79,10 +77,3 @@ async def test_a_tenant_who_was_looked_at_can_begin(tmp_path: Path, kind: str) -
     await store.tenant("another").restore(archive)
     assert await pictured(store.tenant("another")) == await pictured(views[0])
     await store.close()
-
-
-def test_a_tenant_who_was_only_looked_at_is_not_kept_in_memory() -> None:
-    backend = MemoryBackend(retention=Retention(), clock=SystemClock())
-    assert backend.of("a", founds=False) is not backend.of("a", founds=False)
-    founded = backend.of("a", founds=True)
-    assert backend.of("a", founds=False) is backend.of("a", founds=True) is founded

@@ -49,7 +49,9 @@ _CHECKED_RUNS_MAX = 1000
 class SqliteDatabase:
     """A connection for one thread. Errors of sqlite3 are raised as they are."""
 
-    def __init__(self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, path: Path, *, busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS, one_thread: bool = True
+    ) -> None:
         self.path = path
         self.durability: Durability = "commit"
         self._synchronous = ""
@@ -58,7 +60,9 @@ class SqliteDatabase:
         self._connected = object()
         with self.errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(path, timeout=busy_timeout_seconds, isolation_level=None)
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_seconds, isolation_level=None, check_same_thread=one_thread
+            )
         try:
             with self.errors():
                 self._set_up()
