@@ -29,7 +29,13 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock and random ids."""
+    """The machine's clock and random ids.
+
+    `grace_seconds` is how long a handler must be idle before it is suspended while its subtasks wait.
+    """
+
+    def __init__(self, *, grace_seconds: float = 0.25) -> None:
+        self._grace_seconds = grace_seconds
 
     def now(self) -> datetime:
         """Return the time in UTC."""
@@ -42,6 +48,10 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait by the event loop's clock."""
         await asyncio.sleep(seconds)
+
+    async def wait_grace(self) -> None:
+        """Wait for one grace period."""
+        await asyncio.sleep(self._grace_seconds)
 
 
 def now(clock: Clock) -> str:

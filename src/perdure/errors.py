@@ -25,7 +25,7 @@ AgentFrameworkException
     │   ├── ExecutorTimeoutError                  a handler exceeded its executor's timeout (a TimeoutError)
     │   ├── BudgetExceededError                   the run exceeded its budget
     │   ├── StepError
-    │   │   ├── StepMismatchError                 a step was recorded with other arguments
+    │   │   ├── StepMismatchError                 a call can't be matched with the recorded ones
     │   │   ├── StepTimeoutError                  a step exceeded its timeout (a TimeoutError)
     │   │   └── StepUnsettledError                a crash interrupted a step, and its outcome is unknown
     │   ├── WorkflowCheckpointException
@@ -238,16 +238,16 @@ class StepError(WorkflowRunnerException):
 
 
 class StepMismatchError(StepError):
-    """A step was recorded with other arguments than it is called with now."""
+    """A call of a step can't be matched with the recorded ones."""
 
-    def __init__(self, name: str, *, executor_id: str) -> None:
+    def __init__(self, name: str, *, executor_id: str, reason: str | None = None) -> None:
         self.executor_id = executor_id
-        super().__init__(
-            name,
-            f"step {name!r} of executor {executor_id!r} was recorded with other arguments: the order or the inputs of "
-            "its calls have changed; restore the former code for this run or start again from an earlier checkpoint, "
-            "and give each call its own key=... where the order may differ",
+        why = reason or (
+            "was recorded with other arguments: the order or the inputs of its calls have changed; restore the former "
+            "code for this run or start again from an earlier checkpoint, and give each call its own key=... where the "
+            "order may differ"
         )
+        super().__init__(name, f"step {name!r} of executor {executor_id!r} {why}")
 
 
 class StepTimeoutError(StepError, TimeoutError):

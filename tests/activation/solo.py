@@ -10,7 +10,7 @@ from perdure import FunctionExecutor, Workflow, WorkflowBuilder, WorkflowContext
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.testing.clock import ManualClock
+    from perdure.clock import Clock
 
 Context: TypeAlias = WorkflowContext[Any, Any]
 
@@ -27,7 +27,7 @@ def lone(
     do: Callable[[Any, Context], Awaitable[None]],
     *,
     storage: Any = None,
-    clock: ManualClock | None = None,
+    clock: Clock | None = None,
     record_payloads: bool = False,
     on_checkpoint_error: Literal["stop", "warn"] = "stop",
     **policy: Any,

@@ -68,7 +68,7 @@ async def test_each_attempt_has_its_own_copy_of_the_message_and_the_executor_as_
         *("executor_invoked", "executor_completed"),
     ]
     warning = next(event.data for event in result if event.type == "warning")
-    assert "attempt 1 of 3 failed: OSError: unsteady; the next is made in 1 seconds" in warning
+    assert "attempt 1 of 3 failed: OSError: unsteady; the next starts in 1 seconds" in warning
 
 
 async def test_an_error_that_the_policy_does_not_cover_is_not_tried_again() -> None:

@@ -86,7 +86,7 @@ async def test_whoever_is_asked_may_let_the_step_fail() -> None:
     await cut_off(provider, asyncio.ensure_future(paying(provider, storage, "ask").run("go", run_id="r")))
     workflow = paying(provider, storage, "ask")
     (question,) = (await workflow.run(run_id="r")).get_request_info_events()
-    with pytest.raises(StepUnsettledError, match="decided to let it fail"):
+    with pytest.raises(StepUnsettledError, match="was to let it fail"):
         await workflow.run(responses={question.request_id: StepDecision("fail")})
 
 

@@ -93,8 +93,8 @@ async def test_steps_in_flight_are_recorded_before_the_handler_is_left() -> None
         return "slow"
 
     async def chain(ctx: Context) -> str:
-        await ctx.step("slow", slow)
-        return await ctx.step("slow", slow)
+        await ctx.step("slow", slow, key="first")
+        return await ctx.step("slow", slow, key="second")
 
     async def do(_: str, ctx: Context) -> None:
         both = await asyncio.gather(chain(ctx), ctx.sleep(HOUR))
@@ -190,7 +190,7 @@ async def test_a_step_can_not_sleep() -> None:
 
         await ctx.step("inside", inside)
 
-    with pytest.raises(RuntimeError, match="a step can't be left to wait"):
+    with pytest.raises(RuntimeError, match="a step can't be suspended"):
         await lone(do, storage=InMemoryCheckpointStorage(), clock=ManualClock(skips=True)).run("go")
 
 

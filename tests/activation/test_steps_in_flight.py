@@ -94,8 +94,8 @@ async def test_no_further_step_is_begun_when_the_handler_has_ended() -> None:
 
     async def do(_: str, ctx: Context) -> None:
         async def chain() -> None:
-            await ctx.step("pay", payment.pay)
-            await ctx.step("pay", payment.pay)
+            await ctx.step("pay", payment.pay, key="first")
+            await ctx.step("pay", payment.pay, key="second")
 
         chains.append(asyncio.ensure_future(chain()))
         await ctx.step("fail", payment.fail)

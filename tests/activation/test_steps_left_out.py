@@ -31,7 +31,7 @@ async def test_a_resumed_handler_that_leaves_recorded_steps_out_is_warned_of_by_
     with pytest.raises(MendableError):
         await workflow.run("go")
     (warning,) = _warnings(await workflow.run(run_id=workflow.run_id))
-    assert "executor 'node' has returned without coming to what was recorded for it: ask at 1 o'clock;" in warning
+    assert "executor 'node' has returned without calling steps that are recorded for it: ask at 1 o'clock;" in warning
 
 
 async def test_a_handler_that_is_entered_again_after_a_wait_is_warned_of_as_well() -> None:

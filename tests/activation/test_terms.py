@@ -66,7 +66,7 @@ async def test_what_was_approved_is_done(storage: Any) -> None:
 async def test_anything_else_than_what_was_approved_is_refused(storage: Any) -> None:
     workflow = careful(Transfer(500, "ann"), storage and storage())
     await workflow.run(Transfer(5, "ann"))
-    with pytest.raises(ApprovalMismatchError, match="ask again with what is to be done now"):
+    with pytest.raises(ApprovalMismatchError, match="ask again for what is to be done now"):
         await workflow.run(responses={"q": True})
 
 
@@ -96,7 +96,7 @@ async def test_approval_can_only_be_required_where_an_answer_is_handled() -> Non
     [
         ({"deadline": timedelta(hours=1)}, "has a deadline alone"),
         ({"default": True}, "has a default alone"),
-        ({"deadline": timedelta(hours=1), "default": "yes"}, "is a str, not a bool"),
+        ({"deadline": timedelta(hours=1), "default": "yes"}, "is no bool"),
         ({"deadline": datetime(2030, 1, 1), "default": True}, "needs a time zone"),  # noqa: DTZ001 - that is the point
     ],
 )

@@ -1,7 +1,7 @@
-"""A functional workflow whose branches grow by chance, in every way in which Python begins tasks. A script.
+"""A functional workflow whose branches grow by chance, in every way in which Python starts tasks. A script.
 
-What is done and what is seen is written down outside, and the process may be killed with any such note. A tree grows by
-its seed; how long a branch takes before, between and after what it does is left to chance, and another in each life.
+Everything that is done and seen is written down outside, and the process may be killed at any such note. A tree grows
+by its seed; how long a branch takes before, between and after its actions is left to chance, and differs each time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from perdure import (
     FileCheckpointStorage,
     RunContext,
     SqliteCheckpointStorage,
+    SystemClock,
     get_run_context,
     step,
     tool,
@@ -102,14 +103,9 @@ async def dawdle() -> None:
             await asyncio.sleep(0)
 
 
-# A step that takes nothing can't be told from others of its name by its arguments, only by where it is called. So which
-# branch it is called by is known to it by other means.
-
-
 @step
-async def ticket(ctx: RunContext) -> str:
+async def ticket(path: str, ctx: RunContext) -> str:
     """A step that is async, and is counted in the state with all others of its function."""
-    path = _path.get()
     await dawdle()
     ctx.set_state("tickets", ctx.get_state("tickets", 0) + 1)
     await dawdle()
@@ -117,15 +113,14 @@ async def ticket(ctx: RunContext) -> str:
 
 
 @step
-async def bundle() -> str:
+async def bundle(path: str) -> str:
     """A step that has branches, and steps in them."""
-    path = _path.get()
 
-    async def one() -> str:
+    async def one(number: int) -> str:
         await dawdle()
-        return await ticket()
+        return await ticket(f"{path}-{number}")
 
-    found = await asyncio.gather(one(), ticket(), one())
+    found = await asyncio.gather(one(0), ticket(f"{path}-1"), one(2))
     return made(path, f"bundle of {', '.join(found)}")
 
 
@@ -159,7 +154,7 @@ agent = Agent(ScriptedChatClient(_answer), "Say something.", name="agent")
 async def fetch_ticket() -> str:
     """A tool that has a ticket by a step."""
     await dawdle()
-    found = await ticket()
+    found = await ticket(_path.get())
     await dawdle()
     return found
 
@@ -191,7 +186,7 @@ async def clerk(path: str, ctx: RunContext) -> list[str]:
 
     async def work() -> str:
         await dawdle()
-        return await ticket()
+        return await ticket(path)
 
     found = list(await asyncio.gather(ask(), work()))
     assert ctx.get_state("tickets") == 1
@@ -245,12 +240,12 @@ async def _caught_in_group(path: str) -> str:
     return await use(path, found)
 
 
-async def _said(_: str) -> str:
-    return (await agent.run("Well?")).text
+async def _said(path: str) -> str:
+    return (await agent.run(f"Well, {path}?")).text
 
 
-async def _by_tools(_: str) -> str:
-    messages = (await helper.run("Please.")).messages
+async def _by_tools(path: str) -> str:
+    messages = (await helper.run(f"Please, {path}.")).messages
     return str([content.result for message in messages for content in message.contents if content.result is not None])
 
 
@@ -260,12 +255,12 @@ async def _by_clerk(path: str) -> str:
     return str(result)
 
 
-async def _one_ticket(_: str) -> str:
-    return await ticket()
+async def _one_ticket(path: str) -> str:
+    return await ticket(path)
 
 
-async def _one_bundle(_: str) -> str:
-    return await bundle()
+async def _one_bundle(path: str) -> str:
+    return await bundle(path)
 
 
 LEAVES: dict[str, Callable[[str], Awaitable[str]]] = {
@@ -354,7 +349,7 @@ FORKS: dict[str, Callable[[Sequence[Branch]], Awaitable[list[Any]]]] = {
 _ALONE = frozenset({"in time", "timed", "shielded"})
 
 
-@workflow
+@workflow(clock=SystemClock(grace_seconds=0.03))
 async def forest(tree: Tree, ctx: RunContext) -> Any:
     """All that is on a tree."""
     found = await climb(tree)

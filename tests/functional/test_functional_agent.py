@@ -59,7 +59,7 @@ async def test_an_approval_is_found_beside_a_text(caplog: pytest.LogCaptureFixtu
     assert list(agent.pending_requests) == ["auto::1"]
     assert request_in(second.messages).id == "auto::1"
     assert entered == ["may you?"]
-    assert "not given to the function" in caplog.text
+    assert "does not get the rest of the messages" in caplog.text
 
 
 async def test_an_approval_is_found_behind_a_conversation_by_an_agent_that_did_not_ask(storage: Storage) -> None:

@@ -14,6 +14,7 @@ from perdure import (
     Executor,
     InMemoryCheckpointStorage,
     RunContext,
+    StepMismatchError,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
@@ -138,7 +139,7 @@ async def test_a_step_that_must_not_be_begun_again_can_not_ask(storage: Storage)
     async def till(_: str) -> None:
         await charge()
 
-    with pytest.raises(RuntimeError, match="must not be begun again"):
+    with pytest.raises(RuntimeError, match="must not be started again"):
         await till.run("go", checkpoint_storage=storage)
 
 
@@ -205,7 +206,7 @@ async def test_an_approval_covers_what_was_shown_and_nothing_else(storage: Stora
     assert result.get_outputs() == ["paid 100"]
 
 
-async def test_a_question_that_has_changed_since_is_warned_of(storage: Storage) -> None:
+async def test_an_answer_is_not_used_for_a_question_that_has_changed_since(storage: Storage) -> None:
     wording = ["good?"]
 
     @workflow
@@ -214,9 +215,49 @@ async def test_a_question_that_has_changed_since_is_warned_of(storage: Storage) 
 
     await editor.run("go", run_id="r", checkpoint_storage=storage)
     wording[0] = "is it good?"
-    result = await editor.run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    with pytest.raises(StepMismatchError, match="was recorded with another question"):
+        await editor.run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
+    wording[0] = "good?"
+    result = await editor.run(run_id="r", checkpoint_storage=storage)
     assert result.get_outputs() == ["yes"]
-    assert any("another question" in event.data for event in result if event.type == "warning")
+
+
+async def test_a_question_with_an_id_may_be_worded_otherwise(storage: Storage) -> None:
+    wording = ["good?"]
+
+    @workflow
+    async def editor(_: str, ctx: RunContext) -> str:
+        return await ctx.request_info(wording[0], str, request_id="verdict")
+
+    await editor.run("go", run_id="r", checkpoint_storage=storage)
+    wording[0] = "is it good?"
+    result = await editor.run(run_id="r", responses={"verdict": "yes"}, checkpoint_storage=storage)
+    assert result.get_outputs() == ["yes"]
+
+
+async def test_equal_questions_that_are_open_in_two_subtasks_are_refused(storage: Storage) -> None:
+    @workflow
+    async def panel(_: str, ctx: RunContext) -> list[str]:
+        async def ask() -> str:
+            return await ctx.request_info("good?", str)
+
+        return list(await asyncio.gather(ask(), ask()))
+
+    with pytest.raises(StepMismatchError, match="give each its own request_id"):
+        await panel.run("go", run_id="r", checkpoint_storage=storage)
+
+
+async def test_equal_questions_in_the_order_of_the_code_are_told_apart(storage: Storage) -> None:
+    @workflow
+    async def panel(_: str, ctx: RunContext) -> list[str]:
+        both = await asyncio.gather(ctx.request_info("good?", str), ctx.request_info("good?", str))
+        return [*both, await ctx.request_info("good?", str)]
+
+    answers = {"auto::0": "first", "auto::1": "second"}
+    await panel.run("go", run_id="r", checkpoint_storage=storage)
+    await panel.twin().run(run_id="r", responses=answers, checkpoint_storage=storage)
+    result = await panel.twin().run(run_id="r", responses={"auto::2": "third"}, checkpoint_storage=storage)
+    assert result.get_outputs() == [["first", "second", "third"]]
 
 
 async def test_the_questions_of_a_workflow_inside_of_another_reach_the_outside() -> None:

@@ -1,4 +1,4 @@
-"""Tasks that a function begins: in which order they were begun, how they end with it, and what they swallow."""
+"""Tasks that a function starts: their steps, how they end with the function, and cancellations that they swallow."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ async def _in_own_contexts(branches: Sequence[Coroutine[Any, Any, str]]) -> list
 
 
 @pytest.mark.parametrize("all_of", [_as_completed, _in_own_contexts])
-async def test_branches_are_known_by_the_order_in_which_they_were_given(
+async def test_steps_in_tasks_are_known_by_their_arguments(
     storage: Storage, all_of: Callable[[Sequence[Coroutine[Any, Any, str]]], Awaitable[list[str]]]
 ) -> None:
     made: list[str] = []
     first_in = iter([[3, 2, 1, 0], [0, 1, 2, 3]])
 
     @step
-    async def ticket() -> int:
-        made.append("ticket")
+    async def ticket(number: int) -> int:
+        made.append(f"ticket {number}")
         return len(made)
 
     @workflow
@@ -54,7 +54,7 @@ async def test_branches_are_known_by_the_order_in_which_they_were_given(
 
         async def branch(number: int) -> str:
             await gates[number].wait()
-            found = await ticket()
+            found = await ticket(number)
             for follower in order[order.index(number) + 1 :][:1]:
                 gates[follower].set()
             return f"{number}: {found}"
@@ -338,43 +338,8 @@ async def test_a_handler_that_has_caught_what_came_out_of_a_task_group_can_be_le
     assert (await built().run(run_id="r", responses={asked.request_id: "yes"})).get_outputs() == ["yes"]
 
 
-async def test_tasks_are_numbered_once_though_somebody_has_put_a_factory_before_ours(storage: Storage) -> None:
-    loop = asyncio.get_running_loop()
-    paid: list[str] = []
-
-    @step
-    async def pay(name: str) -> str:
-        paid.append(name)
-        return f"paid {name}"
-
-    @workflow
-    async def forwards(_: str) -> None:
-        ours: Any = loop.get_task_factory()
-
-        def factory(*args: Any, **options: Any) -> Any:
-            return ours(*args, **options)
-
-        loop.set_task_factory(factory)
-
-    @workflow
-    async def till(_: str, ctx: RunContext) -> list[str]:
-        async def branch(name: str) -> str:
-            return await pay(name)
-
-        return [*await asyncio.gather(branch("a"), branch("b")), await ctx.request_info("go on?", str)]
-
-    try:
-        await forwards.run("go")
-        await till.run("go", run_id="r", checkpoint_storage=storage)
-    finally:
-        loop.set_task_factory(None)
-    result = await till.twin().run(run_id="r", responses={"auto::0": "yes"}, checkpoint_storage=storage)
-    assert result.get_outputs() == [["paid a", "paid b", "yes"]]
-    assert paid == ["a", "b"]
-
-
 @pytest.fixture(autouse=True)
 async def factory() -> AsyncGenerator[None]:
-    """Whatever a function does, the loop is as it was."""
+    """No function changes the event loop."""
     yield
     assert asyncio.get_running_loop().get_task_factory() is None

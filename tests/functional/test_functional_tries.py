@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import Agent, Retry, RunContext, get_run_context, step, tool, workflow
-from perdure.functional.past import StepOutcome
+from perdure.functional.step_state import StepOutcome
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ async def test_who_has_built_on_a_step_that_fails_for_good_is_warned_of(storage:
     result = await counts.run("go", checkpoint_storage=storage)
     assert result.get_outputs() == ["down"]
     (text,) = warnings(result)
-    assert "'second' has set the state 'n' when it had seen what step 'first' had set there" in text
+    assert "step 'second' has used the state 'n' that step 'first' had set before it failed" in text
 
 
 async def test_what_is_on_record_inside_of_a_failed_try_is_seen_until_the_next(storage: Storage) -> None:

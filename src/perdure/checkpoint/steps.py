@@ -1,4 +1,4 @@
-"""Records inside an activation: steps, attempts, questions and moments; and digests of values."""
+"""Records inside an activation as bytes: steps, attempts, questions, moments; and digests of values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perdure.errors import CheckpointDamagedError, EncodeError
 from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from perdure.codec import Encoded, Values
     from perdure.kernel import Moment
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 @register_type
 @dataclass(frozen=True, slots=True)
 class InterruptedStep:
-    """A request about a step that was running when the process died, so that its outcome is unknown.
+    """A request about a step that had started when the process died: was its work done?
 
-    `key` is the step's idempotency key, under which the other side may know it.
+    `key` is the idempotency key of the step, under which another service may know it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class InterruptedStep:
 @register_type
 @dataclass(frozen=True, slots=True)
 class StepDecision:
-    """The answer to an `InterruptedStep`: rerun it, take it as done with this result, or let it fail."""
+    """The answer to an `InterruptedStep`: run it again, take it as done with this result, or let it fail."""
 
     action: Literal["rerun", "done", "fail"]
     result: Any = None
@@ -54,7 +54,7 @@ class StepDecision:
 
 @dataclass(frozen=True, slots=True)
 class RaisedRecord:
-    """An error that a step raised and the handler caught: the name of its type, and its arguments."""
+    """An error of a step that the handler caught: the name of its type, and its arguments."""
 
     type: str
     args: tuple[object, ...]
@@ -62,13 +62,14 @@ class RaisedRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """The record of a step: started (`is_open`), finished (it has a `result`), or raised.
+    """The record of a step: started (`is_open`), raised, or finished (it has a `result`).
 
-    `raised` lists the caught errors of earlier calls; the step may have been called again and finished since.
+    `raised` holds the errors that the handler caught, one for each call that raised. Such a step may have been called
+    again, and be finished.
 
-    `round` counts restarts after interruptions, and `spent` is what the step reported to have spent. A started step
-    records its idempotency key and the id of the request that would ask about it: a fork derives others, but the other
-    side may know these.
+    `round` counts how often it was started again after an interruption, `spent` is what it reported to have spent.
+    One that has started has its idempotency key, and the id of the request that asks about it: a fork derives others,
+    but these are the ones that others may know.
     """
 
     at: Moment
@@ -80,9 +81,11 @@ class StepRecord:
     key: str | None = None
     request_id: str | None = None
     raised: tuple[RaisedRecord, ...] = ()
+    is_sequential: bool = False
+    """Whether the code's own task called it while no other of its steps was in flight."""
 
     def encoded(self) -> Encoded:
-        """Encode the record."""
+        """Return the record as bytes."""
         members = {"at": plain(self.at), "digest": plain(self.digest), "round": plain(self.round)}
         if self.result is not None:
             members["result"] = self.result.require_encoded()
@@ -94,11 +97,13 @@ class StepRecord:
             members["request"] = plain(self.request_id)
         if self.raised:
             members["raised"] = plain([[each.type, *each.args] for each in self.raised])
+        if self.is_sequential:
+            members["sequential"] = plain(value=True)
         return document(members)
 
     @classmethod
     def of(cls, kept: Kept, name: str) -> StepRecord:
-        """Decode the record of a step. Raises CheckpointDamagedError."""
+        """Read the record of a step. Raises CheckpointDamagedError."""
         tree = _tree(kept)
         try:
             result = _inside(kept, tree["result"], f"result of step {name!r}") if "result" in tree else None
@@ -112,6 +117,7 @@ class StepRecord:
                 tree.get("key"),
                 tree.get("request"),
                 tuple(RaisedRecord(type_, tuple(args)) for type_, *args in tree.get("raised", ())),
+                tree.get("sequential", False),
             )
         except KeyError as error:
             raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} lacks {error}") from error
@@ -119,19 +125,19 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class TriesRecord:
-    """Failed attempts: their number, when the next one is due, and the last error."""
+    """The failed attempts at something: their count, when the next may start, the last error."""
 
     count: int
     due: Moment | None = None
     error: str | None = None
 
     def encoded(self) -> Encoded:
-        """Encode the record."""
+        """Return the record as bytes."""
         return plain([self.count, self.due, self.error])
 
     @classmethod
     def of(cls, kept: Kept) -> TriesRecord:
-        """Decode the record of attempts. Raises CheckpointDamagedError."""
+        """Read the record of attempts. Raises CheckpointDamagedError."""
         try:
             count, due, error = _tree(kept)
         except (TypeError, ValueError) as fault:
@@ -141,9 +147,9 @@ class TriesRecord:
 
 @dataclass(frozen=True, slots=True)
 class AskedRecord:
-    """A question: the request, the digest that identifies it, and the digest of what it approves.
+    """The record of a question: its request, the digests of its data and of what it approves, the type of the answer.
 
-    `wants` is the type of the answer, and `reads` identifies the text of the function that asked.
+    `reads` was a digest of the function's text in earlier versions.
     """
 
     request_id: str
@@ -151,14 +157,17 @@ class AskedRecord:
     approves: str | None = None
     wants: str | None = None
     reads: str | None = None
+    is_sequential: bool = False
+    """Whether the code's own task asked it while none of its steps was in flight."""
 
     def encoded(self) -> Encoded:
-        """Encode the record."""
-        return plain([self.request_id, self.digest, self.approves, self.wants, self.reads])
+        """Return the record as bytes."""
+        more = [True] if self.is_sequential else []
+        return plain([self.request_id, self.digest, self.approves, self.wants, self.reads, *more])
 
     @classmethod
     def of(cls, kept: Kept) -> AskedRecord:
-        """Decode the record of a question. Raises CheckpointDamagedError."""
+        """Read the record of a question. Raises CheckpointDamagedError."""
         try:
             request_id, digest_, approves, *more = _tree(kept)
             return cls(request_id, digest_, approves, *more)
@@ -167,31 +176,20 @@ class AskedRecord:
 
 
 def moment_in(kept: Kept) -> Moment:
-    """Decode a moment. Raises CheckpointDamagedError."""
+    """Read a moment from a record. Raises CheckpointDamagedError."""
     moment = _tree(kept)
     if not isinstance(moment, str):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is no moment")
     return moment
 
 
-def label_record(label: str) -> Encoded:
-    """Encode a short text."""
-    return plain(label)
-
-
-def label_in(kept: Kept) -> str | None:
-    """Decode a short text; None if the record holds something else."""
-    label = _tree(kept)
-    return label if isinstance(label, str) else None
-
-
 def counts_record(counts: Mapping[str, int]) -> Encoded:
-    """Encode the number of emitted events, by name."""
+    """Return the counts of emitted events, by name, as a record."""
     return plain(dict(counts))
 
 
 def counts_in(kept: Kept) -> Mapping[str, int]:
-    """Decode the number of emitted events. Raises CheckpointDamagedError."""
+    """Read the counts of emitted events. Raises CheckpointDamagedError."""
     counts = _tree(kept)
     if not isinstance(counts, dict):
         raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} counts nothing")
@@ -203,7 +201,7 @@ def _tree(kept: Kept) -> Any:
 
 
 def _inside(kept: Kept, tree: object, path: str) -> Kept:
-    """Return a value inside a record, with the blobs of the record."""
+    """Return a value inside of a record, with the blobs of the record."""
     stored: Mapping[str, bytes] | None = kept.stored
     if stored is None:
         stored = {part.hash: part.data for part in kept.require_encoded().parts}
@@ -211,25 +209,55 @@ def _inside(kept: Kept, tree: object, path: str) -> Kept:
 
 
 def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Values) -> str | None:
-    """Return a digest of a step's arguments; None if they can't be encoded."""
-    bound: tuple[object, ...] = (args,)
-    if isinstance(fn, functools.partial):
-        bound = (args, fn.args, fn.keywords)
+    """Return a digest of a step's arguments; None if they can't be encoded, and so can't be compared."""
+    return _digest_of(_bound(fn, args), values)
+
+
+def call_digest(fn: Callable[..., Any], args: tuple[Any, ...], parts: tuple[Any, ...], values: Values) -> str | None:
+    """Return a digest of a step's arguments and of what else tells its function from others; None if there is none."""
+    bound = _bound(fn, args)
+    return _digest_of((bound, parts) if parts else bound, values)
+
+
+def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[object, ...]:
+    return (args, fn.args, fn.keywords) if isinstance(fn, functools.partial) else (args,)
+
+
+def _digest_of(value: object, values: Values) -> str | None:
+    path = "arguments of a step"
     try:
-        encoded = values.canonical(bound, "arguments of a step")
+        encoded = values.canonical(value, path)
+        return _untrusting_digest(value, path) if encoded is None else _digest(encoded)
+    except EncodeError:
+        pass
+    try:
+        return _untrusting_digest(value, path)
     except EncodeError:
         return None
-    return None if encoded is None else _digest(encoded)
 
 
 def value_digest(value: object, values: Values) -> str:
-    """Return a digest of a value that does not depend on the order of keys. Raises EncodeError."""
+    """Return a digest of a value, whatever the order of its keys. Raises EncodeError."""
     path = "what is approved"
     encoded = values.canonical(value, path)
-    if encoded is None:
-        # Without a storage nothing is read back, so only the value's own type must be trusted.
-        encoded = Codec(Trust.of([type(value)])).encode(value, path=path, sorts_mappings=True)
-    return _digest(encoded)
+    return _untrusting_digest(value, path) if encoded is None else _digest(encoded)
+
+
+def _untrusting_digest(value: object, path: str) -> str:
+    """Digest a value that is never read back, so that the types in it need not be trusted. Raises EncodeError."""
+    codec = Codec(Trust.of(list(dict.fromkeys(_types_in(value)))))
+    return _digest(codec.encode(value, path=path, sorts_mappings=True))
+
+
+def _types_in(value: object) -> Iterator[type]:
+    yield type(value)
+    if isinstance(value, dict):
+        for key, each in cast("dict[object, object]", value).items():
+            yield from _types_in(key)
+            yield from _types_in(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in cast("Iterable[object]", value):
+            yield from _types_in(each)
 
 
 def _digest(encoded: Encoded) -> str:
@@ -237,7 +265,7 @@ def _digest(encoded: Encoded) -> str:
 
 
 def moment_record(moment: Moment) -> Encoded:
-    """Encode a moment."""
+    """Return a moment as a record."""
     return plain(moment)
 
 

@@ -2,25 +2,23 @@
 
 from perdure.engine.activation import RUN_KWARGS_KEY, ActivationRecorder
 from perdure.engine.blueprint import Blueprint
-from perdure.engine.branches import branch_place, trunk
 from perdure.engine.budget import BudgetTracker
 from perdure.engine.call import ABSENT, Call
 from perdure.engine.commit import ChildCommitter, status_of
 from perdure.engine.events import FRAMEWORK, output_events
 from perdure.engine.executor_state import ChangeDetector, load, restore_state, states_of, with_states
-from perdure.engine.flight import is_async, is_inside_step, step_key
 from perdure.engine.inbox import BY_DEADLINE, accepted
 from perdure.engine.journal import STEP, Journal
 from perdure.engine.lease import LOCAL_LEASES, is_read_elsewhere
 from perdure.engine.loop import Closing, Events, RunLoop
-from perdure.engine.parking import OutOfTimeError, has_failed, within
-from perdure.engine.reading import compared
 from perdure.engine.recovery import LoadedRun, convert_values, fork, is_unfinished, rewind
+from perdure.engine.retries import is_final
 from perdure.engine.routing import Routing, accepts, fan_ins_of, route
 from perdure.engine.run_kwargs import GLOBAL_KWARGS_KEY
+from perdure.engine.running_step import is_async, is_inside_step, step_key
 from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program
 from perdure.engine.steps import NOT_DONE
-from perdure.engine.tries import is_final
+from perdure.engine.tasks import OutOfTimeError, has_failed, within
 
 __all__ = [
     "ABSENT",
@@ -47,8 +45,6 @@ __all__ = [
     "Session",
     "accepted",
     "accepts",
-    "branch_place",
-    "compared",
     "convert_values",
     "failure_of",
     "fan_ins_of",
@@ -70,7 +66,6 @@ __all__ = [
     "states_of",
     "status_of",
     "step_key",
-    "trunk",
     "with_states",
     "within",
 ]

@@ -8,23 +8,19 @@ import inspect
 from dataclasses import dataclass, field
 from types import CoroutineType, MappingProxyType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from perdure.checkpoint import counts_in, counts_record, value_digest
 from perdure.clock import moment_of
 from perdure.codec import Kept
-from perdure.engine.asking import Asking, require_approved
-from perdure.engine.branches import branch_path, trunk_of
 from perdure.engine.budget import COUNTED_BY_ENGINE, BudgetTracker, require_amounts
 from perdure.engine.events import ActivationEvents, warning_event
-from perdure.engine.left_out import steps_left_out, warning_of
-from perdure.engine.parking import Parked, Parking, finished
-from perdure.engine.questions import Question, Questions
-from perdure.engine.sleeping import begin_sleep
-from perdure.engine.steps import Steps
+from perdure.engine.questions import Question, Questions, Requests, require_approved
+from perdure.engine.steps import Steps, skipped_steps
+from perdure.engine.suspension import Suspender, Wait, begin_sleep
+from perdure.engine.tasks import finished
 from perdure.errors import BudgetExceededError, ClaimLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
-from perdure.graph import SHARED_SCOPE, Place, Terms, TimersDue, enter, private_scope, wiring
+from perdure.graph import SHARED_SCOPE, Terms, TimersDue, enter, private_scope, wiring
 from perdure.kernel import (
     ActivationResult,
     Effects,
@@ -43,10 +39,8 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.codec import Encoded, Held, Values
-    from perdure.engine.branches import Branch
-    from perdure.engine.flight import Inside
     from perdure.engine.journal import Journal
-    from perdure.engine.reading import Reading
+    from perdure.engine.running_step import RunningStep
     from perdure.events import WorkflowErrorDetails
     from perdure.graph import Executor, Graph, Numbering, OutputKind, StepCall
     from perdure.kernel import Activation, Moment, PendingEvent, Request, Snapshot, StateKey
@@ -241,25 +235,22 @@ class ActivationRecorder:
     """Open requests of an agent that is a workflow, with their deadlines."""
     span: Span = NO_SPAN
     failure: WorkflowErrorDetails | None = None
-    reading: Reading | None = None
-    """The source version of the handler, if it is a functional workflow."""
+    is_function: bool = False
+    """Whether the handler is a functional workflow."""
     _is_over = False
     _has_returned = False
     _warned: frozenset[str] = frozenset()
     _state: StateView | None = None
-    _requests: Asking | None = None
+    _requests: Requests | None = None
     _used_steps: Steps | None = None
     _used_questions: Questions | None = None
-    _trunk: Branch | None = None
-    _tasks: WeakSet[asyncio.Task[Any]] | None = None
-    _task: asyncio.Task[Any] | None = None
 
     def __init__(self, activation: Activation, executor: Executor, context: ActivationContext) -> None:
         self.activation = activation
         self.executor = executor
         self.around = context
         self.book = ActivationEvents(context, executor.id)
-        self.parking = Parking(executor.id)
+        self.suspender = Suspender(executor.id, context.clock)
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
         self._outputs: list[tuple[OutputKind, Any, bool]] = []
         self._yielded: list[Any] = []
@@ -335,58 +326,34 @@ class ActivationRecorder:
     # The life of the attempt.
 
     @property
-    def enclosing(self) -> Inside | None:
-        """Return the step of this activation whose function is running here, if any."""
-        return None if self._used_steps is None else self._used_steps.enclosing
-
-    @property
-    def reading_here(self) -> Reading | None:
-        """Return the source version of the functional workflow that is running here."""
-        return self.reading if self._used_steps is None else self._used_steps.reading
+    def running_step(self) -> RunningStep | None:
+        """Return the step of this activation whose function runs here, if any."""
+        return None if self._used_steps is None else self._used_steps.running
 
     @property
     def is_running(self) -> bool:
         """Return whether the handler has not ended, or a step of it is still being finished here."""
-        return not self._is_over or self.enclosing is not None
+        return not self._is_over or self.running_step is not None
 
     @property
     def is_left(self) -> bool:
         """Return whether the handler is being suspended."""
-        return self.parking.parked is not None
+        return self.suspender.waits_for is not None
 
     def require_running(self) -> None:
         """Raise RuntimeError if the handler has ended."""
-        if self._is_over and self.enclosing is None:
+        if self._is_over and self.running_step is None:
             raise RuntimeError(
                 f"the handler of executor {self.executor.id!r} has returned, so the effects of this call would be "
                 "lost; await every task that uses the context inside the handler"
             )
 
-    @property
-    def trunk(self) -> Branch:
-        """Return the root of the numbering of the handler's tasks."""
-        if self._trunk is None:
-            self._trunk = trunk_of(self, self._task)
-        return self._trunk
-
-    @property
-    def tasks(self) -> WeakSet[asyncio.Task[Any]]:
-        """Return the tasks started by functional workflows that are part of the handler."""
-        if self._tasks is None:
-            self._tasks = WeakSet()
-        return self._tasks
-
-    @property
-    def branch(self) -> str:
-        """Return the path of the current task inside a functional workflow; empty in its own task."""
-        return branch_path(self)
-
     async def call(self, handler: Callable[..., Any], *args: Any) -> None:
         """Call the handler and finish the steps that it left running. If it is cancelled, cancel them too."""
         enter(self)
-        self._task = self.parking.task = asyncio.current_task()
+        self.suspender.task = asyncio.current_task()
         try:
-            with self.parking:
+            with self.suspender:
                 outcome = handler(*args)
                 if type(outcome) is CoroutineType or inspect.isawaitable(outcome):
                     await outcome
@@ -401,14 +368,12 @@ class ActivationRecorder:
                 if self._used_steps is not None:
                     await self._used_steps.settle()
             finally:
-                if self._tasks is not None and not self._has_returned:
-                    # The next attempt starts these tasks again.
-                    for task in list(self._tasks):
-                        task.cancel()
+                if not self._has_returned:
+                    self.suspender.cancel_subtasks()
 
     def release(self) -> None:
         """Break the reference cycles of an attempt that is over, so that its memory is freed at once."""
-        self._task = self._trunk = self._used_steps = self._used_questions = None
+        self._used_steps = self._used_questions = self._requests = None
 
     # Messages, outputs and events.
 
@@ -477,19 +442,19 @@ class ActivationRecorder:
 
     # Requests, questions, steps and timers.
 
-    def _asking(self) -> Asking:
+    def _used_requests(self) -> Requests:
         if self._requests is None:
-            self._requests = Asking(self.executor, self.around, self.home, self.book)
+            self._requests = Requests(self)
         return self._requests
 
     def request(self, data: Any, response_type: Any, request_id: str | None, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request for a response handler."""
         self.require_running()
-        self._asking().request(data, response_type, request_id, terms)
+        self._used_requests().open(data, response_type, request_id, terms)
 
     def wait_for(self, request_id: str, data: Any, response_type: Any, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
         """Open a request that this activation awaits."""
-        self._asking().wait_for(request_id, data, response_type, terms)
+        self._used_requests().wait_for(request_id, data, response_type, terms)
 
     def is_open(self, request_id: str) -> bool:
         """Return whether a request with this id is open."""
@@ -502,13 +467,13 @@ class ActivationRecorder:
         request_id: str | None,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         *,
-        place: Place = Place(),  # noqa: B008 - frozen
+        is_numbered: bool = False,
     ) -> Coroutine[Any, Any, Any]:
         """Return a question to await. The call fixes its identity, not the order of awaiting."""
         self.require_running()
         if self._used_questions is None:
-            self._used_questions = Questions(self)
-        return self._used_questions.begin(Question(data, response_type, request_id, terms), place)
+            self._used_questions = Questions(self, self._steps())
+        return self._used_questions.begin(Question(data, response_type, request_id, terms, is_numbered))
 
     def digest(self, value: Any) -> str:
         """Return the digest that identifies an approved value."""
@@ -531,7 +496,7 @@ class ActivationRecorder:
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
         """Return a wait to await. The first attempt fixes its end."""
         self.require_running()
-        return begin_sleep(self, self._steps(), until)
+        return begin_sleep(self._steps(), until)
 
     def number(self, name: str) -> int:
         """Return how many things of this name were begun before, here or in the step that is running here."""
@@ -541,6 +506,11 @@ class ActivationRecorder:
         """Return the counter for things of this name, here or in the step that is running here."""
         self.require_running()
         return self._steps().numbering(name)
+
+    def turn_key(self, make_key: Callable[[str], str]) -> str:
+        """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
+        self.require_running()
+        return self._steps().turn_key(make_key)
 
     # Budget.
 
@@ -552,7 +522,7 @@ class ActivationRecorder:
 
     def count(self, spent: Mapping[str, float]) -> None:
         """Count spending; inside a step, as part of the step's record."""
-        inside = self.enclosing
+        inside = self.running_step
         totals = self._spent if inside is None else inside.spent
         for name, amount in spent.items():
             totals[name] = totals.get(name, 0) + amount
@@ -574,7 +544,7 @@ class ActivationRecorder:
         return {name: left - self._spent_of(name) for name, left in self.around.snapshot.left.items()}
 
     def _spent_of(self, name: str) -> float:
-        inside = self.enclosing
+        inside = self.running_step
         return self._spent.get(name, 0) + (0 if inside is None else inside.spent_of(name))
 
     # State.
@@ -667,17 +637,21 @@ class ActivationRecorder:
         return ActivationResult(effects, unrouted, state.updates() if state is not None else {})
 
     def _warn_of_skipped_steps(self) -> None:
-        begun = () if self._used_steps is None else self._used_steps.begun
+        """Warn of recorded steps that the handler has not called: it may have done their work in another way, too."""
         again = self.activation.delivery.activation_id is not None
-        names = steps_left_out(self.around.journal, self.home, begun, is_entered_again=again)
+        called = frozenset[str]() if self._used_steps is None else self._used_steps.called
+        names = skipped_steps(self, called, is_entered_again=again)
         if names:
-            self.warn(warning_of(self.executor.id, names))
+            self.warn(
+                f"executor {self.executor.id!r} has returned without calling steps that are recorded for it: "
+                f"{', '.join(names)}; let its actions depend on nothing but its message, state, steps and answers"
+            )
 
     def fail(self, error: BaseException) -> None:
         """Discard the effects and emit that the handler raised."""
         self._discard()
         if self._used_steps is not None:
-            self._used_steps.failed(error)
+            self._used_steps.fail(error)
         self.failure = self.book.emit_failure(error)
 
     def _discard(self) -> None:
@@ -685,13 +659,13 @@ class ActivationRecorder:
         if self._requests is not None:
             self._requests.discard()
 
-    def suspend(self, parked: Parked, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
+    def suspend(self, wait: Wait, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
         """Discard the effects except recorded ones, and emit that the handler was suspended."""
         self._discard()
-        self.book.emit_suspension(parked.wake_at or parked.awaits)
+        self.book.emit_suspension(wait.wake_at or wait.request_id)
         suspension = Suspension(
-            parked.wake_at,
-            parked.awaits,
+            wait.wake_at,
+            wait.request_id,
             self._carried(),
             self._used_questions.given_up if self._used_questions is not None else (),
         )
@@ -707,7 +681,7 @@ class ActivationRecorder:
         """Return the records of this activation for the snapshot. Answers are kept even without a journal."""
         answers = f"{self.home}/answer/"
         given = {key: value for key, value in self.around.snapshot.carried.items() if key.startswith(answers)}
-        caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.left()
+        caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.error_records()
         found = {**given, **self.around.journal.records(self.home), **caught}
         counts = self.book.count_own(self._emitted_before())
         if counts:

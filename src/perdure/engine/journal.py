@@ -191,6 +191,15 @@ class Journal:
         inside = f"{activation_id}/"
         return {key: kept for key, kept in found.items() if key == activation_id or key.startswith(inside)}
 
+    def keys(self, activation_id: str) -> Sequence[str]:
+        """Return the keys of all records of one activation."""
+        if self._log is None:
+            return ()
+        inside = f"{activation_id}/"
+        start, prefix = f"{self._prefix}{inside}", self._prefix
+        recorded = [key.removeprefix(prefix) for key in self._log.records if key.startswith(start)]
+        return list(dict.fromkeys([*recorded, *(key for key in self._carried if key.startswith(inside))]))
+
     def steps_before(self, activation_id: str, *, is_entered_again: bool) -> Sequence[str]:
         """Return the keys of an activation's steps that an earlier attempt recorded.
 

@@ -1,235 +1,387 @@
-"""Questions that a handler asks and goes on with itself: the handler is left, and entered again with the answer."""
+"""Requests of an activation: questions that a response handler gets the answer to, and those it waits for itself.
+
+A handler that asks with `ctx.ask` is suspended, and re-entered with the answer. A question is identified as a step is:
+by its request id; without one, by the digest of its data and answer type, and the ordinal among equal questions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from perdure.checkpoint import AskedRecord, value_digest
+from perdure.checkpoint import AskedRecord, coerce, value_digest
+from perdure.clock import moment_of, now
 from perdure.codec import Held, Kept, as_kept
-from perdure.data import frozen
-from perdure.engine.branches import branch_place
-from perdure.errors import ApprovalMismatchError, EncodeError
-from perdure.graph import ABSENT
-from perdure.typenames import describe_stored
+from perdure.engine.running_step import Call
+from perdure.engine.suspension import Wait
+from perdure.engine.tasks import current_task
+from perdure.errors import ApprovalMismatchError, EncodeError, StepMismatchError
+from perdure.events import WorkflowEvent
+from perdure.graph import ABSENT, Terms
+from perdure.kernel import Request
+from perdure.records import digest
+from perdure.typenames import describe, describe_stored, type_of
+from perdure.types import is_instance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
-    from perdure.engine.activation import ActivationContext
-    from perdure.engine.flight import Inside
-    from perdure.engine.parking import Parking
-    from perdure.engine.reading import Reading
-    from perdure.graph import Place, Terms
+    from perdure.engine.activation import ActivationContext, ActivationRecorder
+    from perdure.engine.running_step import CallScope
+    from perdure.engine.steps import Steps
+    from perdure.kernel import Moment
 
 
 ASK: Final = "/ask/"
 """In a key: between an activation, or a step of it, and a question that is asked there."""
+_DIGEST_LENGTH = 16
 _FIRST = re.compile("1[.]0/.*#0")
-"""The home of the activation that the run begins with."""
+"""The id of the activation that a run starts with."""
 
 
-def _differ(before: str | None, now: str | None) -> bool:
-    """Whether two things are known to be others."""
-    return None not in {before, now} and before != now
+@dataclass(frozen=True, slots=True)
+class _OpenRequest:
+    """A request whose data is encoded when the activation ends."""
+
+    id: str
+    data: object
+    response_type: object
+    opened_at: Moment
+    deadline: Moment | None
+    default: Kept | None
+    approves: str | None
 
 
-@frozen
+class Requests:
+    """The requests that one attempt at an activation opens."""
+
+    def __init__(self, owner: ActivationRecorder) -> None:
+        self._owner = owner
+        self._around = owner.around
+        self._opened: list[_OpenRequest] = []
+        self._awaited: list[Request] = []
+
+    def open(self, data: Any, response_type: Any, request_id: str | None, terms: Terms) -> None:
+        """Open a request whose answer a response handler gets. Raises ValueError."""
+        executor = self._owner.executor
+        chosen = request_id or self._around.derived_id(f"{self._owner.home}/request/{len(self._opened)}")
+        self._require_free(chosen)
+        request = self._with_terms(chosen, data, response_type, terms)
+        if not executor.is_request_supported(type(data), response_type):
+            self._owner.warn(
+                f"executor {executor.id!r} asks with a {type_of(data)} for a {describe(response_type)} "
+                "but has no @response_handler for the two: an answer would be refused"
+            )
+        self._opened.append(request)
+        self._around.opened.add(chosen)
+        event = WorkflowEvent.request_info(chosen, executor.id, data, response_type)
+        self._owner.book.request(event, len(self._opened) - 1)
+
+    def _with_terms(self, request_id: str, data: Any, response_type: Any, terms: Terms) -> _OpenRequest:
+        clock, values = self._around.clock, self._around.values
+        deadline = None if terms.deadline is None else moment_of(clock, terms.deadline, "the deadline of a request")
+        if (deadline is None) != (terms.default is ABSENT):
+            raise ValueError(
+                f"request {request_id!r} has a {'default' if deadline is None else 'deadline'} alone: give "
+                "request_info both, the deadline=... and the default=... that is the answer when it has passed"
+            )
+        default = None
+        if terms.default is not ABSENT:
+            answer = _coerced_default(terms.default, response_type, request_id)
+            default = values.fix(answer, f"default of request {request_id!r}")
+        approves = terms.approved_digest if terms.approves is ABSENT else value_digest(terms.approves, values)
+        return _OpenRequest(request_id, data, response_type, now(clock), deadline, default, approves)
+
+    def wait_for(self, request_id: str, data: object, response_type: object, terms: Terms = Terms()) -> None:  # noqa: B008 - frozen
+        """Open a request that the activation itself waits for, unless an earlier entry has opened it."""
+        if self._is_waiting_for(request_id):
+            return
+        self._require_free(request_id)
+        opened = self._with_terms(request_id, data, response_type, terms)
+        request = replace(self._encoded(opened), resumes=self._owner.home)
+        self._awaited.append(request)
+        self._around.opened.add(request_id)
+        event = WorkflowEvent.request_info(request_id, self._owner.executor_id, data, response_type)
+        self._owner.book.asked(event, request)
+
+    def _is_waiting_for(self, request_id: str) -> bool:
+        found = self._around.snapshot.requests.get(request_id)
+        is_own = found is not None and found.resumes == self._owner.home
+        return is_own or any(each.id == request_id for each in self._awaited)
+
+    def _require_free(self, request_id: str) -> None:
+        if request_id in self._around.snapshot.requests or request_id in self._around.opened:
+            raise ValueError(f"request {request_id!r} is open already; choose another request_id, or none")
+
+    @property
+    def awaited(self) -> tuple[Request, ...]:
+        """Return the requests that the activation itself waits for."""
+        return tuple(self._awaited)
+
+    def opened(self) -> tuple[Request, ...]:
+        """Return the requests for response handlers, with their data encoded as it is now."""
+        return tuple(self._encoded(each) for each in self._opened)
+
+    def _encoded(self, request: _OpenRequest) -> Request:
+        name = self._owner.executor_id
+        return Request(
+            request.id,
+            name,
+            self._around.values.fix(request.data, f"request of executor {name!r}"),
+            type(request.data),
+            request.response_type,
+            opened_at=request.opened_at,
+            deadline=request.deadline,
+            default=request.default,
+            approves=request.approves,
+        )
+
+    def discard(self) -> None:
+        """Withdraw the requests of an attempt that has failed or was suspended."""
+        self._around.opened.difference_update(each.id for each in (*self._opened, *self._awaited))
+
+
+def require_approved(value: Any, request: Request | None, around: ActivationContext) -> None:
+    """Raise ApprovalMismatchError unless the request that is being answered approves this value."""
+    if request is None:
+        raise RuntimeError("require_approved is for a @response_handler: no request is being answered here")
+    found = value_digest(value, around.values)
+    if request.approves != found:
+        raise ApprovalMismatchError(request.id, approved=request.approves, now=found)
+
+
+def _coerced_default(default: Any, response_type: Any, request_id: str) -> Any:
+    """Return the default as the type that is asked for. Raises ValueError."""
+    try:
+        answer = coerce(default, response_type)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the default of request {request_id!r} is no {describe(response_type)}: {error}") from error
+    if not is_instance_of(answer, response_type):
+        raise ValueError(
+            f"the default of request {request_id!r} is a {type_of(default)}, not a {describe(response_type)}"
+        )
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """A question as a handler asked it."""
+    """A question as a handler asked it. `is_numbered` lets its request have the id `auto::<n>`."""
 
     data: Any
     response_type: Any
     request_id: str | None
     terms: Terms
+    is_numbered: bool = False
 
 
-@frozen
-class Spot:
-    """Where a question is asked: the key of its record, and what the keys of all begin with that are asked there.
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call of `ask`: where its record is."""
 
-    `is_counted` lets the request have a short id.
-    """
-
-    scope: str
+    scope: CallScope
+    state: Call
     key: str
-    is_counted: bool
-
-    @property
-    def is_beside_others(self) -> bool:
-        """Whether it is asked in one of several tasks, which may come to their questions in another order."""
-        return self.key.startswith(f"{self.scope} ")
-
-
-class Asker(Protocol):
-    """The activation that asks, as far as questions need it."""
-
-    around: ActivationContext
-    parking: Parking
-
-    @property
-    def home(self) -> str:
-        """What its records are named after."""
-        ...
-
-    @property
-    def enclosing(self) -> Inside | None:
-        """The step that is running here, if one is."""
-        ...
-
-    @property
-    def reading_here(self) -> Reading | None:
-        """How the function reads that is running here; None if it is none."""
-        ...
-
-    def number(self, name: str) -> int:
-        """How often something of this name was begun before, here or in the step that is running here."""
-        ...
-
-    def wait_for(self, request_id: str, data: Any, response_type: Any, terms: Terms = ...) -> None:
-        """Open a request that the activation itself goes on with, unless it is open."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Tell a warning."""
-        ...
-
-    def warn_once(self, text: str) -> None:
-        """Tell a warning, unless this attempt has told it."""
-        ...
+    record: AskedRecord
+    identity: str | None = None
+    """Of an unkeyed question in a subtask: what it has in common with equal ones."""
+    mismatch: StepMismatchError | None = None
 
 
 class Questions:
-    """The questions of one attempt at an activation."""
+    """The questions that one attempt at an activation waits for itself."""
 
-    def __init__(self, owner: Asker) -> None:
+    def __init__(self, owner: ActivationRecorder, steps: Steps) -> None:
         self._owner = owner
+        self._steps = steps
         self._around = owner.around
         self._asked: dict[str, AskedRecord] = {}
-        """By request: what is asked now."""
+        """By request: the question that was asked."""
+        self._taken: set[str] = set()
+        self._open_in_subtasks: set[str] = set()
         self._replaced: set[str] = set()
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """The requests in whose place another question is asked now."""
+        """Return the requests that another question has replaced."""
         return tuple(sorted(self._replaced - self._asked.keys()))
 
-    def begin(self, question: Question, place: Place) -> Coroutine[Any, Any, Any]:
-        """The answer, to be awaited. Which question it is, is settled by the call."""
-        outer = self._owner.enclosing
-        scope = f"{self._owner.home if outer is None else outer.place}{ASK}"
-        key = f"{scope}@{question.request_id}"
-        if question.request_id is None:
-            named = branch_place("ask", self._owner) if place.key is None else place.key
-            key = f"{scope}{self._owner.number('ask') if named is None else named}"
-        return self._answered(question, Spot(scope, key, is_counted=place.counted))
+    def begin(self, question: Question) -> Coroutine[Any, Any, Any]:
+        """Return a coroutine that gives the answer. The call alone decides which question it is."""
+        scope, is_own = self._steps.scope, self._steps.is_in_own_task
+        state = Call(is_sequential=is_own and not scope.calls)
+        for other in scope.calls:
+            other.is_sequential = False
+        asked = self._identify(question, scope, state, is_own=is_own)
+        self._taken.add(asked.key)
+        scope.calls.add(state)
+        return self._answer_of(question, asked)
 
-    async def _answered(self, question: Question, spot: Spot) -> Any:
-        self._owner.parking.require_not_left()
-        asked = self._settled(question, spot)
-        if asked.request_id in self._asked:
-            # Who asks in a loop may ask for ever: let others run.
-            await asyncio.sleep(0)
-        self._asked[asked.request_id] = asked
-        answer = self._answer(asked.request_id)
-        if answer is None:
-            self._owner.wait_for(asked.request_id, question.data, question.response_type, question.terms)
-            await self._leave(asked.request_id)
-        assert answer is not None, "a handler that was left does not go on"
-        self._require_approved(question, asked)
-        return self._around.values.give(answer)
+    # Identity
 
-    def _settled(self, question: Question, spot: Spot) -> AskedRecord:
-        """What was asked here by whoever came first, or is asked now."""
-        now = self._as_asked_now(question)
+    def _identify(self, question: Question, scope: CallScope, state: Call, *, is_own: bool) -> _Asked:
+        stem, record = f"{scope.place}{ASK}", self._as_record(question)
         if question.request_id is not None:
-            return self._under_its_id(question.request_id, now, spot)
-        found = self._record(spot.key)
-        if found is not None and self._is_same(found, now):
-            return found
-        moved = self._moved(now, spot, is_displaced=found is not None and spot.is_beside_others)
-        if moved is not None:
-            return moved
-        if found is None:
-            return self._begun(now, spot)
-        return self._instead_of(found, now, spot)
+            return _Asked(scope, state, f"{stem}@{question.request_id}", record)
+        if is_own:
+            old = f"{stem}{self._steps.number('ask')}"
+            if (found := self._record(old)) is not None and not _differ(found.wants, record.wants):
+                return _Asked(scope, state, old, record, mismatch=self._old_mismatch(found, record))
+            if found is not None:
+                self._replaced.add(found.request_id)
+        base = digest(f"{record.digest} {record.wants}".encode())[:_DIGEST_LENGTH]
+        key = f"{stem}{self._steps.count_call(ASK, base)}"
+        if self._record(key) is not None:
+            return _Asked(scope, state, key, record, None if is_own else f"{stem}{base}")
+        if not is_own:
+            old_key = self._steps.old_steps.question_in_subtask(
+                stem, current_task(), lambda each: self._is_same(each, record)
+            )
+            is_clear = record.digest is not None or not self._around.keeps_records
+            mismatch = None if is_clear else self._mismatch(_NOT_ENCODABLE)
+            return _Asked(scope, state, old_key or key, record, f"{stem}{base}", mismatch)
+        mismatch = self._mismatch(_CHANGED) if state.is_sequential and self._has_sequential_before(stem) else None
+        return _Asked(scope, state, key, record, mismatch=mismatch)
 
-    def _as_asked_now(self, question: Question) -> AskedRecord:
-        reading, approves = self._owner.reading_here, question.terms.approves
+    def _as_record(self, question: Question) -> AskedRecord:
+        approves = question.terms.approves
         return AskedRecord(
             question.request_id or "",
             self._digest(question.data),
             None if approves is ABSENT else self._digest(approves),
             describe_stored(question.response_type),
-            None if reading is None else reading.now,
         )
 
-    def _is_same(self, found: AskedRecord, now: AskedRecord) -> bool:
-        return not (_differ(found.digest, now.digest) or _differ(found.wants, now.wants))
+    def _is_same(self, key: str, asked: AskedRecord) -> bool | None:
+        found = self._record(key)
+        return None if found is None else not (_differ(found.digest, asked.digest) or _differ(found.wants, asked.wants))
 
-    def _begun(self, now: AskedRecord, spot: Spot) -> AskedRecord:
-        record = now if now.request_id else replace(now, request_id=self._fresh_id(spot))
-        self._keep(spot.key, record)
+    def _old_mismatch(self, found: AskedRecord, asked: AskedRecord) -> StepMismatchError | None:
+        """Compare a question with the one that an earlier version asked at this position.
+
+        That version knew by `reads` that a function was changed: then the answer must not be used.
+        """
+        if not _differ(found.digest, asked.digest):
+            return None
+        if found.reads is not None:
+            return self._mismatch(_CHANGED)
+        self._owner.warn(
+            f"request {found.request_id!r} was opened with another question than is asked here now, and its answer "
+            "is used; record what the question is made of with a step, or give a request_id"
+        )
+        return None
+
+    def _has_sequential_before(self, stem: str) -> bool:
+        """Return whether sequential code has asked something here that it does not ask now."""
+        records = (self._record(key) for key in self._keys(stem) if key not in self._taken)
+        return any(record is not None and record.is_sequential for record in records)
+
+    def _mismatch(self, reason: str) -> StepMismatchError:
+        return StepMismatchError("ask", executor_id=self._owner.executor_id, reason=reason)
+
+    # One call
+
+    async def _answer_of(self, question: Question, asked: _Asked) -> Any:
+        try:
+            return await self._wait_for_answer(question, asked)
+        finally:
+            asked.scope.calls.discard(asked.state)
+            if asked.identity is not None:
+                self._open_in_subtasks.discard(asked.key)
+            self._owner.suspender.restart_grace()
+
+    async def _wait_for_answer(self, question: Question, asked: _Asked) -> Any:
+        self._owner.suspender.require_active()
+        if asked.mismatch is not None:
+            raise asked.mismatch
+        record = self._settle(question, asked)
+        if record.request_id in self._asked:
+            # Code that asks in a loop may ask for ever: let other tasks run.
+            await asyncio.sleep(0)
+        self._asked[record.request_id] = record
+        answer = self._answer(record.request_id)
+        if answer is None:
+            if asked.identity is not None:
+                self._require_only_one_open(asked.key, asked.identity)
+            self._owner.wait_for(record.request_id, question.data, question.response_type, question.terms)
+            await self._suspend(record.request_id)
+        assert answer is not None, "a suspended handler does not go on"
+        self._require_approved(question, record)
+        return self._around.values.give(answer)
+
+    def _settle(self, question: Question, asked: _Asked) -> AskedRecord:
+        """Return the record of the question. Write it, if this entry is the first to ask."""
+        if question.request_id is not None:
+            return self._settle_id(question.request_id, asked)
+        found = self._record(asked.key)
+        return found if found is not None else self._write(question, asked)
+
+    def _write(self, question: Question, asked: _Asked) -> AskedRecord:
+        request_id = question.request_id or self._fresh_id(question, asked.key)
+        record = replace(asked.record, request_id=request_id, is_sequential=asked.state.is_sequential)
+        if self._around.keeps_records:
+            # The commit that opens the request contains it, too: nobody needs to wait for the write.
+            self._around.journal.note(asked.key, record.encoded)
+        else:
+            kept = Kept(path=f"record {asked.key!r}", live=record, has_live=True)
+            self._around.held(self._owner.home)[asked.key] = Held(kept, {})
         return record
 
-    def _under_its_id(self, request_id: str, now: AskedRecord, spot: Spot) -> AskedRecord:
-        """A question whose id was given: one id is one question, and its answer is given to all who ask it."""
-        before = self._asked.get(request_id)
-        found = self._record(spot.key) or before or self._begun(now, spot)
-        if _differ(found.wants, now.wants) or (before is not None and _differ(before.digest, now.digest)):
+    def _settle_id(self, request_id: str, asked: _Asked) -> AskedRecord:
+        """Return the record of a question with an id of its own: one id is one question, wherever it is asked."""
+        before, ask = self._asked.get(request_id), asked.record
+        found = self._record(asked.key) or before
+        if found is None:
+            found = self._write(Question(None, None, request_id, Terms()), asked)
+        if _differ(found.wants, ask.wants) or (before is not None and _differ(before.digest, ask.digest)):
             raise ValueError(
-                f"request {request_id!r} is another question here than where it was asked before: what was answered "
+                f"request {request_id!r} is another question here than where it was asked before: the answer given "
                 "there is no answer to this; choose another request_id, or none"
             )
         if before is not None and self._answer(request_id) is not None:
             self._owner.warn_once(
-                f"request {request_id!r} is asked again: one id is one question, so the answer that was given is given "
-                "again; to ask anew choose another request_id, or none"
+                f"request {request_id!r} is asked again: one id is one question, so its answer is returned again; to "
+                "ask anew choose another request_id, or none"
             )
-        # The record of what was approved stays; that the question is worded otherwise now is what an id is given for.
-        return replace(found, digest=now.digest)
+        # What was approved stays. The words of a question with an id may change.
+        return replace(found, digest=ask.digest)
 
-    def _moved(self, now: AskedRecord, spot: Spot, *, is_displaced: bool) -> AskedRecord | None:
-        """The same question, if a function that was changed asks it in another place now, or tasks overtake."""
-        reading = self._owner.reading_here
-        may_have_moved = is_displaced or (reading is not None and reading.may_have_moved)
-        if not may_have_moved or now.digest is None:
-            return None
-        for key, found in self._records().items():
-            is_free = key.startswith(spot.scope) and found.request_id not in self._asked
-            if is_free and found.digest == now.digest and not _differ(found.wants, now.wants):
-                return found
-        return None
+    def _require_only_one_open(self, key: str, identity: str) -> None:
+        """Raise StepMismatchError if another subtask waits for the answer to an equal question."""
+        if any(each != key and each.rpartition(".")[0] == identity for each in self._open_in_subtasks):
+            raise self._mismatch(
+                "is open in another subtask with the same question, so nothing tells the two answers apart: give each "
+                "its own request_id=..., or ask in the handler itself"
+            )
+        self._open_in_subtasks.add(key)
 
-    def _instead_of(self, found: AskedRecord, now: AskedRecord, spot: Spot) -> AskedRecord:
-        """Another question in the place of one that was asked. Only who is sure to have asked it has its answer."""
-        is_own = not (_differ(found.wants, now.wants) or _differ(found.reads, now.reads))
-        if is_own and not spot.is_beside_others:
-            self._owner.warn(
-                f"request {found.request_id!r} was opened with another question than is asked here now, and its answer "
-                "is used; record what the question is made of with a step, or give a request_id"
-            )
-            return found
-        self._replaced.add(found.request_id)
-        beside = f"{spot.key}~"
-        self._replaced |= {each.request_id for key, each in self._records().items() if key.startswith(beside)}
-        anew = replace(spot, key=f"{beside}{(now.digest or now.wants or '')[:16]}")
-        asked = self._record(anew.key)
-        if asked is None:
-            asked = self._begun(now, anew)
-            why = (
-                "it asks in several tasks. Record what the question is made of with a step, or give a request_id"
-                if is_own
-                else "the function was changed since"
-            )
-            self._owner.warn(
-                f"request {found.request_id!r} was another question than is asked in its place now: {why}. It is asked "
-                f"anew as {asked.request_id!r}, and the answer to the other one is not used"
-            )
-        return asked
+    def _fresh_id(self, question: Question, key: str) -> str:
+        """Return a request id that no other request of the run has had.
+
+        A number is enough for the function that a run consists of. Elsewhere an answer that comes late, or twice,
+        could be taken for the answer to another question.
+        """
+        running = self._steps.running
+        is_alone = running is None or not any(each.is_function for each in running.enclosing())
+        if not (question.is_numbered and is_alone and _FIRST.fullmatch(self._owner.home)):
+            return self._around.derived_id(key)
+        records = (self._record(each) for each in self._keys(self._owner.home))
+        taken = {each.request_id for each in records if each is not None}
+        taken |= {*self._around.snapshot.requests, *self._around.opened, *self._asked}
+        return next(each for each in (f"auto::{n}" for n in count()) if each not in taken)
+
+    # Records and answers
+
+    def _keys(self, start: str) -> Iterator[str]:
+        """Iterate over the keys of all recorded questions of the activation that begin with `start`."""
+        home = self._owner.home
+        keys = dict.fromkeys([*self._around.journal.keys(home), *self._around.held(home)])
+        for key in keys:
+            rest = key.removeprefix(home)
+            if key.startswith(start) and ASK in rest and not rest.startswith("/answer/"):
+                yield key
 
     def _record(self, key: str) -> AskedRecord | None:
         held = self._around.held(self._owner.home).get(key)
@@ -238,45 +390,7 @@ class Questions:
         found = self._around.journal.find(key)
         return None if found is None else AskedRecord.of(found)
 
-    def _keep(self, key: str, record: AskedRecord) -> None:
-        if self._around.keeps_records:
-            # The commit that opens the request has it, too: nobody need wait for it.
-            self._around.journal.note(key, record.encoded)
-        else:
-            kept = Kept(path=f"record {key!r}", live=record, has_live=True)
-            self._around.held(self._owner.home)[key] = Held(kept, {})
-
-    def _records(self) -> dict[str, AskedRecord]:
-        """All that this activation has asked so far, by place."""
-        home = self._owner.home
-        found = {
-            key: AskedRecord.of(kept)
-            for key, kept in self._around.journal.records(home).items()
-            if ASK in (rest := key.removeprefix(home)) and not rest.startswith("/answer/")
-        }
-        held = self._around.held(home).items()
-        return found | {
-            key: self._around.values.give(each.result)
-            for key, each in held
-            if isinstance(each.result.live, AskedRecord)
-        }
-
-    def _fresh_id(self, spot: Spot) -> str:
-        """The id of a request, which no other one of the run has had.
-
-        A short one is enough where there is nothing but one function, which is entered once. Elsewhere an answer that
-        comes late, or twice, would be taken for one to another question.
-        """
-        outer = self._owner.enclosing
-        is_alone = outer is None or all(each.reading is None for each in outer.around())
-        if not (spot.is_counted and is_alone and _FIRST.fullmatch(self._owner.home)):
-            return self._around.derived_id(spot.key)
-        taken = {each.request_id for each in self._records().values()}
-        taken |= {*self._around.snapshot.requests, *self._around.opened, *self._asked}
-        return next(each for each in (f"auto::{n}" for n in count()) if each not in taken)
-
     def _digest(self, value: Any) -> str | None:
-        """What tells a value from others; None if that can't be said of it."""
         try:
             return value_digest(value, self._around.values)
         except EncodeError:
@@ -289,20 +403,33 @@ class Questions:
             return as_kept(self._around.snapshot.carried[key])
         return found
 
-    def _require_approved(self, question: Question, asked: AskedRecord) -> None:
+    def _require_approved(self, question: Question, record: AskedRecord) -> None:
         if question.terms.approves is not ABSENT:
-            digest = value_digest(question.terms.approves, self._around.values)
-            if digest != asked.approves:
-                raise ApprovalMismatchError(asked.request_id, approved=asked.approves, now=digest)
+            found = value_digest(question.terms.approves, self._around.values)
+            if found != record.approves:
+                raise ApprovalMismatchError(record.request_id, approved=record.approves, now=found)
 
-    async def _leave(self, request_id: str) -> None:
-        """Leave the handler, and the steps around this question with it: they are begun again."""
-        inside = self._owner.enclosing
-        steps = [] if inside is None else list(inside.around())
-        if not all(step.may_be_left for step in steps):
+    async def _suspend(self, request_id: str) -> None:
+        """Suspend the handler, with the steps around this question: they are started again with the answer."""
+        running = self._steps.running
+        if running is not None and not all(step.may_restart for step in running.enclosing()):
             raise RuntimeError(
-                f"request {request_id!r} is asked inside of a step that must not be begun again when it was "
-                "interrupted; ask in the handler itself, or leave the step's if_interrupted at 'rerun'"
+                f"request {request_id!r} is asked inside of a step that must not be started again after an "
+                "interruption; ask in the handler itself, or leave the step's if_interrupted at 'rerun'"
             )
-        with self._owner.parking.resting(steps):
-            await self._owner.parking.park(awaits=request_id)
+        await self._steps.wait(Wait(request_id=request_id))
+
+
+_CHANGED = (
+    "was recorded with another question: the code has changed, or the question depends on something that is not "
+    "recorded. Record what the question is made of with a step, or give it a request_id=..."
+)
+_NOT_ENCODABLE = (
+    "is asked in a subtask with data that can't be encoded, so nothing tells the question from others: give it a "
+    "request_id=..."
+)
+
+
+def _differ(before: str | None, after: str | None) -> bool:
+    """Return whether both are known, and differ."""
+    return None not in {before, after} and before != after

@@ -1,42 +1,57 @@
-"""Steps: named work inside an activation. What finished is on disk, and is not done again."""
+"""Steps: named work inside an activation. A recorded result is returned, and the work is not repeated.
+
+A step is identified by its activation, the step around it, its name and its key. Without a key, the digest of its
+arguments and the ordinal among calls of equal name and digest take its place. The identity is fixed when `ctx.step` is
+called, so in the code's own task it does not depend on timing. In a subtask the order of calls is a matter of timing:
+there an unkeyed call must be identified by its name and arguments alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from dataclasses import replace
+import re
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Never, Protocol
-from urllib.parse import quote
+from functools import cached_property
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, Never
+from urllib.parse import quote, unquote
 
-from perdure.checkpoint import InterruptedStep, StepDecision, StepRecord, arguments_digest
-from perdure.clock import now
+from perdure.checkpoint import InterruptedStep, StepDecision, StepRecord, arguments_digest, call_digest
+from perdure.clock import now, seconds_of
 from perdure.codec import Held, Kept
-from perdure.data import frozen
-from perdure.engine.branches import task_path
-from perdure.engine.caught import Caught
-from perdure.engine.flight import Flight, Inside, enclosing, is_inside_step, result_types, step_key
+from perdure.engine.caught_errors import CaughtErrors
 from perdure.engine.journal import STEP
-from perdure.engine.moved import Found, Moved, Sought
-from perdure.engine.parking import OutOfTimeError, within
-from perdure.engine.reading import compared
-from perdure.engine.tries import Tries, is_final
+from perdure.engine.old_steps import OldSteps
+from perdure.engine.retries import Retries, is_final
+from perdure.engine.running_step import (
+    Call,
+    CallScope,
+    RunningStep,
+    StepTask,
+    result_types,
+    running_step,
+    without_partial,
+)
+from perdure.engine.suspension import Wait
+from perdure.engine.tasks import OutOfTimeError, current_task, within
 from perdure.errors import EncodeError, StepMismatchError, StepTimeoutError, StepUnsettledError, UntrustedTypeError
-from perdure.graph import Numbering
+from perdure.records import digest as hash_of
 from perdure.tracing import current, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from datetime import timedelta
 
-    from perdure.engine.activation import ActivationContext
-    from perdure.engine.parking import Parking
-    from perdure.engine.reading import Reading
-    from perdure.graph import StepCall
-    from perdure.kernel import Moment
-    from perdure.tracing import Span
+    from perdure.engine.activation import ActivationRecorder
+    from perdure.graph import Numbering, StepCall
 
 
-__all__ = ["NOT_DONE", "NotDone", "StepOwner", "Steps", "is_inside_step", "step_key"]
+_DIGEST_LENGTH = 16
+_NO_DIGEST = "-"
+_ENTERED = "entered"
 
 
 class NotDone(Enum):
@@ -49,260 +64,385 @@ class NotDone(Enum):
 
 
 NOT_DONE: Final = NotDone.NOT_DONE
-"""What a function for `if_interrupted` returns if the work was not done: then the step is run again."""
+"""Returned by a function for `if_interrupted` if the work was not done: then the step runs again."""
 
 
-class StepOwner(Protocol):
-    """The activation that steps belong to, as far as they need it."""
-
-    around: ActivationContext
-    parking: Parking
-    span: Span
-
-    @property
-    def home(self) -> str:
-        """What their records are named after."""
-        ...
-
-    @property
-    def executor_id(self) -> str:
-        """Whose steps they are."""
-        ...
-
-    @property
-    def reading(self) -> Reading | None:
-        """How the function reads that the handler is; None if it is none."""
-        ...
-
-    def require_running(self) -> None:
-        """Raise RuntimeError if the handler has returned."""
-        ...
-
-    def wait_for(self, request_id: str, data: Any, response_type: Any) -> None:
-        """Open a request that the activation itself waits for."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Tell a warning."""
-        ...
-
-    def count(self, spent: Mapping[str, float]) -> None:
-        """Count what was spent."""
-        ...
-
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Step:
-    """A step that was called: its place in the records, its idempotency key, what its arguments are.
-
-    `stem` is where all calls of its name are. `round` counts how often it was begun before.
-    """
+    """A call of a step: where its record is, its idempotency key, the digest of its arguments."""
 
     call: StepCall
-    stem: str
+    scope: CallScope
+    state: Call
     place: str
     key: str
-    flight: Flight
+    task: StepTask
     digest: str | None = None
+    mismatch: StepMismatchError | None = None
+    is_in_line: bool = False
+    """Whether the task of the calling code does nothing but await it."""
     round: int = 0
+    """How often it was started before a crash interrupted it."""
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
         return self.call.name
 
 
 class Steps:
     """The steps of one attempt at an activation."""
 
-    def __init__(self, owner: StepOwner) -> None:
-        self._owner = owner
+    def __init__(self, owner: ActivationRecorder) -> None:
+        self.owner = owner
         self._around = owner.around
-        self._calls: Counter[str] = Counter()
-        self._numberings: defaultdict[str, Numbering] = defaultdict(Numbering)
-        self._flights: dict[str, Flight] = {}
+        self._handler = CallScope(owner.home, owner.suspender.task)
+        self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
-        self._moved = Moved(owner.around, owner.home)
-        self._caught = Caught(owner.around, owner.home)
-        self.begun: set[str] = set()
+        self._errors = CaughtErrors(owner.around, owner.home)
+        self.called: set[str] = set()
         """The places of the steps that were called."""
+        self._is_retry = _ENTERED in owner.memo
+        owner.memo[_ENTERED] = True
 
     def begin(self, call: StepCall) -> Coroutine[Any, Any, Any]:
-        """A step, to be awaited. Which one it is does not depend on the order in which steps are awaited."""
-        task_path(self._owner)  # It numbers the task, so that what is asked in it later is known by that.
-        outer = self.enclosing
-        home, calls = (self._owner.home, self._calls) if outer is None else (outer.place, outer.calls)
-        name = quote(call.name, safe="")
-        stem = f"{home}{STEP}{name}"
-        if call.key is None:
-            place = f"{stem}#{calls[name]}"
-            calls[name] += 1
-        else:
-            place = f"{stem}@{quote(call.key, safe='')}"
-        self.begun.add(place)
-        return self._alone(_Step(call, stem, place, self._around.derived_id(place), Flight(self._owner.parking)))
+        """Return a coroutine that gives the result of a step. The call alone decides which step it is."""
+        scope, is_own = self.scope, self.is_in_own_task
+        state = Call(is_sequential=is_own and not scope.calls)
+        for other in scope.calls:
+            other.is_sequential = False
+        step = self._identify(call, scope, state, is_own=is_own)
+        self.called.add(step.place)
+        scope.calls.add(state)
+        return self._run(step)
+
+    @property
+    def scope(self) -> CallScope:
+        """Return the code that runs here: the function of a step, or the handler."""
+        return running_step(self) or self._handler
+
+    @property
+    def running(self) -> RunningStep | None:
+        """Return the step of this activation whose function runs here, if any."""
+        return running_step(self)
+
+    @property
+    def is_in_own_task(self) -> bool:
+        """Return whether the current task is the code's own. Otherwise it is remembered as a subtask."""
+        task = current_task()
+        if task is None or task is self.scope.task:
+            return True
+        self.owner.suspender.note_subtask(task, is_of_function=self._is_in_function)
+        return False
 
     def numbering(self, name: str) -> Numbering:
-        """Numbers for things of this name: those of the handler, or of the step that is running here."""
-        outer = self.enclosing
-        return (self._numberings if outer is None else outer.numberings)[name]
+        """Return the numbers of things of this name, in the code that runs here."""
+        return self.scope.numberings[name]
+
+    def number(self, name: str) -> int:
+        """Return how often something of this name was begun before by the code that runs here."""
+        return self.numbering(name).take()
+
+    def count_call(self, name: str, digest: str) -> str:
+        """Return the identity of an unkeyed call in the code that runs here: its digest and its ordinal."""
+        return _count(self.scope, name, digest)
+
+    def key_of_sleep_in_subtask(self, until: datetime | timedelta | float) -> str:
+        """Return the key of a sleep in a subtask: sleeps of one length are interchangeable."""
+        text = until.isoformat() if isinstance(until, datetime) else f"{seconds_of('a sleep', until):g}"
+        stem = f"{self.scope.place}/sleep/"
+        key = f"{stem}{self.count_call('sleep', hash_of(text.encode())[:_DIGEST_LENGTH])}"
+        if self._around.journal.find(key) is not None:
+            return key
+        return self.old_steps.sleep_in_subtask(stem, current_task()) or key
+
+    # Identity
+
+    def _identify(self, call: StepCall, scope: CallScope, state: Call, *, is_own: bool) -> _Step:
+        stem = f"{scope.place}{STEP}{quote(call.name, safe='')}"
+        keeps = self._around.keeps_records
+        digest = arguments_digest(call.fn, call.args, self._around.values) if keeps else None
+        mismatch = None
+        if call.key is not None:
+            place = f"{stem}@{quote(call.key, safe='')}"
+            place = self._place_before_key(stem, place, call, digest) or place
+        else:
+            identity = _NO_DIGEST if digest is None else digest[:_DIGEST_LENGTH]
+            if not is_own:
+                try:
+                    identity = self._identity_in_subtask(call)
+                except StepMismatchError as error:
+                    mismatch = error
+            position = scope.positions[stem]
+            if is_own or not self._is_in_function:
+                scope.positions[stem] += 1
+            place = f"{stem}#{_count(scope, stem, identity)}"
+            old = self._old_place(stem, place, digest, position, is_own=is_own)
+            if old is not None:
+                place, mismatch = old, None
+            elif mismatch is None and state.is_sequential and self._has_moved(stem, place, position, digest):
+                mismatch = self._mismatch(call)
+        key, task = self._around.derived_id(place), StepTask(self.owner.suspender)
+        return _Step(call, scope, state, place, key, task, digest, mismatch)
 
     @property
-    def enclosing(self) -> Inside | None:
-        """The step of this activation whose function is running here, if one is."""
-        return enclosing(self)
+    def _is_in_function(self) -> bool:
+        running = self.running
+        return self.owner.is_function or (running is not None and any(each.is_function for each in running.enclosing()))
+
+    def _identity_in_subtask(self, call: StepCall) -> str:
+        """Return the digest of a call that nothing but its name and arguments identify. Raises StepMismatchError."""
+        parts = () if call.is_stable else identifying_parts(call.fn, self.owner.executor)
+        if parts is None:
+            raise self._mismatch(
+                call,
+                "is a lambda or closure that is called in a subtask, where the order of calls is a matter of timing: "
+                "give it its own key=..., or use a plain function and hand it what it needs as arguments",
+            )
+        digest = call_digest(call.fn, call.args, parts, self._around.values)
+        if digest is None and self._around.keeps_records:
+            raise self._mismatch(
+                call,
+                "is called in a subtask with arguments, or is a method of an object, that can't be encoded, so nothing "
+                "tells the call from others: give it its own key=...",
+            )
+        return _NO_DIGEST if digest is None else digest[:_DIGEST_LENGTH]
+
+    def _mismatch(self, call: StepCall, reason: str | None = None) -> StepMismatchError:
+        return StepMismatchError(call.name, executor_id=self.owner.executor_id, reason=reason)
+
+    def _has_moved(self, stem: str, place: str, position: int, digest: str | None) -> bool:
+        """Return whether sequential code that had called this step calls it with other arguments now."""
+        if self._is_known(place):
+            return False
+        # Of records without a digest, an earlier version knew the position.
+        old = f"{stem}#{position}"
+        if not self.old_steps.is_empty and not self.old_steps.is_taken(old) and self._fits(old, digest) is False:
+            return True
+        return any(record.is_sequential for _, record in self._untaken(stem))
+
+    def _place_before_key(self, stem: str, place: str, call: StepCall, digest: str | None) -> str | None:
+        """Return the place of a record that this call had before it was given a key, if any."""
+        if not call.args or digest is None or self._is_known(place):
+            return None
+        for found, record in self._untaken(stem):
+            is_old = not self.old_steps.is_empty and re.search(r"#\d+$|@%20", found) is not None
+            if (record.is_sequential or is_old) and record.digest == digest:
+                self.old_steps.take(found)
+                return found
+        return None
+
+    def _untaken(self, stem: str) -> Iterator[tuple[str, StepRecord]]:
+        """Iterate over the records of unkeyed calls of one name that this entry has not made so far."""
+        for place in self._keys_before:
+            rest = place.removeprefix(stem)
+            is_unkeyed = place.startswith(stem) and rest.startswith(("#", "@%20")) and "/" not in rest
+            if is_unkeyed and place not in self.called and (record := self._record(place)) is not None:
+                yield place, record
+
+    def _old_place(self, stem: str, place: str, digest: str | None, position: int, *, is_own: bool) -> str | None:
+        """Return the place under which an earlier version knew this call, if that has recorded anything."""
+        if self.old_steps.is_empty or self._is_known(place):
+            return None
+
+        def fits(key: str) -> bool | None:
+            return self._fits(key, digest)
+
+        if is_own:
+            return self.old_steps.step_in_own_task(stem, position, fits)
+        return self.old_steps.step_in_subtask(stem, current_task(), fits)
+
+    def _fits(self, place: str, digest: str | None) -> bool | None:
+        """Return whether the record of a place has these arguments, as far as can be known; None without a record."""
+        record = self._record(place)
+        return None if record is None else None in {digest, record.digest} or digest == record.digest
+
+    def _is_known(self, place: str) -> bool:
+        return place in self._around.held(self.owner.home) or self._around.journal.find(place) is not None
+
+    def _record(self, place: str) -> StepRecord | None:
+        found = self._around.journal.find(place)
+        return None if found is None else StepRecord.of(found, place)
+
+    @cached_property
+    def _keys_before(self) -> Sequence[str]:
+        """The keys of all records of this activation, if an earlier entry or attempt can have left any."""
+        has_before = self._around.has_records or (self._is_retry and self._around.keeps_records)
+        return self._around.journal.keys(self.owner.home) if has_before else ()
+
+    @cached_property
+    def old_steps(self) -> OldSteps:
+        """The records that an earlier version has left."""
+        return OldSteps(self.owner.home, self._keys_before)
+
+    def turn_key(self, make_key: Callable[[str], str]) -> str:
+        """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
+        key = make_key("")
+        if self._has_turn(key):
+            return key
+        task = current_task()
+        for path in () if self.is_in_own_task else self.old_steps.task_paths(task):
+            if self._has_turn(old := make_key(path)):
+                assert task is not None, "paths are those of tasks"
+                self.old_steps.note_task_path(task, path)
+                return old
+        return key
+
+    def _has_turn(self, key: str) -> bool:
+        start, quoted = self.scope.place, quote(key, safe="")
+        marks = (f"@{quoted}%23", f"/agent/{quoted}.")
+        return any(each.startswith(start) and any(mark in each for mark in marks) for each in self._keys_before)
+
+    # Suspension
 
     @property
-    def reading(self) -> Reading | None:
-        """How the function reads that is running here; None if it is no function of a workflow."""
-        inside = self.enclosing
-        around = () if inside is None else inside.around()
-        return next((each.reading for each in around if each.reading is not None), self._owner.reading)
+    def may_suspend(self) -> bool:
+        """Return whether the handler can be suspended here: in the handler, or in functions that are workflows."""
+        running = self.running
+        return running is None or running.may_suspend
 
-    async def park(self, *, wake_at: Moment | None = None, awaits: str | None = None) -> Never:
-        """Leave the handler, and the functions around this with it. They are entered again."""
-        inside = self.enclosing
-        with self._owner.parking.resting([] if inside is None else list(inside.around())):
-            await self._owner.parking.park(wake_at=wake_at, awaits=awaits)
+    async def wait(self, wait: Wait, *, is_in_line: bool | None = None) -> Never:
+        """Wait until the handler is suspended, with the functions that are around this."""
+        running = self.running
+        around = [] if running is None else list(running.enclosing())
+        own = self.is_in_own_task if is_in_line is None else is_in_line
+        with self.owner.suspender.waiting_in(around):
+            is_own = own and all(each.is_awaited_in_line for each in around)
+            await self.owner.suspender.wait(wait, is_in_own_task=is_own)
 
-    @property
-    def may_park(self) -> bool:
-        """Whether the handler can be left here: what is running is no step, or one that is a function of a workflow."""
-        inside = self.enclosing
-        return inside is None or inside.is_scope
+    def error_records(self) -> Mapping[str, Kept]:
+        """Return the records of caught errors, for a handler that is suspended."""
+        return self._errors.records()
 
-    def left(self) -> Mapping[str, Kept]:
-        """What there is to record of a handler that is left: the errors that it has caught."""
-        return self._caught.left()
-
-    def failed(self, error: BaseException) -> None:
-        """The handler raised: steps that this came from are tried again."""
-        self._caught.forget(error)
+    def fail(self, error: BaseException) -> None:
+        """Note that the handler raised: the next attempt tries the steps again that led to it."""
+        self._errors.forget_causes(error)
 
     def interrupt(self) -> None:
-        """The handler was cancelled: let the steps in flight end, too."""
-        for flight in self._flights.values():
-            flight.interrupt()
+        """Cancel the steps in flight, since the handler was cancelled."""
+        for task in self._tasks.values():
+            task.interrupt()
 
     async def settle(self) -> None:
-        """Wait until no step is in flight. Who is cancelled while waiting cancels them."""
+        """Wait until no step is in flight. If that is cancelled, cancel the steps, too."""
         interruption: asyncio.CancelledError | None = None
-        while flight := next((each for each in self._flights.values() if not each.has_landed), None):
+        while task := next((each for each in self._tasks.values() if not each.has_ended), None):
             try:
-                await flight.wait()
+                await task.wait()
             except asyncio.CancelledError as error:
                 interruption = error
                 self.interrupt()
         if interruption is not None:
             raise interruption
 
-    async def _alone(self, step: _Step) -> Any:
-        """Let nobody else do this step at the same time: who comes second gets what the first one did."""
-        self._require_may_begin()
-        await self._caught.keep(task_path(self._owner), but=step.place)
-        while (other := self._flights.get(step.place)) is not None and not other.has_landed:
-            await other.wait()
-            self._require_may_begin()
-        self._flights[step.place] = step.flight
+    # One call
+
+    async def _run(self, step: _Step) -> Any:
         try:
-            return await step.flight.take_off(self._done(step))
+            return await self._run_alone(step)
         except Exception as error:
-            self._caught.heard(error, task_path(self._owner))
+            self._errors.deliver(error)
             raise
         finally:
-            if self._flights[step.place] is step.flight:
-                del self._flights[step.place]
+            step.scope.calls.discard(step.state)
+            self.owner.suspender.restart_grace()
 
-    def _require_may_begin(self) -> None:
-        self._owner.require_running()
-        self._owner.parking.require_not_left()
+    async def _run_alone(self, step: _Step) -> Any:
+        """Run no step twice at the same time: a later call of the same key gets the first one's result."""
+        self._require_may_start()
+        if step.mismatch is not None:
+            raise step.mismatch
+        is_own = self.is_in_own_task and current_task() is step.scope.task
+        step.state.is_sequential = step.state.is_sequential and is_own
+        step = replace(step, is_in_line=is_own)
+        with self.owner.suspender.working():
+            await self._errors.record(is_in_own_task=is_own, except_place=step.place)
+        while (other := self._tasks.get(step.place)) is not None and not other.has_ended:
+            await other.wait()
+        self._require_may_start()
+        self._tasks[step.place] = step.task
+        try:
+            return await step.task.start(self._result(step))
+        finally:
+            if self._tasks[step.place] is step.task:
+                del self._tasks[step.place]
 
-    async def _done(self, step: _Step) -> Any:
-        held = self._around.held(self._owner.home).get(step.place)
+    def _require_may_start(self) -> None:
+        self.owner.require_running()
+        self.owner.suspender.require_active()
+
+    async def _result(self, step: _Step) -> Any:
+        held = self._around.held(self.owner.home).get(step.place)
         if held is not None:
             self._raise_again(step, None)
-            self._count(step, held.spent)
-            return self._given(step, held.result)
+            self._count_spending(step, held.spent)
+            return self._decode(step, held.result)
         if self._around.keeps_records:
-            return await self._recorded(step)
+            return await self._recorded_result(step)
         self._raise_again(step, None)
-        return await self._attempted(step)
+        return await self._attempt(step)
 
     def _raise_again(self, step: _Step, record: StepRecord | None) -> None:
-        error = self._caught.again(step.place, step.name, record)
+        error = self._errors.next_error(step.place, step.name, record)
         if error is not None:
             raise error
 
-    def _count(self, step: _Step, spent: Mapping[str, float]) -> None:
-        """Count what a step has spent, once, however many calls of one key there are."""
+    def _count_spending(self, step: _Step, spent: Mapping[str, float]) -> None:
+        """Count what a step has spent, once for all calls of one key."""
         if step.place not in self._counted:
             self._counted.add(step.place)
-            self._owner.count(spent)
+            self.owner.count(spent)
 
-    async def _recorded(self, step: _Step) -> Any:
-        values = self._around.values
-        step = replace(step, digest=arguments_digest(step.call.fn, step.call.args, values))
-        step, record = self._located(step)
+    async def _recorded_result(self, step: _Step) -> Any:
+        record = self._record(step.place)
+        if record is not None and self._fits(step.place, step.digest) is False:
+            raise self._mismatch(step.call)
         self._raise_again(step, record)
         if record is not None and record.result is not None:
-            self._count(step, record.spent)
-            return self._given(step, record.result)
+            self._count_spending(step, record.spent)
+            return self._decode(step, record.result)
         if record is not None:
             if record.is_open:
-                settled = await self._settled(step, record)
-                if settled is not NOT_DONE:
+                result = await self._reconcile(step, record)
+                if result is not NOT_DONE:
                     found = step.call.found
-                    return await self._kept(step, settled if found is None else found(settled, step.place), {})
+                    return await self._save(step, result if found is None else found(result, step.place), {})
             step = replace(step, round=record.round + 1)
-        return await self._attempted(step)
+        return await self._attempt(step)
 
-    def _located(self, step: _Step) -> tuple[_Step, StepRecord | None]:
-        """The step where its record is, or is to be; and its record. Raises StepMismatchError."""
-        sought = Sought(step.stem, step.place, step.digest)
-        reading = self.reading if step.call.moves else None
-        if reading is None:
-            record = self._moved.record(step.place)
-            found = Found(step.place, record) if record is None or sought.is_made_of(record) else None
-        else:
-            found = self._moved.found(sought, reading)
-        if found is None:
-            raise StepMismatchError(step.name, executor_id=self._owner.executor_id)
-        if found.place == step.place:
-            return step, found.record
-        if not self._moved.is_used(step.place):
-            self.begun.discard(step.place)
-        self.begun.add(found.place)
-        return replace(step, place=found.place, key=self._around.derived_id(found.place)), found.record
+    # Interrupted steps
 
-    async def _settled(self, step: _Step, record: StepRecord) -> Any:
-        """What became of a step that was interrupted: its result, or NOT_DONE."""
+    async def _reconcile(self, step: _Step, record: StepRecord) -> Any:
+        """Return the result of an interrupted step, or NOT_DONE."""
         match step.call.if_interrupted:
             case "rerun":
                 return NOT_DONE
             case "ask":
-                return await self._decided(step, record)
+                return await self._ask_about(step, record)
             case reconcile:
                 key = record.key or step.key
-                inside = Inside(self, f"{step.place}/settled", key)
+                running = RunningStep(f"{step.place}/settled", None, owner=self, key=key)
                 try:
-                    return await step.flight.called(reconcile, (key,), inside)
+                    with self.owner.suspender.working():
+                        return await step.task.call(reconcile, (key,), running)
                 except Exception as error:
-                    reason = f"the function that was to find out raised {type(error).__name__}: {error}"
+                    reason = f"the function for if_interrupted raised {type(error).__name__}: {error}"
                     raise StepUnsettledError(step.name, reason=reason) from error
 
-    async def _decided(self, step: _Step, record: StepRecord) -> Any:
-        """What somebody outside has decided. Until they have, the handler is left."""
-        # In a fork the request that was opened before it is still the one that is answered.
+    async def _ask_about(self, step: _Step, record: StepRecord) -> Any:
+        """Return what was answered about an interrupted step. Suspend the handler until it is."""
+        # In a fork, the request that was opened before the fork may be the one that is answered.
         derived = self._request_id(step, record.round)
         answers = (self._answer(each) for each in (record.request_id, derived) if each is not None)
         found = next((answer for answer in answers if answer is not None), None)
         if found is None:
-            self._require_outermost(step)
+            if not self.may_suspend:
+                reason = "it runs inside of another step, which can't be suspended; call it outside of other steps"
+                raise StepUnsettledError(step.name, reason=reason)
             is_open = record.request_id in self._around.snapshot.requests
             request_id = record.request_id if is_open and record.request_id is not None else derived
-            question = InterruptedStep(step.name, record.key or step.key, self._owner.executor_id, record.at)
-            self._owner.wait_for(request_id, question, StepDecision)
-            await self.park(awaits=request_id)
+            question = InterruptedStep(step.name, record.key or step.key, self.owner.executor_id, record.at)
+            self.owner.wait_for(request_id, question, StepDecision)
+            await self.wait(Wait(request_id=request_id), is_in_line=step.is_in_line)
         decision: StepDecision = self._around.values.give(found)
         match decision.action:
             case "rerun":
@@ -310,60 +450,64 @@ class Steps:
             case "done":
                 return decision.result
             case "fail":
-                raise StepUnsettledError(step.name, reason="who was asked decided to let it fail")
+                raise StepUnsettledError(step.name, reason="the answer to its request was to let it fail")
 
     def _request_id(self, step: _Step, number: int) -> str:
         return self._around.derived_id(f"{step.place}/ask/{number}")
 
     def _answer(self, request_id: str) -> Kept | None:
-        return self._around.journal.find(f"{self._owner.home}/answer/{request_id}")
+        return self._around.journal.find(f"{self.owner.home}/answer/{request_id}")
 
-    def _require_outermost(self, step: _Step) -> None:
-        if not self.may_park:
-            reason = "it runs inside another step, which can't be left to ask; call it outside of other steps"
-            raise StepUnsettledError(step.name, reason=reason)
+    # Attempts
 
-    async def _attempted(self, step: _Step) -> Any:
-        tries = Tries(self._around, f"{step.place}/attempts", step.call.retry)
+    async def _attempt(self, step: _Step) -> Any:
+        retries = Retries(self._around, f"{step.place}/attempts", step.call.retry)
         while True:
-            await self._wait(tries)
-            with self._owner.parking.working():
-                # From here on the handler is not left before this is done.
-                self._owner.parking.require_not_left()
-                await self._say(step, is_open=True)
-                may_be_left = step.call.if_interrupted == "rerun"
-                inside = Inside(self, step.place, step.key, outer=self.enclosing, may_be_left=may_be_left)
-                if step.call.scope is not None:
-                    inside.reading = compared(self._around, step.place, step.call.scope.reads)
+            await self._wait_for_attempt(step, retries)
+            with self.owner.suspender.working():
+                # From here on the handler is not suspended before this attempt has ended.
+                self.owner.suspender.require_active()
+                await self._record_intent(step, is_open=True)
+                running = RunningStep(
+                    step.place,
+                    None,
+                    owner=self,
+                    key=step.key,
+                    outer=self.running,
+                    is_awaited_in_line=step.is_in_line,
+                    may_restart=step.call.if_interrupted == "rerun",
+                    is_function=step.call.is_function,
+                )
                 try:
-                    result = await self._timed(step, inside)
+                    result = await self._call_traced(step, running)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
-                    outlook = await self._failed(step, tries, error)
+                    outlook = await self._fail_attempt(step, retries, error)
                 else:
-                    return await self._kept(step, result, inside.spent)
-            self._owner.warn(f"step {step.name!r} of executor {self._owner.executor_id!r}: {outlook}")
+                    return await self._save(step, result, running.spent)
+            self.owner.warn(f"step {step.name!r} of executor {self.owner.executor_id!r}: {outlook}")
 
-    async def _failed(self, step: _Step, tries: Tries, error: Exception) -> str:
-        """When the next attempt is made, in words. Raises the error if there is none."""
-        self._caught.forget_inside(step.place)
-        outlook = await tries.failed(error)
-        # One that was cut off in the middle may have been done: if it is not tried again here, that stays open.
+    async def _fail_attempt(self, step: _Step, retries: Retries, error: Exception) -> str:
+        """Return a text about the next attempt. Raise the error if there is none."""
+        self._errors.forget_inside(step.place)
+        outlook = await retries.fail(error)
+        # Work that was cut off in the middle may have been done: without another attempt that stays open.
         if outlook is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
-            await self._say(step, is_open=False)
-        if outlook is None or step.flight.is_interrupted:
-            self._note_failure(step, error)
+            await self._record_intent(step, is_open=False)
+        if outlook is None or step.task.is_interrupted:
+            self._note_error(step, error)
             raise error
         return outlook
 
-    def _note_failure(self, step: _Step, error: Exception) -> None:
-        """A function may catch this and go on. What may have been done all the same stays open."""
+    def _note_error(self, step: _Step, error: Exception) -> None:
+        """Remember an error that the handler may catch, unless it is unclear whether the work was done."""
         is_unclear = isinstance(error, StepTimeoutError) and step.call.if_interrupted != "rerun"
-        if self.reading is not None and not (is_final(error) or is_unclear or step.flight.is_interrupted):
-            like = StepRecord(now(self._around.clock), step.digest, step.round, is_open=False)
-            self._caught.note(step.place, like, error)
+        if not (is_final(error) or is_unclear or step.task.is_interrupted):
+            at, is_sequential = now(self._around.clock), step.state.is_sequential
+            record = StepRecord(at, step.digest, step.round, is_open=False, is_sequential=is_sequential)
+            self._errors.add(step.place, record, error)
 
-    async def _say(self, step: _Step, *, is_open: bool) -> None:
-        """Where a crash is not simply answered by doing it again: put on disk that a step begins, or that it raised."""
+    async def _record_intent(self, step: _Step, *, is_open: bool) -> None:
+        """Record that a step starts, or that it raised, if a crash in between must be noticed."""
         if step.call.if_interrupted != "rerun":
             record = StepRecord(
                 now(self._around.clock),
@@ -373,24 +517,24 @@ class Steps:
                 key=step.key,
                 request_id=self._request_id(step, step.round),
             )
-            # Of a process that dies in the step each time, this is all that is ever written.
+            # If the process dies in this step each time, nothing else is ever written: that is no progress.
             await self._around.put(step.place, record.encoded(), is_progress=not is_open)
 
-    async def _wait(self, tries: Tries) -> None:
-        # A wait in place is work: another wait of the handler, however long, does not put off the next attempt.
-        with self._owner.parking.working():
-            is_ready = await tries.is_ready(may_leave=self.may_park)
-        if not is_ready:
-            await self.park(wake_at=tries.due)
+    async def _wait_for_attempt(self, step: _Step, retries: Retries) -> None:
+        # A short backoff is work: the handler is not suspended meanwhile, whatever else it waits for.
+        with self.owner.suspender.working():
+            is_due = await retries.wait_until_due(may_suspend=self.may_suspend)
+        if not is_due:
+            await self.wait(Wait(wake_at=retries.due), is_in_line=step.is_in_line)
 
-    async def _timed(self, step: _Step, inside: Inside) -> Any:
-        span = self._owner.span.child("perdure.step", step=step.name, executor_id=self._owner.executor_id)
+    async def _call_traced(self, step: _Step, running: RunningStep) -> Any:
+        span = self.owner.span.child("perdure.step", step=step.name, executor_id=self.owner.executor_id)
         with traced(span), current(span):
-            return await self._called_in_time(step, inside)
+            return await self._call_in_time(step, running)
 
-    async def _called_in_time(self, step: _Step, inside: Inside) -> Any:
+    async def _call_in_time(self, step: _Step, running: RunningStep) -> Any:
         call = step.call
-        work = step.flight.called(call.fn, call.args, inside)
+        work = step.task.call(call.fn, call.args, running)
         if call.timeout is None:
             return await work
         try:
@@ -398,27 +542,35 @@ class Steps:
         except OutOfTimeError as error:
             raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
 
-    async def _kept(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
-        """The result as every life sees it, on disk; or for this life alone, where that is all there is."""
-        self._count(step, spent)
-        kept = self._fixed(step, result)
+    # Results
+
+    async def _save(self, step: _Step, result: Any, spent: Mapping[str, float]) -> Any:
+        """Record the result, or hold it in memory. Return it as every later entry gets it."""
+        self._count_spending(step, spent)
+        kept = self._encode(step, result)
         if not await self._is_recorded(step, kept, spent):
-            self._around.held(self._owner.home)[step.place] = Held(kept, spent)
-        return self._given(step, kept)
+            self._around.held(self.owner.home)[step.place] = Held(kept, spent)
+        return self._decode(step, kept)
 
     async def _is_recorded(self, step: _Step, kept: Kept, spent: Mapping[str, float]) -> bool:
         if not self._around.keeps_records or kept.refusal is not None:
             if kept.refusal is not None:
-                self._owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
-            self._caught.done(step.place, None)
+                self.owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
+            self._errors.mark_done(step.place, None)
             return False
-        raised = self._caught.before(step.place)
-        record = StepRecord(now(self._around.clock), step.digest, result=kept, spent=spent, raised=raised)
-        self._caught.done(step.place, record)
+        record = StepRecord(
+            now(self._around.clock),
+            step.digest,
+            result=kept,
+            spent=spent,
+            raised=self._errors.raised_before(step.place),
+            is_sequential=step.state.is_sequential,
+        )
+        self._errors.mark_done(step.place, record)
         return await self._around.put(step.place, record.encoded())
 
-    def _fixed(self, step: _Step, result: Any) -> Kept:
-        """The result, kept. Its type may be known by nothing but the annotation of the step's function."""
+    def _encode(self, step: _Step, result: Any) -> Kept:
+        """Encode the result. Its type may be named by nothing but the annotation of the step's function."""
         path = f"result of step {step.name!r}"
         if not self._around.keeps_records:
             return Kept(path=path, live=result, has_live=True)
@@ -427,8 +579,53 @@ class Steps:
         except EncodeError:
             return self._around.values.trusting(*result_types(step.call.fn)).fix(result, path)
 
-    def _given(self, step: _Step, kept: Kept) -> Any:
+    def _decode(self, step: _Step, kept: Kept) -> Any:
         try:
             return self._around.values.give(kept)
         except UntrustedTypeError:
             return self._around.values.trusting(*result_types(step.call.fn)).give(kept)
+
+
+def _count(scope: CallScope, name: str, digest: str) -> str:
+    identity = f"{name}#{digest}"
+    ordinal = scope.ordinals[identity]
+    scope.ordinals[identity] += 1
+    return f"{digest}.{ordinal}"
+
+
+def identifying_parts(fn: Callable[..., Any], executor: object) -> tuple[object, ...] | None:
+    """Return what tells a function from others of its name, to be digested; None if nothing does.
+
+    A function that its module knows by its name needs nothing else. A closure is told apart by nothing.
+    """
+    found: object = without_partial(fn)
+    if isinstance(found, MethodType):
+        parts = identifying_parts(found.__func__, executor)
+        is_known = found.__self__ is executor or isinstance(found.__self__, type)
+        return parts if parts is None or is_known else (*parts, found.__self__)
+    if isinstance(found, FunctionType):
+        if _is_importable(found):
+            return ()
+        defaults = (found.__defaults__, found.__kwdefaults__)
+        is_closed = bool(found.__closure__) or found.__name__ == "<lambda>"
+        return None if is_closed else (() if defaults == (None, None) else defaults)
+    if isinstance(found, BuiltinFunctionType):
+        is_known = found.__self__ is None or isinstance(found.__self__, type | ModuleType)
+        return () if is_known else (found.__self__,)
+    return () if isinstance(found, type) else (found,)
+
+
+def _is_importable(fn: FunctionType) -> bool:
+    found: object = sys.modules.get(fn.__module__)
+    for name in fn.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is fn
+
+
+def skipped_steps(owner: ActivationRecorder, called: set[str] | frozenset[str], *, is_entered_again: bool) -> list[str]:
+    """Return the names of an activation's recorded steps that were not called, without nested ones."""
+    recorded = owner.around.journal.steps_before(owner.home, is_entered_again=is_entered_again)
+    if not recorded:
+        return []
+    inner = (place.removeprefix(f"{owner.home}{STEP}") for place in recorded if place not in called)
+    return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})

@@ -11,8 +11,9 @@ from perdure.checkpoint import request_event
 from perdure.engine.activation import ActivationRecorder
 from perdure.engine.events import FRAMEWORK, output_events, pending_event, warning_event
 from perdure.engine.executor_state import has_hooks, load, saved_state
-from perdure.engine.parking import OutOfTimeError, Parked, has_failed, stop, within
-from perdure.engine.tries import Tries, is_final
+from perdure.engine.retries import Retries, is_final
+from perdure.engine.suspension import Wait
+from perdure.engine.tasks import OutOfTimeError, has_failed, stop, within
 from perdure.errors import ExecutorTimeoutError
 from perdure.events import WorkflowEvent
 from perdure.graph import NO_POLICY, FailedMessage, WorkflowContext, handler_of, response_handler_of, wiring
@@ -387,16 +388,17 @@ class Superstep:
         earlier: list[PendingEvent] = []
         # Without a retry policy nothing is recorded under the key.
         key = "" if policy.retry is None else f"{activation_id_of(context.snapshot, activation)}/attempts"
-        tries = Tries(context, key, policy.retry)
+        retries = Retries(context, key, policy.retry)
         while True:
             recorder = ActivationRecorder(activation, executor, context)
             # A sub-workflow must not be suspended here: its next message would find the turn half done.
-            if tries.due is not None and not await tries.is_ready(may_leave=executor.child_graph() is None):
-                return recorder.suspend(Parked(wake_at=tries.due), earlier)
+            may_suspend = executor.child_graph() is None
+            if retries.due is not None and not await retries.wait_until_due(may_suspend=may_suspend):
+                return recorder.suspend(Wait(wake_at=retries.due), earlier)
             try:
                 return await self._attempt(recorder, policy, earlier)
             except Exception as error:
-                outlook = await tries.failed(error)
+                outlook = await retries.fail(error)
                 if outlook is None and (policy.on_error is None or is_final(error)):
                     raise
             await self._restore(executor)
@@ -406,7 +408,7 @@ class Superstep:
             if outlook is None:
                 assert recorder.failure is not None, "the attempt has failed"
                 handover = ActivationRecorder(activation, executor, context)
-                failed = FailedMessage(handover.message, executor.id, recorder.failure, tries.count)
+                failed = FailedMessage(handover.message, executor.id, recorder.failure, retries.count)
                 handover.send(failed, policy.on_error)
                 return handover.finish(earlier=earlier, is_called=False)
 
@@ -427,9 +429,9 @@ class Superstep:
                 recorder.span = context.span.child("perdure.activation", executor_id=executor.id, home=recorder.home)
                 with traced(recorder.span), current(recorder.span):
                     await call
-            if recorder.parking.parked is not None:
+            if recorder.suspender.waits_for is not None:
                 await self._restore(executor)
-                return recorder.suspend(recorder.parking.parked, earlier)
+                return recorder.suspend(recorder.suspender.waits_for, earlier)
             warning = None if before is None else self._changes.find_change(executor, before)
             return recorder.finish(earlier=earlier, warning=warning)
         except Exception as error:

@@ -2,8 +2,8 @@
 
 from perdure.functional.agent import FunctionalWorkflowAgent
 from perdure.functional.context import RunContext, get_run_context
-from perdure.functional.steps import StepWrapper, step
-from perdure.functional.workflows import FunctionalWorkflow, workflow
+from perdure.functional.step import StepWrapper, step
+from perdure.functional.workflow import FunctionalWorkflow, workflow
 
 __all__ = [
     "FunctionalWorkflow",

@@ -1,4 +1,4 @@
-"""`FunctionalWorkflowAgent`: a functional workflow that is talked to as an agent."""
+"""`FunctionalWorkflowAgent`: a functional workflow as an agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, messages_of
 from perdure.events import WorkflowEvent
-from perdure.functional.nested import names_a_run
+from perdure.functional.workflow import names_a_run
 from perdure.graph import activation_at_work
 from perdure.streams import ResponseStream
 from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, Teller, answered_ids, plain
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
 
     from perdure.agents import AgentSession, ContextProvider
-    from perdure.functional.workflows import FunctionalWorkflow
+    from perdure.functional.workflow import FunctionalWorkflow
     from perdure.graph import ActivationPort
     from perdure.storage import CheckpointStorage
     from perdure.workflows import WorkflowRunResult
@@ -28,17 +28,17 @@ _ANSWERS = frozenset({"function_result", "function_approval_response"})
 
 
 class FunctionalWorkflowAgent(BaseAgent):
-    """A functional workflow as an agent: what it is told is the message of a run, and what that gives is the answer.
+    """A functional workflow as an agent: its input is the message of a run, and the run's output is its response.
 
-    What the function asks is told as requests for an approval, and `pending_requests` has it by id. It is answered
-    with `run(responses={request_id: ...})`, or with a message that holds the answers as contents.
+    Questions of the function become approval requests; `pending_requests` lists them by id. Answer them with
+    `run(responses={request_id: ...})`, or with a message that has the answers as contents.
 
-    In a handler of another workflow its function is part of that run, unless it is given a `run_id`: steps are recorded
-    there, and what it asks are requests of the executor around it. A storage of its own is for runs of its own.
+    In a handler of another workflow the function is part of that run, unless the call has a `run_id`: its steps are
+    recorded there, and its questions are requests of the executor around it. Its own storage is for its own runs.
     """
 
     records_itself: ClassVar[bool] = True
-    """In a workflow, what it does is recorded as it is done: the executor around it need not record it as a whole."""
+    """In a workflow its steps are recorded one by one: the executor around it does not record the turn as a whole."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
@@ -64,7 +64,7 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @property
     def pending_requests(self) -> dict[str, WorkflowEvent[Any]]:
-        """What the last call has left to be answered, by id."""
+        """Return the open questions of the last call, by id."""
         return dict(self._pending)
 
     @overload
@@ -112,10 +112,10 @@ class FunctionalWorkflowAgent(BaseAgent):
         responses: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]] | Awaitable[AgentResponse[Any]]:
-        """Give the workflow a message as it is, or answers, and get what its function returns and asks.
+        """Run the workflow with a message, or with answers. Return its output and its questions.
 
-        The other options are those of the workflow's `run`. A session has no part in it: the function is given the
-        message alone, and what it keeps is in the state of its run.
+        The other options are those of the workflow's `run`. The session is ignored: the function gets the message
+        alone, and keeps what it needs in the state of its run.
         """
         del session
         is_named = names_a_run(options)
@@ -131,15 +131,15 @@ class FunctionalWorkflowAgent(BaseAgent):
                 cast("Awaitable[WorkflowRunResult]", self._workflow.run(messages, responses=responses, **options))
             )
         events = self._workflow.run(messages, stream=True, responses=responses, **options)
-        # No generator: one that is dropped holds the stream until the loop closes it, and the next call is in its way.
-        return events.flat_map(partial(self._pieces, self._teller()), AgentResponse[Any].from_updates)
+        # A dropped generator would hold the stream until the loop closes it, and block the next call.
+        return events.flat_map(partial(self._updates, self._teller()), AgentResponse[Any].from_updates)
 
     def _inside(
         self, message: Any, activation: ActivationPort, options: Mapping[str, Any]
     ) -> Coroutine[Any, Any, AgentResponse[Any]]:
-        """The answer as part of the run around it, which keeps what is done and asked here."""
+        """Run the function as part of the run around it."""
         kwargs: Mapping[str, Any] = options.get("function_invocation_kwargs") or {}
-        return self._whole(self._workflow.nested(message, activation, options, kwargs))
+        return self._whole(self._workflow.run_inside(message, activation, options, kwargs))
 
     async def _whole(self, returned: Awaitable[Any]) -> AgentResponse[Any]:
         result = await returned
@@ -147,10 +147,10 @@ class FunctionalWorkflowAgent(BaseAgent):
         return self._teller().whole(told)
 
     def _answers_in(self, messages: Any, *, is_named: bool) -> dict[str, Any]:
-        """The answers in messages, by request; nothing if they are a message for the function.
+        """Return the answers in messages, by request; nothing if the messages are for the function.
 
-        A conversation may stand before them, and a text beside them. Which of them are meant is known of what this
-        agent has asked; of a run that is named, by their being said last.
+        A conversation may come before them, and a text next to them. The answers that count are those to open
+        questions of this agent; for a run that is named, those in the last message.
         """
         given = cast("list[object]", messages if isinstance(messages, list | tuple) else [messages])
         if not all(isinstance(each, str | Message | Content) for each in given):
@@ -163,7 +163,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         found = self._answers(meant)
         if found and not answered_ids(meant):
             logger.warning(
-                "agent %r takes the answers to %s; what else is said beside them is not given to the function",
+                "agent %r takes the answers to %s; the function does not get the rest of the messages",
                 self.name,
                 ", ".join(found),
             )
@@ -189,8 +189,8 @@ class FunctionalWorkflowAgent(BaseAgent):
             response.messages.append(Message("assistant", asked, author_name=self.name))
         return response
 
-    def _pieces(self, teller: Teller, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
-        """What is told of an event of the workflow."""
+    def _updates(self, teller: Teller, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
+        """Return an event of the workflow as updates of the response."""
         match event.type:
             case "started":
                 self._pending = {}
@@ -204,7 +204,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         return ()
 
     def _request(self, event: WorkflowEvent[Any]) -> Content:
-        """What the function asks, as a request for an approval."""
+        """Return a question of the function as an approval request."""
         request_id = event.request_id
         self._pending[request_id] = event
         arguments = {"request_id": request_id, "data": plain(event.data)}

@@ -1,4 +1,4 @@
-"""`RunContext`: what the function of a workflow can do beside calling steps."""
+"""`RunContext`: questions, waits and state of a functional workflow."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
-from perdure.functional.board import Board
-from perdure.functional.branches import branch_place
-from perdure.functional.past import recorded_by
-from perdure.graph import ABSENT, Place, Terms, current_activation
+from perdure.functional.state import FunctionState
+from perdure.functional.step_state import recorded_writes
+from perdure.graph import ABSENT, Terms, current_activation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Mapping
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
-    from perdure.functional.board import Store
+    from perdure.functional.state import Store
     from perdure.graph import ActivationPort, WorkflowContext
 
 _current: ContextVar[RunContext | None] = ContextVar("perdure_run_context", default=None)
@@ -26,7 +25,7 @@ _current: ContextVar[RunContext | None] = ContextVar("perdure_run_context", defa
 class RunContext:
     """The run of a functional workflow, as its function and its steps see it.
 
-    It is given to a parameter of this type, or called `ctx`; `get_run_context()` finds it elsewhere.
+    A parameter of this type, or with the name `ctx`, gets it; `get_run_context()` returns it elsewhere.
     """
 
     def __init__(
@@ -40,11 +39,11 @@ class RunContext:
         self._context = context
         self._workflow_name = workflow_name
         self._kwargs = kwargs or {}
-        self.board = Board(context.state if store is None else store, recorded_by(context.activation))
+        self.state = FunctionState(context.state if store is None else store, recorded_writes(context.activation))
 
     @property
     def activation(self) -> ActivationPort:
-        """What stands behind it."""
+        """Return the activation that the function runs in."""
         return self._context.activation
 
     def request_info(
@@ -57,69 +56,69 @@ class RunContext:
         default: Any = ABSENT,
         approves: Any = ABSENT,
     ) -> Coroutine[Any, Any, Any]:
-        """Ask the outside, and go on with the answer.
+        """Ask the outside, and return the answer.
 
-        Until it is given the function is left and the run may rest; then the function is entered again from the top,
-        and steps that were done return what was recorded. An answer is given once; later lives have it. A step that
-        asks is begun again, too.
+        The function is suspended until the answer is there. Then it is re-entered from the top, and its steps return
+        what was recorded. A step that asks is started again, too.
 
         When the `deadline` has passed, `default` is the answer. `approves` is what will be done if the answer says so:
-        ApprovalMismatchError is raised if that is another thing when the function comes back here.
+        if it differs when the function comes back here, ApprovalMismatchError is raised.
         """
-        place = Place(branch_place("ask"), counted=True)
         terms = Terms(deadline, default, approves)
-        return self.activation.ask(request_data, response_type, request_id, terms, place=place)
+        return self.activation.ask(request_data, response_type, request_id, terms, is_numbered=True)
 
     def sleep(self, until: timedelta | datetime | float) -> Coroutine[Any, Any, None]:
-        """Wait so long (a timedelta, or seconds), or until a moment with a time zone. The run may rest meanwhile."""
+        """Wait for a timedelta or seconds, or until a moment with a time zone. The function is suspended meanwhile."""
         return self._context.sleep(until)
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
-        """Tell an event of your own. A `transient` one is told to who listens now, and never recorded."""
+        """Emit an event of your own. A `transient` one reaches current observers and is never recorded."""
         self.activation.tell(event, transient=transient)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """A value of the run's state."""
-        return self.board.get(key, default)
+        """Return a value of the run's state."""
+        return self.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Keep a value in the run's state. What a step sets is kept with its record, and lost if it fails.
+        """Set a value in the run's state. What a step sets is recorded with its result, and lost if it fails.
 
         Raises ValueError.
         """
         if key.startswith("_"):
-            raise ValueError(f"state key {key!r} begins with '_', which is for the engine; choose another name")
-        self.board.set(key, value)
+            raise ValueError(
+                f"state key {key!r} starts with '_', which is reserved for the engine; choose another name"
+            )
+        self.state.set(key, value)
 
     def is_streaming(self) -> bool:
-        """Whether the caller reads a stream."""
+        """Return whether the caller reads a stream."""
         return self._context.is_streaming()
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The further keywords that the run was given."""
+        """Return the further keywords of `run`."""
         kept = self._context.get_state(RUN_KWARGS_KEY, {}).get("function_invocation_kwargs", {})
         return {**kept.get(GLOBAL_KWARGS_KEY, {}), **kept.get(self._workflow_name, {}), **self._kwargs}
 
     @property
     def idempotency_key(self) -> str:
-        """What names this run of the function to others: the same over resumes, another in a fork."""
+        """Return a key for this run of the function: it stays over resumes, and differs in a fork."""
         return self._context.idempotency_key
 
     def spend(self, **amounts: float) -> None:
-        """Count what was spent, by name, against the budget of the run."""
+        """Count spending, by name, against the budget of the run."""
         self._context.spend(**amounts)
 
 
 def get_run_context() -> RunContext | None:
-    """The context of the functional workflow whose function or step is running here; None outside of one."""
+    """Return the context of the functional workflow that the calling code runs in; None outside of one."""
     found = _current.get()
     return found if found is not None and current_activation() is found.activation else None
 
 
 @contextmanager
 def running(context: RunContext) -> Generator[None]:
-    """Let `get_run_context` find a context."""
+    """Let `get_run_context` return a context."""
     token = _current.set(context)
     try:
         yield

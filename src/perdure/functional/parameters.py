@@ -1,4 +1,4 @@
-"""What the parameters of a workflow's function or of a step are for: the message, the context, the rest."""
+"""The parameters of a workflow's function or of a step: the message, the context, the rest."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CONTEXT_NAME = "ctx"
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of a function. `context` names the one that is given the context, if there is one."""
+    """The parameters of a function. `context` is the name of the one that gets the context, if any."""
 
     signature: Signature
     context: str | None
 
     @classmethod
     def of(cls, fn: Callable[..., Any], hints: Mapping[str, Any], context_type: type) -> Parameters:
-        """The parameters of a function whose annotations are known as far as they can be."""
+        """Read the parameters of a function with these annotations."""
         signature = inspect.signature(fn)
         found = (
             parameter.name
@@ -44,7 +44,7 @@ class Parameters:
 
     @property
     def plain(self) -> list[str]:
-        """The parameters that are neither the context nor take what is left over."""
+        """Return the parameters without the context and without `*` and `**`."""
         return [
             name
             for name, parameter in self.signature.parameters.items()
@@ -53,16 +53,16 @@ class Parameters:
 
     @property
     def by_keyword_alone(self) -> list[str]:
-        """Those of them that can't be given by position."""
+        """Return those of them that can't be given by position."""
         return [name for name in self.plain if self.signature.parameters[name].kind is Parameter.KEYWORD_ONLY]
 
     @property
     def takes_any_keyword(self) -> bool:
-        """Whether there is a `**` parameter."""
+        """Return whether there is a `**` parameter."""
         return any(each.kind is Parameter.VAR_KEYWORD for each in self.signature.parameters.values())
 
     def require_fitting(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: str) -> None:
-        """Raise TypeError for arguments that don't fit, the context not among them."""
+        """Raise TypeError for arguments, without the context, that don't fit."""
         try:
             (self.signature if self.context in kwargs else self._without_context).bind(*args, **kwargs)
         except TypeError as error:
@@ -75,7 +75,7 @@ class Parameters:
     def with_context(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, and the context where it belongs. Raises TypeError for arguments that don't fit."""
+        """Return the arguments of a call with the context added. Raises TypeError for arguments that don't fit."""
         if self.context is None or self.context in kwargs:
             return args, dict(kwargs)
         bound = self._without_context.bind(*args, **kwargs).arguments
@@ -89,7 +89,7 @@ class Parameters:
 
 
 def hints_of(func: Callable[..., Any], namespace: Namespace) -> dict[str, object]:
-    """The annotations of a function, that of its result included, as far as they can be read."""
+    """Return the annotations of a function and its result, as far as they can be read."""
     found: dict[str, object] = {}
     for name, annotation in inspect.get_annotations(inspect.unwrap(func)).items():
         with suppress(NameError, TypeError, ValueError, SyntaxError):

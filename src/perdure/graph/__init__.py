@@ -6,9 +6,9 @@ from perdure.graph.current import (
     begin_step,
     current_activation,
     enter,
-    hearing,
+    in_function,
+    intercept_steps,
     no_exit,
-    of_function,
     require_no_exit,
     sharing,
 )
@@ -61,7 +61,7 @@ from perdure.graph.executors import (
 from perdure.graph.handlers import HandlerTypes, handler, response_handler, split_types
 from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, TimersDue, WorkflowMessage
 from perdure.graph.policy import NO_POLICY, FailedMessage, Policy, Retry, policy_of
-from perdure.graph.port import ABSENT, ActivationPort, IfInterrupted, Numbering, Place, Scope, StepCall, Terms
+from perdure.graph.port import ABSENT, ActivationPort, IfInterrupted, Numbering, StepCall, Terms
 from perdure.graph.validation import validate_workflow_graph
 
 __all__ = [
@@ -91,13 +91,11 @@ __all__ = [
     "Numbering",
     "OutputDesignation",
     "OutputKind",
-    "Place",
     "Policy",
     "Reducer",
     "Retry",
     "Route",
     "Rules",
-    "Scope",
     "SelectionFunc",
     "Shared",
     "SingleEdgeGroup",
@@ -124,10 +122,10 @@ __all__ = [
     "graph_signature",
     "handler",
     "handler_of",
-    "hearing",
+    "in_function",
+    "intercept_steps",
     "interfaces",
     "no_exit",
-    "of_function",
     "on_error_ways",
     "policy_of",
     "private_owner",

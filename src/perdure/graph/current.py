@@ -13,29 +13,28 @@ if TYPE_CHECKING:
 
     from perdure.graph.port import ActivationPort, StepCall
 
-Hear: TypeAlias = "Callable[[ActivationPort, StepCall], Coroutine[Any, Any, Any]]"
-"""Starts a step on behalf of the surrounding function."""
+BeginStep: TypeAlias = "Callable[[ActivationPort, StepCall], Coroutine[Any, Any, Any]]"
 
 _current: ContextVar[ActivationPort | None] = ContextVar("perdure_activation", default=None)
 
 _function: ContextVar[ActivationPort | None] = ContextVar("perdure_function", default=None)
-"""The activation of the workflow function that started this task."""
+"""The activation of the function that started the current task."""
 
-_hear: ContextVar[Hear | None] = ContextVar("perdure_hear", default=None)
+_begin_step: ContextVar[BeginStep | None] = ContextVar("perdure_begin_step", default=None)
 
 enter = _current.set
-"""Set the current activation for this task and the tasks it starts. The next call replaces it."""
+"""Set the activation of this task, and of all tasks that it starts. The next call in the task replaces it."""
 
 
 def current_activation() -> ActivationPort | None:
-    """Return the activation in progress; None outside a workflow and after it has ended."""
+    """Return the activation that runs here; None outside of a workflow, and after its end."""
     found = _current.get()
     return found if found is not None and found.is_running else None
 
 
 @contextmanager
-def of_function(activation: ActivationPort | None) -> Generator[None]:
-    """Mark this block, and the tasks started in it, as part of a workflow function."""
+def in_function(activation: ActivationPort | None) -> Generator[None]:
+    """Mark the code that runs here, and all tasks that it starts, as part of a functional workflow."""
     token = _function.set(activation)
     try:
         yield
@@ -44,33 +43,33 @@ def of_function(activation: ActivationPort | None) -> Generator[None]:
 
 
 def activation_at_work() -> ActivationPort | None:
-    """Return the activation in progress, for work that must be recorded; None outside a workflow.
+    """Return the activation that runs here, for work that must be recorded; None outside of a workflow.
 
-    Raises RuntimeError in a task that outlives the function that started it: its work would not be recorded.
+    Raises RuntimeError in a task that has outlived the function which started it: its work would not be recorded.
     """
     found, function = current_activation(), _function.get()
     if found is None and function is not None and not function.is_running:
         raise RuntimeError(
-            "the function of the workflow that has begun this task has ended: what the task does now would not be "
-            "recorded, and done again; await every task inside of the function"
+            "the function of the workflow that started this task has ended: what the task does now would not be "
+            "recorded, and repeated later; await every task inside of the function"
         )
     return found
 
 
 @contextmanager
-def hearing(hear: Hear) -> Generator[None]:
-    """Let the surrounding workflow function handle the steps that other code starts in this block."""
-    token = _hear.set(hear)
+def intercept_steps(begin: BeginStep) -> Generator[None]:
+    """Let `begin` start the steps of code that does not know which workflow it runs in, such as an agent."""
+    token = _begin_step.set(begin)
     try:
         yield
     finally:
-        _hear.reset(token)
+        _begin_step.reset(token)
 
 
 def begin_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
-    """Start a step from code that does not know its surroundings, such as an agent."""
-    hear = _hear.get()
-    return activation.step(call) if hear is None else hear(activation, call)
+    """Start a step for code that does not know which workflow it runs in: a handler, or a functional workflow."""
+    begin = _begin_step.get()
+    return activation.step(call) if begin is None else begin(activation, call)
 
 
 _is_shared: ContextVar[bool] = ContextVar("perdure_is_shared", default=False)
@@ -79,7 +78,7 @@ _PASSING = (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 @contextmanager
 def sharing() -> Generator[None]:
-    """Mark this block, and the tasks and threads started in it, as part of a process that several runs share."""
+    """Mark the process as shared with other runs, here and in all tasks and threads that start here."""
     token = _is_shared.set(True)
     try:
         yield
@@ -88,7 +87,7 @@ def sharing() -> Generator[None]:
 
 
 class _NoExit:
-    """A context manager without state."""
+    """A context manager without state, so that one instance is enough."""
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -107,14 +106,14 @@ def require_no_exit(error: BaseException) -> None:
         return
     raise RuntimeError(
         f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
-        "others; raise an Exception if the run is to fail"
+        "other runs; raise an Exception to let the run fail"
     ) from error
 
 
 def no_exit() -> AbstractContextManager[None]:
-    """Protect a shared process from user code that would end it.
+    """Return a context manager for users' code: what would end a shared process is raised as a RuntimeError.
 
-    This must be as close to that code as possible: a SystemExit that leaves a task ends the event loop. A
-    KeyboardInterrupt passes, because a person wants it.
+    Put it as close to that code as possible: a SystemExit that leaves a task ends the event loop, even if the task is
+    awaited. A KeyboardInterrupt comes from a person, and passes.
     """
     return _NO_EXIT

@@ -38,27 +38,6 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Identifies a question if counting is not enough: `key` names it.
-
-    `counted` gives the request the id `auto::<n>` instead of a derived one.
-    """
-
-    key: str | None = None
-    counted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Marks a step as the function of a workflow: its steps are named after it, and it can be suspended.
-
-    `reads` identifies the text of the function; None if unknown.
-    """
-
-    reads: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class StepCall:
     """A step as a handler requested it. `timeout` is in seconds."""
 
@@ -69,9 +48,10 @@ class StepCall:
     retry: Retry | None = None
     timeout: float | None = None
     if_interrupted: IfInterrupted = "rerun"
-    moves: bool = False
-    """True if its record may be found by its arguments at another place, after the program changed."""
-    scope: Scope | None = None
+    is_stable: bool = False
+    """Whether the name and the arguments identify the work, though the function is a closure."""
+    is_function: bool = False
+    """Whether `fn` is a functional workflow, which may be suspended and is re-entered as a handler is."""
     found: Callable[[Any, str], Any] | None = None
     """Converts a result that was found out after an interruption, given its place, for recording."""
     has_failed: Callable[[Any], bool] | None = None
@@ -147,9 +127,12 @@ class ActivationPort(Protocol):
         ...
 
     def ask(
-        self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ..., *, place: Place = ...
+        self, data: Any, response_type: Any, request_id: str | None, terms: Terms = ..., *, is_numbered: bool = ...
     ) -> Coroutine[Any, Any, Any]:
-        """Return an awaitable question. The activation is suspended until it is answered."""
+        """Ask a question, to be awaited: the handler is suspended until the answer is there.
+
+        `is_numbered` lets the request have the id `auto::<n>`.
+        """
         ...
 
     def is_open(self, request_id: str) -> bool:
@@ -181,9 +164,11 @@ class ActivationPort(Protocol):
         """Return the numbering for a name, in this attempt or in the running step."""
         ...
 
-    @property
-    def branch(self) -> str:
-        """The task of a workflow function that this is called in; empty for the function's own task."""
+    def turn_key(self, make_key: Callable[[str], str]) -> str:
+        """Return the key of an agent's turn: `make_key("")`, unless an earlier version has recorded another one.
+
+        That one was made of the path of a task.
+        """
         ...
 
     def sleep(self, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:

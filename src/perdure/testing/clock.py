@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+_GRACE_TURNS = 100
+_GRACE_SECONDS = 0.01
+"""Real time, for work in threads."""
+
 
 class ManualClock:
     """A clock that stands still until it is told to go on. Its ids are numbers.
@@ -48,6 +52,14 @@ class ManualClock:
             await sleeper
         finally:
             self._sleepers.remove((due, sleeper))
+
+    async def wait_grace(self) -> None:
+        """Let other tasks make progress before a handler is suspended. The clock does not move."""
+        for _ in range(_GRACE_TURNS):
+            await asyncio.sleep(0)
+        await asyncio.sleep(_GRACE_SECONDS)
+        for _ in range(_GRACE_TURNS):
+            await asyncio.sleep(0)
 
     @property
     def sleepers(self) -> int:

@@ -172,7 +172,7 @@ class AgentTurn:
             activation.spend(tokens_in(response))
             return response, SessionRecord.of(session) if isinstance(session, AgentSession) else None
 
-        response, record = await activation.step(StepCall(f"turn of {self.name}", turn, ()))
+        response, record = await activation.step(StepCall(f"turn of {self.name}", turn, (), is_stable=True))
         return response, session if record is None else record.session()
 
     async def _run(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:

@@ -49,9 +49,10 @@ class Turn:
 
     def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
         if self.activation is not None:
-            # Of tasks that a function has side by side, each has turns of its own.
-            branch = self.activation.branch
-            self.key = f"{self.name}~{_digest(told, traits, *([[branch]] if branch else []))}"
+            about = [list(told), list(traits)]
+            self.key = self.activation.turn_key(
+                lambda path: f"{self.name}~{_digest(*about, *([[path]] if path else []))}"
+            )
             self._turns = self.activation.numbering(f"turn of {self.key}")
             self.number = self._turns.take()
 

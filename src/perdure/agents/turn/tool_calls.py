@@ -239,7 +239,7 @@ class ToolRun:
         activation = self.caller.turn.activation
         if activation is None:
             return await tried_in_place(invoked, policy, tool.name)
-        attempt = StepCall("attempt", invoked, (), retry=policy.retry, timeout=policy.timeout)
+        attempt = StepCall("attempt", invoked, (), retry=policy.retry, timeout=policy.timeout, is_stable=True)
         return await begin_step(activation, attempt)
 
     def _asking(self, asking: UserInputRequiredException) -> Outcome:

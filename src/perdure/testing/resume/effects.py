@@ -46,7 +46,7 @@ class _Done:
         journal, home = self.activation.around.journal, self.activation.home
         if _is(journal.find(home), record):
             return "an activation"
-        is_left = self.activation.parking.parked is not None or journal.find(f"{home}/{_ATTEMPTS}") is not None
+        is_left = self.activation.suspender.waits_for is not None or journal.find(f"{home}/{_ATTEMPTS}") is not None
         return "a child's superstep" if not is_left and _is(journal.find(_CHILD), record) else None
 
 

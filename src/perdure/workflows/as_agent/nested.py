@@ -101,7 +101,7 @@ class HandlerSeat:
         self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, mark: Bookmark, memory: Memory
     ) -> None:
         parent.around.values.trust_more(workflow.blueprint.trust)
-        inside = parent.enclosing
+        inside = parent.running_step
         place = parent.home if inside is None else inside.place
         self.parent = parent
         self.prefix = f"{place}/agent/{quote(turn.key, safe='')}.{turn.number}/"

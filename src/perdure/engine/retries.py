@@ -1,4 +1,4 @@
-"""The attempts at one thing, counted over the lives of a run, and the waits between them."""
+"""Retries of a step or activation: the count survives a crash, and so does the moment of the next attempt."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from perdure.graph import Retry
     from perdure.kernel import Moment
 
-_IN_PLACE_SECONDS_MAX = 5.0
+_BACKOFF_IN_PLACE_SECONDS_MAX = 5.0
 _NONE = TriesRecord(0)
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether an error is one of the run itself, which no other attempt would mend."""
+    """Return whether an error belongs to the run itself, so that another attempt can't help."""
     return isinstance(error, (RunError, WorkflowCheckpointException, BudgetExceededError))
 
 
-class Tries:
-    """How often something was tried. In a checkpointed run a new life goes on counting."""
+class Retries:
+    """Count the failed attempts at one thing. In a checkpointed run the count goes on after a restart."""
 
     def __init__(self, around: ActivationContext, key: str, retry: Retry | None) -> None:
         self._around = around
@@ -34,35 +34,35 @@ class Tries:
 
     @property
     def count(self) -> int:
-        """The attempts that have failed."""
+        """Return how many attempts have failed."""
         return self._record.count
 
     @property
     def due(self) -> Moment | None:
-        """When the next attempt may be made."""
+        """Return when the next attempt may start."""
         return self._record.due
 
-    async def failed(self, error: Exception) -> str | None:
-        """Count an attempt that failed; in words, when the next is made. None if there is none: the count is reset."""
+    async def fail(self, error: Exception) -> str | None:
+        """Count a failed attempt. Return a text about the next one; None if there is none, and reset the count."""
         count, retry = self.count + 1, self._retry
         if retry is None or count >= retry.attempts or is_final(error) or not retry.covers(error):
             if self.count:
-                await self._keep(TriesRecord(0))
+                await self._save(TriesRecord(0))
             self._record = TriesRecord(count)
             return None
         wait = retry.wait_after(count)
         due = moment_of(self._around.clock, wait, "a backoff")
-        await self._keep(TriesRecord(count, due, f"{type(error).__name__}: {error}"))
-        return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next is made in {wait:g} seconds"
+        await self._save(TriesRecord(count, due, f"{type(error).__name__}: {error}"))
+        return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next starts in {wait:g} seconds"
 
-    async def _keep(self, record: TriesRecord) -> None:
+    async def _save(self, record: TriesRecord) -> None:
         self._record = record
         await self._around.put(self._key, record.encoded())
 
-    async def is_ready(self, *, may_leave: bool) -> bool:
-        """Wait until the next attempt may be made; False at once if that is long and the handler may be left."""
+    async def wait_until_due(self, *, may_suspend: bool) -> bool:
+        """Wait until the next attempt may start. Return False at once if that is long and the handler may suspend."""
         seconds = 0.0 if self.due is None else seconds_until(self._around.clock, self.due)
-        if seconds > _IN_PLACE_SECONDS_MAX and may_leave and self._around.keeps_records:
+        if seconds > _BACKOFF_IN_PLACE_SECONDS_MAX and may_suspend and self._around.keeps_records:
             return False
         if seconds:
             await self._around.clock.sleep(seconds)

@@ -1,15 +1,14 @@
-"""What a step leaves on record, and what earlier entries of a function have left: which step has set what."""
+"""State in the records of steps: what a step has set is recorded with its result, and read by later entries."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 from perdure.checkpoint import StepRecord, fields_of
 from perdure.codec import register_type
-from perdure.data import frozen
 from perdure.engine import STEP, ActivationRecorder
 
 if TYPE_CHECKING:
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from perdure.graph import ActivationPort
 
 Rank: TypeAlias = tuple[int, str, str]
-"""How many writes of a key came before, where the step was called, and where its record is. The highest counts."""
+"""The order of writes of one key: how many came before, when the step was called, the place of its record."""
 
 FUNCTION: Final = "workflow "
-"""How a step is called that is a function inside of another one. It has a state of its own."""
+"""The beginning of the name of a step that is a function inside of another one. It has a state of its own."""
 _FUNCTION_QUOTED: Final = quote(FUNCTION, safe="")
 _OUTCOME: Final = "perdure.functional.steps:StepOutcome"
 _NAME: Final = _OUTCOME.encode()
@@ -31,78 +30,78 @@ _ENTERED: Final = "functions that were entered"
 
 
 @register_type(name=_OUTCOME)
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step gave and what it set in the state, as it is recorded. One that set nothing is its result alone."""
+    """The recorded result of a step that has set state. A step that has set none is recorded with its result alone."""
 
     result: Any
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     ranks: dict[str, Any] = field(default_factory=dict[str, Any])
-    """By key: in which order with others it was set."""
+    """By key: the order of the write among others."""
     rests_on: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """By key: the steps that had set it before and were not on record yet, and how often each of them had."""
+    """By key: the steps that had set it before and were not recorded yet, and how often each of them had."""
 
     def rank(self, key: str) -> Rank:
-        """In which order with others a key was set."""
+        """Return the order of a write among others."""
         return _as_rank(self.ranks.get(key, _FIRST))
 
 
-@frozen
-class Recorded:
-    """What a step that is on record has set under one key."""
+@dataclass(frozen=True, slots=True)
+class RecordedWrite:
+    """A value that a recorded step has set."""
 
     place: str
     key: str
     rank: Rank
     rests_on: Mapping[str, int]
     give: Callable[[], Any]
-    """Reads the value, which nobody may ask for."""
+    """Decodes the value, which may never be needed."""
 
     @property
     def name(self) -> str:
-        """What the step is called."""
+        """Return the name of the step."""
         return unquote(re.split("[#@]", _last(self.place))[0])
 
 
-def recorded_by(activation: ActivationPort) -> Iterator[Recorded]:
-    """What the steps on record have set, of the function that is being entered here."""
+def recorded_writes(activation: ActivationPort) -> Iterator[RecordedWrite]:
+    """Iterate over what the recorded steps of the function have set that is being entered here."""
     if isinstance(activation, ActivationRecorder):
-        past = _Past(activation)
-        for place in past.places():
-            yield from past.recorded(place)
+        reader = _Reader(activation)
+        for place in reader.places():
+            yield from reader.writes(place)
 
 
-def place_in(activation: ActivationPort) -> str:
-    """Where the step that is running here is recorded; nothing if none is."""
-    inside = activation.enclosing if isinstance(activation, ActivationRecorder) else None
-    return "" if inside is None else inside.place
+def place_of_step(activation: ActivationPort) -> str:
+    """Return the place of the step that runs here; an empty text if none does."""
+    running = activation.running_step if isinstance(activation, ActivationRecorder) else None
+    return "" if running is None else running.place
 
 
-class _Past:
-    """The records of a function that is being entered: it is a handler, or a step of one."""
+class _Reader:
+    """Read the records of a function that is being entered: a handler, or a step of one."""
 
     def __init__(self, activation: ActivationRecorder) -> None:
         self._around = activation.around
         self._home = activation.home
-        self._function = place_in(activation) or activation.home
+        self._function = place_of_step(activation) or activation.home
         self._is_entered_again = activation.activation.delivery.activation_id is not None
         entered = cast("set[str]", activation.memo.setdefault(_ENTERED, set[str]()))
         self._is_tried_again = self._function in entered
         entered.add(self._function)
 
     def places(self) -> Iterable[str]:
-        """Where there are records of steps, and of what else is known of them."""
+        """Return the keys of the function's steps, and of other records about them."""
         journal = self._around.journal
         if self._is_tried_again:
-            # What this life has recorded is looked for only where an attempt before this one can have done so.
-            return dict.fromkeys([*self._around.held(self._home), *journal.records(self._home)])
+            # This process can have recorded something only if an attempt came before this one.
+            return dict.fromkeys([*self._around.held(self._home), *journal.keys(self._home)])
         before = journal.steps_before(self._home, is_entered_again=self._is_entered_again)
         return dict.fromkeys([*self._around.held(self._home), *before])
 
-    def recorded(self, place: str) -> Iterator[Recorded]:
-        """What the step of a place has set, with those inside of it.
+    def writes(self, place: str) -> Iterator[RecordedWrite]:
+        """Iterate over what the step of a place has set, with those inside of it.
 
-        Of one inside of another that has ended, well or not, it is for that one to say what is kept.
+        A step inside of one that has ended is skipped: the outer one has recorded what is kept.
         """
         if not place.startswith(f"{self._function}{STEP}") or "/" in _last(place):
             return
@@ -116,17 +115,17 @@ class _Past:
         ranks = {key: _as_rank(rank) for key, rank in give(fields["ranks"]).items()}
         rests_on: dict[str, dict[str, int]] = give(fields["rests_on"]) if "rests_on" in fields else {}
         for key, rank in ranks.items():
-            yield Recorded(place, key, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
+            yield RecordedWrite(place, key, rank, rests_on.get(key, {}), lambda key=key: give(state)[key])
 
     def _outer(self, place: str) -> Iterator[str]:
-        """The steps of the function that one is inside of."""
+        """Iterate over the places of the steps around one, inside of the function."""
         outer = place.rpartition(STEP)[0]
         while len(outer) > len(self._function):
             yield outer
             outer = outer.rpartition(STEP)[0]
 
     def _fields(self, place: str) -> Mapping[str, Kept]:
-        """What is recorded of a step that has set something. Its result is left unread: it alone knows the type."""
+        """Return the fields of a step's outcome, if it has set state. Only the step itself knows the result's type."""
         held = self._around.held(self._home).get(place)
         if held is not None:
             return fields_of(held.result, StepOutcome)
@@ -146,7 +145,7 @@ class _Past:
 
 
 def _as_rank(recorded: Any) -> Rank:
-    """A rank as it was recorded: where a step was called was once a number."""
+    """Return a recorded rank. In the first versions the second member was a number."""
     writes, order, place = recorded
     return (writes, f"{order:08}" if isinstance(order, int) else order, place)
 

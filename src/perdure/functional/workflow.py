@@ -1,52 +1,57 @@
-"""`@workflow`: a function as a workflow. It is a graph of one node, so all that runs graphs runs it."""
+"""`@workflow`: a function as a workflow. It is a graph of one node, so everything that runs graphs runs it."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from perdure.annotations import namespace_here
 from perdure.checkpoint import CompatibilityReport
-from perdure.engine import ABSENT, Closing, is_read_elsewhere
+from perdure.engine import ABSENT, ActivationRecorder, Closing, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
-from perdure.functional.keywords import own_keywords
-from perdure.functional.nested import durable_activation, names_a_run, require_nestable, result_of, stream_of
+from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.node import FunctionNode
-from perdure.graph import WorkflowMessage
+from perdure.graph import WorkflowMessage, activation_at_work
+from perdure.streams import ResponseStream
 from perdure.types import is_instance_of
-from perdure.workflows import Workflow, WorkflowBuilder
+from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider
     from perdure.annotations import Namespace
     from perdure.clock import Clock
     from perdure.engine import Call, Events, Session
-    from perdure.events import WorkflowEvent
     from perdure.functional.agent import FunctionalWorkflowAgent
     from perdure.graph import ActivationPort
     from perdure.storage import CheckpointStorage
-    from perdure.streams import ResponseStream
-    from perdure.workflows import Run, WorkflowRunResult
+    from perdure.workflows import Run
 
 logger = logging.getLogger(__name__)
 
 OnCheckpointError: TypeAlias = Literal["stop", "warn"]
 
+_RUN_OPTIONS = frozenset(inspect.signature(Workflow.run).parameters)
+_SIMILARITY_MIN = 0.85
+"""How similar to an option a keyword must be to count as a misspelt one."""
+_OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")
+
 
 class FunctionalWorkflow(Workflow):
     """A workflow that is written as a function, made by `@workflow`.
 
-    A fresh message is a run of its own: what an earlier one has in its state is not seen. The instance stands for the
-    run that was begun last, so that `run(responses=...)` answers it; `run(run_id=...)` and `run(checkpoint_id=...)` let
-    it stand for another. Runs side by side need an instance each: `twin()` makes one, and is a factory for a host.
+    Each new message starts a run with a state of its own. The instance stands for the run that was started last, so
+    that `run(responses=...)` answers it; `run(run_id=...)` and `run(checkpoint_id=...)` let it stand for another.
+    Parallel runs need an instance each: `twin()` makes one, and is a factory for a host.
 
-    Inside of a run that is checkpointed, `run` makes the function part of that run, unless it names a run of its own:
-    steps are recorded there, and what it asks are requests of that run.
+    Inside of a checkpointed run, `run` makes the function part of that run, unless it names a run of its own: its
+    steps are recorded there, and its questions are requests of that run.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class FunctionalWorkflow(Workflow):
         _namespace: Namespace | None = None,
     ) -> None:
         if not inspect.iscoroutinefunction(func):
-            raise TypeError(f"@workflow is for an async function, {func!r} is none; write `async def`")
+            raise TypeError(f"@workflow is for an async function, and {func!r} is none; write `async def`")
         namespace = _namespace if _namespace is not None else namespace_here(1)
         self.func = func
         self._has_warned = False
@@ -80,7 +85,7 @@ class FunctionalWorkflow(Workflow):
         self.__doc__ = func.__doc__
 
     def twin(self) -> FunctionalWorkflow:
-        """Another instance of the same workflow, which stands for no run yet."""
+        """Return another instance of the same workflow, which stands for no run yet."""
         return FunctionalWorkflow(
             self.func, checkpoint_storage=self.checkpoint_storage, _namespace=self._namespace, **self._options
         )
@@ -133,54 +138,54 @@ class FunctionalWorkflow(Workflow):
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
         """Run the function until it returns, or until it waits for the outside.
 
-        The options are those of `Workflow.run`; further keywords are the run's own, which the function finds in
-        `RunContext.kwargs`, or in a `**` parameter. Answers that the run has had need not be given again, and may be.
+        The options are those of `Workflow.run`. Further keywords are the run's own: the function finds them in
+        `RunContext.kwargs`, or in a `**` parameter. Answers that the run has had may be given again.
         """
-        own = own_keywords(options, self, takes_all=self.node.parameters.takes_any_keyword)
+        own = _take_own_keywords(options, self, takes_any=self.node.parameters.takes_any_keyword)
         given = {**(function_invocation_kwargs or {}), **own}
-        activation = None if names_a_run(options) else durable_activation()
+        activation = None if names_a_run(options) else _durable_activation()
         if activation is not None:
-            require_nestable(options, name=self.name)
-            returned = self.nested(self._required(message), activation, options, given)
-            tell = stream_of if stream else result_of
-            return tell(returned, name=self.name, include_status_events=options.get("include_status_events", False))
+            _require_nestable(options, name=self.name)
+            returned = self.run_inside(self._required(message), activation, options, given)
+            present = _stream_of if stream else _result_of
+            return present(returned, name=self.name, include_status_events=options.get("include_status_events", False))
         if given:
             options["function_invocation_kwargs"] = {self.start_executor_id: given}
         message = self._resolved(message, options)
         self._leave_run(message, options)
         return super().run(message, stream=stream, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
-    def nested(
+    def run_inside(
         self, message: Any, activation: ActivationPort, options: Mapping[str, Any], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        """What the function returns, as part of the run around it."""
+        """Call the function as part of the run around it, and return its result."""
         storage = options.get("checkpoint_storage") or self.checkpoint_storage
         if storage is not None and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "the storage of workflow %r is not used inside of another run, which keeps what it does; name a run of "
-                "its own with run_id=... to have one",
+                "the storage of workflow %r is not used inside of another run, which records its steps; name a run of "
+                "its own with run_id=... to use it",
                 self.name,
             )
-        return self.node.inside(message, activation, kwargs=kwargs)
+        return self.node.call_inside(message, activation, kwargs=kwargs)
 
     def _message(self, message: Any, *, is_optional: bool) -> Any:
-        """What `run` and `start` have made of it."""
+        """Return the message as `run` and `start` have resolved it."""
         del is_optional
         return message
 
     def _resolved(self, message: Any, options: Mapping[str, Any]) -> Any:
-        """The message of a call, None where the function can do without one; ABSENT if the call only goes on.
+        """Return the message of a call; None if the function needs none; ABSENT if the call only continues a run.
 
-        With a `run_id`, None begins a run that is not there yet, and lets one that is go on.
+        With a `run_id`, None starts a run that does not exist yet, and continues one that does.
         """
         if isinstance(message, WorkflowMessage):
             message = message.data
         self._require_taken(message)
         if message is not None and message is not ABSENT:
             return message
-        goes_on = options.get("responses") is not None or options.get("checkpoint_id") is not None
-        return ABSENT if goes_on or not self._does_without_message else None
+        continues = options.get("responses") is not None or options.get("checkpoint_id") is not None
+        return ABSENT if continues or not self._does_without_message else None
 
     @property
     def _does_without_message(self) -> bool:
@@ -191,27 +196,27 @@ class FunctionalWorkflow(Workflow):
             raise ValueError(f"the function of workflow {self.name!r} takes no message: run it without one")
 
     def _required(self, message: Any) -> Any:
-        """The message of a call inside of another run. Raises ValueError if there is none and has to be."""
+        """Return the message of a call inside of another run. Raises ValueError if it is missing."""
         found = self._resolved(message, {})
         if found is ABSENT:
-            raise ValueError(f"give workflow {self.name!r} a message: there is nothing to do otherwise")
+            raise ValueError(f"give workflow {self.name!r} a message: it has nothing to do otherwise")
         return found
 
     def start(self, message: Any = ABSENT, **options: Any) -> Run:
-        """A live handle on a run, as `Workflow.start` gives it. A message without a `run_id` begins one."""
+        """Return a live handle on a run, as `Workflow.start` does. A message without a `run_id` starts one."""
         message = self._resolved(message, options)
         self._leave_run(message, options)
         return super().start(message, **options)
 
     def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
-        """A fresh message begins a run, whatever the one before waits for."""
+        """Stop standing for the current run if a new message starts another one."""
         if self.tenure is None or names_a_run(options) or self._is_taken or message is ABSENT:
             return
         if options.get("responses") is not None:
             return
         if self.tenure.snapshot.requests:
             logger.warning(
-                "workflow %r begins a run; run %r still waits for answers to %s, and is found by its run_id",
+                "workflow %r starts a run; run %r still waits for answers to %s, and is found by its run_id",
                 self.name,
                 self.tenure.run_id,
                 ", ".join(self.tenure.snapshot.requests),
@@ -220,14 +225,14 @@ class FunctionalWorkflow(Workflow):
 
     @property
     def _is_taken(self) -> bool:
-        """Whether another task reads a stream of this instance. One that nobody reads on is closed by the next call."""
+        """Return whether another task reads a stream of this instance. The next call closes an abandoned one."""
         stream = None if self._active is None else self._active()
         return stream is not None and is_read_elsewhere(stream)
 
     def stream(
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The events of a call. Answers that the run has had are no news."""
+        """Return the events of a call. Answers that the run has had already are ignored."""
         if call.has_message:
             self._require_taken(call.message)
         only_begins = call.message is None and call.run_id is not None
@@ -250,8 +255,8 @@ class FunctionalWorkflow(Workflow):
         context_providers: Sequence[ContextProvider] | None = None,
         **kwargs: Any,
     ) -> FunctionalWorkflowAgent:
-        """This workflow as an agent, with its name and description unless others are given."""
-        from perdure.functional.agent import FunctionalWorkflowAgent  # noqa: PLC0415 - loaded where there are agents
+        """Return this workflow as an agent, with its name and description unless others are given."""
+        from perdure.functional.agent import FunctionalWorkflowAgent  # noqa: PLC0415 - it imports this module
 
         return FunctionalWorkflowAgent(
             self, name=name, description=description, context_providers=context_providers, **kwargs
@@ -259,15 +264,108 @@ class FunctionalWorkflow(Workflow):
 
 
 def _renamed(error: IncompatibleGraphError) -> IncompatibleGraphError:
-    """The same error, with what helps: the function has another name than when the run was begun."""
+    """Return the error with a remedy: the function has another name than when the run was started."""
     names = error.report.removed if isinstance(error.report, CompatibilityReport) else ()
     if len(names) != 1:
         return error
     remedy = (
-        f"The function has another name than when its run was begun: keep that one, @workflow(name={names[0]!r}), or "
-        "choose another run_id if it is the run of another function"
+        f"The function has another name than when its run was started: keep that one, @workflow(name={names[0]!r}), "
+        "or choose another run_id if it is the run of another function"
     )
     return IncompatibleGraphError(checkpoint_id=error.checkpoint_id, report=error.report, remedy=remedy)
+
+
+def _take_own_keywords(options: dict[str, Any], workflow: Workflow, *, takes_any: bool) -> dict[str, Any]:
+    """Take the keywords that are no options of `run` out of these. Raises TypeError for a misspelt option.
+
+    `takes_any` says whether the function has a `**` parameter.
+    """
+    own = {name: options.pop(name) for name in list(options) if name not in _RUN_OPTIONS}
+    if not takes_any:
+        _require_no_misspelling(own, workflow.name)
+    has_storage = workflow.checkpoint_storage is not None or options.get("checkpoint_storage") is not None
+    if own and options.get("run_id") is not None and not has_storage:
+        logger.warning(
+            "run %r of workflow %r has no checkpoint_storage, so only this instance knows it; %s are taken for "
+            "keywords of the run's own",
+            options["run_id"],
+            workflow.name,
+            ", ".join(map(repr, own)),
+        )
+    return own
+
+
+def _require_no_misspelling(own: Iterable[str], workflow_name: str) -> None:
+    for name in own:
+        near = get_close_matches(name, _RUN_OPTIONS, n=1, cutoff=_SIMILARITY_MIN)
+        if near:
+            raise TypeError(
+                f"run of workflow {workflow_name!r} has no option {name!r}: did you mean {near[0]!r}? For a keyword of "
+                "the run's own choose another name, or give the function a ** parameter"
+            )
+
+
+def names_a_run(options: Mapping[str, Any]) -> bool:
+    """Return whether a call names a run: then it is a run of its own, even inside of another one."""
+    return options.get("run_id") is not None or options.get("checkpoint_id") is not None
+
+
+def _durable_activation() -> ActivationRecorder | None:
+    """Return the activation that the calling code runs in, if its run is checkpointed.
+
+    A thread has none: a plain function that runs a loop of its own is part of the step that called it.
+    """
+    found = activation_at_work()
+    if not isinstance(found, ActivationRecorder) or not found.around.is_checkpointed:
+        return None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return found
+
+
+def _require_nestable(options: Mapping[str, Any], *, name: str) -> None:
+    """Raise ValueError for options that need a run of its own."""
+    if options.get("responses") is not None:
+        raise ValueError(
+            f"questions of workflow {name!r} are requests of the run around it here: answer them there, or name a run "
+            "of its own with run_id=..."
+        )
+    given = [option for option in _OPTIONS_OF_A_RUN if options.get(option)]
+    if options.get("wait_for_timers") is False:
+        given.append("wait_for_timers")
+    if given:
+        raise ValueError(
+            f"{', '.join(given)}: workflow {name!r} has no run of its own here, it is part of the run around it; give "
+            "them to that run, or name one of its own with run_id=..."
+        )
+
+
+async def _result_of(returned: Awaitable[Any], *, name: str, include_status_events: bool = False) -> WorkflowRunResult:
+    events = [event async for event in _events(returned, name)]
+    return WorkflowRunResult.of(events, include_status_events=include_status_events)
+
+
+def _stream_of(
+    returned: Awaitable[Any], *, name: str, include_status_events: bool = False
+) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+    """Return a stream of events. The run around it emits those of the steps."""
+
+    def finish(events: Any) -> WorkflowRunResult:
+        return WorkflowRunResult.of(events, include_status_events=include_status_events)
+
+    return ResponseStream(_events(returned, name), finalizer=finish)
+
+
+async def _events(returned: Awaitable[Any], name: str) -> AsyncGenerator[WorkflowEvent[Any]]:
+    origin = WorkflowEventSource.FRAMEWORK
+    yield WorkflowEvent("started", origin=origin)
+    yield WorkflowEvent("status", state=WorkflowRunState.IN_PROGRESS, origin=origin)
+    result = await returned
+    if result is not None:
+        yield WorkflowEvent("output", result, executor_id=name)
+    yield WorkflowEvent("status", state=WorkflowRunState.IDLE, origin=origin)
 
 
 def _takes_none(type_: object) -> bool:
@@ -298,9 +396,9 @@ def workflow(
 ) -> FunctionalWorkflow | Callable[[Callable[..., Awaitable[Any]]], FunctionalWorkflow]:
     """Make a workflow of an async function. It takes one message, and a `RunContext` if it wants one.
 
-    The function is entered again from the top whenever its run goes on: steps that were done return what was recorded,
-    questions what was answered. So let what it does depend on its message, its steps and its answers alone, and do
-    work in steps. Agents of ours need no step around them.
+    The function is re-entered from the top whenever its run continues: finished steps return what was recorded,
+    questions what was answered. So let its actions depend on nothing but its message, its steps and its answers, and
+    do work in steps. An `Agent` needs no step around it.
     """
     namespace = namespace_here(1)
 

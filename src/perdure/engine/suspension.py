@@ -1,0 +1,240 @@
+"""Suspension: stop a handler that waits, and re-enter it from the top when the wait is over.
+
+A coroutine can't be stored. So the handler's task is cancelled, the superstep commits without it, and its next entry
+gets the recorded results of its steps. A wait in the handler's own task suspends it at once. While waits happen in
+subtasks, other subtasks may still make progress: then the handler is suspended after a grace period in which no
+recorded work was in flight. Unrecorded work that this cuts off is repeated by the next entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Never, Protocol, runtime_checkable
+from weakref import WeakSet
+
+from perdure.checkpoint import moment_in, moment_record
+from perdure.clock import moment_of, now, seconds_until
+from perdure.graph import require_no_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator, Sequence
+    from datetime import datetime, timedelta
+
+    from perdure.clock import Clock
+    from perdure.engine.steps import Steps
+    from perdure.kernel import Moment
+
+GRACE_SECONDS = 0.25
+
+_NOTHING: Counter[int] = Counter()
+
+
+@runtime_checkable
+class GraceClock(Protocol):
+    """A clock that decides itself how a grace period passes, such as a virtual one."""
+
+    async def wait_grace(self) -> None:
+        """Wait for one grace period."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a suspended handler waits for: a moment, or the answer to a request."""
+
+    wake_at: Moment | None = None
+    request_id: str | None = None
+
+
+class Suspender:
+    """Suspend one attempt at an activation when it waits.
+
+    The handler runs inside of `with suspender`. Afterwards it has returned, or `waits_for` says why it was suspended.
+    Steps in flight are finished first, so that they are not repeated. The cancellation passes through everything that
+    the handler awaits.
+    """
+
+    task: asyncio.Task[Any] | None = None
+    """The handler's own task, set by the caller before it enters."""
+    waits_for: Wait | None = None
+    _cancelled_before = 0
+    _in_flight = 0
+    _is_over = False
+    _waiting_steps = _NOTHING
+    _grace: asyncio.Task[None] | None = None
+    _subtasks: WeakSet[asyncio.Task[Any]] | None = None
+    _dependent: WeakSet[asyncio.Task[Any]] | None = None
+
+    def __init__(self, executor_id: str, clock: Clock) -> None:
+        self._executor_id = executor_id
+        self._clock = clock
+        self._waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[Any]]] = {}
+
+    def __enter__(self) -> None:
+        assert self.task is not None, "a handler runs in a task"
+        self._cancelled_before = self.task.cancelling()
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        task, self.task, self._is_over = self.task, None, True
+        assert task is not None, "the caller has entered"
+        self._stop_grace()
+        for waiter in self._waits:
+            waiter.cancel()
+        if isinstance(error, asyncio.CancelledError):
+            return self._is_own_cancellation(error, task)
+        went_on = self.waits_for is not None
+        if went_on:
+            self.waits_for = None
+            task.uncancel()
+        if error is not None:
+            require_no_exit(error)
+        elif went_on:
+            raise RuntimeError(
+                f"the handler of executor {self._executor_id!r} went on after it was cancelled to be suspended; "
+                "do not catch asyncio.CancelledError, or raise it again"
+            )
+        return False
+
+    def _is_own_cancellation(self, error: asyncio.CancelledError, task: asyncio.Task[Any]) -> bool:
+        if self.waits_for is not None:
+            task.uncancel()
+        # Somebody else may have cancelled the task at the same time. That cancellation must not be swallowed.
+        if task.cancelling() > self._cancelled_before:
+            return False
+        if self.waits_for is None:
+            raise RuntimeError(
+                f"something that the handler of executor {self._executor_id!r} awaited was cancelled; catch "
+                "asyncio.CancelledError where you await a task that you have cancelled"
+            ) from error
+        return True
+
+    def note_subtask(self, task: asyncio.Task[Any], *, is_of_function: bool) -> None:
+        """Remember a task of the handler that does recorded work. A functional workflow ends its tasks with itself."""
+        if self._subtasks is None or self._dependent is None:
+            self._subtasks, self._dependent = WeakSet(), WeakSet()
+        self._subtasks.add(task)
+        if is_of_function:
+            self._dependent.add(task)
+
+    def cancel_subtasks(self) -> None:
+        """Cancel the tasks that a suspended or failed function left behind. Its next entry starts them again."""
+        for task in list(self._dependent or ()):
+            task.cancel()
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """Keep the handler from being suspended while recorded work is in flight."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self.restart_grace()
+
+    @contextmanager
+    def waiting_in(self, steps: Sequence[object]) -> Generator[None]:
+        """Let the handler be suspended though these steps are in flight: they wait, and are started again."""
+        # Several things may wait in one step.
+        self._waiting_steps = self._waiting_steps + Counter(map(id, steps))
+        try:
+            yield
+        finally:
+            self._waiting_steps = self._waiting_steps - Counter(map(id, steps))
+
+    async def wait(self, wait: Wait, *, is_in_own_task: bool) -> Never:
+        """Wait until the handler is suspended. Of several waits the earliest moment counts."""
+        if self._is_over:
+            # A step has outlived its handler: there is nothing left to re-enter.
+            raise asyncio.CancelledError
+        self.require_active()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine is awaited in a task"
+        self._waits[waiter] = (wait, task)
+        try:
+            if is_in_own_task and self._may_suspend and not self._has_running_subtasks:
+                self._suspend()
+            else:
+                self.restart_grace()
+            await waiter
+        finally:
+            del self._waits[waiter]
+        raise AssertionError("a wait ends with a cancellation")
+
+    def require_active(self) -> None:
+        """Raise CancelledError if the handler is being suspended: its next entry does what comes now."""
+        if self.waits_for is not None:
+            raise asyncio.CancelledError
+
+    def restart_grace(self) -> None:
+        """Start the grace period anew, if all that the handler does is to wait."""
+        self._stop_grace()
+        if self._may_suspend:
+            self._grace = asyncio.ensure_future(self._suspend_after_grace())
+
+    def _stop_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+
+    @property
+    def _may_suspend(self) -> bool:
+        is_quiet = self._in_flight == len(self._waiting_steps)
+        return bool(self._waits) and is_quiet and self.task is not None and self.waits_for is None
+
+    @property
+    def _has_running_subtasks(self) -> bool:
+        return any(not task.done() for task in self._subtasks or ())
+
+    async def _suspend_after_grace(self) -> None:
+        while self._may_suspend:
+            assert self.task is not None, "the handler is running"
+            cancelled_before = self.task.cancelling()
+            if isinstance(self._clock, GraceClock):
+                await self._clock.wait_grace()
+            else:
+                await self._clock.sleep(GRACE_SECONDS)
+            # A cancellation from outside may be on its way to the handler: then it ends without us.
+            if self._may_suspend and self.task.cancelling() == cancelled_before:
+                self._suspend()
+
+    def _suspend(self) -> None:
+        """Cancel the handler, and the tasks that wait: code that swallows the first cancellation gets another one."""
+        assert self.task is not None, "the handler is running"
+        waits = [wait for wait, _ in self._waits.values()]
+        self.waits_for = Wait(
+            min((each.wake_at for each in waits if each.wake_at is not None), default=None),
+            next((each.request_id for each in waits if each.request_id is not None), None),
+        )
+        # Cancellations that the handler has outlived don't count: a failed task group may leave one behind.
+        self._cancelled_before = self.task.cancelling()
+        for task in {self.task, *(task for _, task in self._waits.values())}:
+            task.cancel()
+
+
+def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
+    """Return a coroutine that waits until a moment. The first entry to come here decides the moment."""
+    owner, scope = steps.owner, steps.scope
+    context, is_own = owner.around, steps.is_in_own_task
+    due = moment_of(context.clock, until, "a sleep")
+    key = f"{scope.place}/sleep/{steps.number('sleep')}" if is_own else steps.key_of_sleep_in_subtask(until)
+    found = context.journal.find(key)
+    if found is None:
+        context.journal.note(key, lambda: moment_record(due))
+    return _sleep(steps, due if found is None else moment_in(found))
+
+
+async def _sleep(steps: Steps, due: Moment) -> None:
+    suspender, clock = steps.owner.suspender, steps.owner.around.clock
+    suspender.require_active()
+    if not steps.owner.around.keeps_records:
+        await clock.sleep(seconds_until(clock, due))
+    elif due > now(clock):
+        if not steps.may_suspend:
+            raise RuntimeError("a step can't be suspended: call ctx.sleep outside of steps")
+        await steps.wait(Wait(wake_at=due))
+    else:
+        suspender.restart_grace()

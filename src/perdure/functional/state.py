@@ -1,0 +1,389 @@
+"""The state of a functional workflow while its steps run. Every entry of the function comes to the same result.
+
+Steps that run in parallel see at once what others set, as in any Python program. If two of them set one key, and the
+second did not read what the first had set, the later call wins, however fast they were. The order of calls is recorded
+with what a step sets.
+
+A step that runs sees everything on record, whether this entry of the function has come to it or not. The function
+itself sees what it has come to, as it did in its first entry. If other steps have used what a step set before it was
+recorded, and it runs again after a crash, it runs beneath them: it sees what it saw then.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections import Counter
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from perdure.functional.step_state import StepOutcome
+from perdure.graph import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+    from perdure.functional.step_state import Rank, RecordedWrite
+
+_NOT_YET = float("inf")
+
+
+class Store(Protocol):
+    """A place for values: the run's state, or memory."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        ...
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a value."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        ...
+
+
+class MemoryStore:
+    """Values in memory, for a function that runs inside of another run."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        return self._values.get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a value."""
+        self._values[key] = value
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        del self._values[key]
+
+
+@dataclass(slots=True, eq=False)
+class Writer:
+    """A call of a step that may set state."""
+
+    state: FunctionState
+    name: str
+    order: str
+    """A sort key: later calls have larger ones."""
+    began: int
+    outer: Writer | None = None
+    place: str = ""
+    """The key of its record, which is the same in every process and in forks."""
+    calls: int = 0
+    """How many steps were called inside of it."""
+    seen: dict[str, int] = field(default_factory=dict[str, int])
+    """By key: when it was read last."""
+    sets: Counter[str] = field(default_factory=Counter[str])
+    """By key: how often it was set."""
+    is_recorded: bool = False
+    has_ended: bool = False
+    conflicts: list[str] = field(default_factory=list[str])
+    """Texts of warnings."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has ended, or a step around it."""
+        return self.has_ended or (self.outer is not None and self.outer.is_over)
+
+    def is_within(self, other: Writer) -> bool:
+        """Return whether it is `other`, or inside of it."""
+        return self is other or (self.outer is not None and self.outer.is_within(other))
+
+    def is_related(self, other: Writer) -> bool:
+        """Return whether one of the two is inside of the other."""
+        return self.is_within(other) or other.is_within(self)
+
+    def is_around(self, place: str) -> bool:
+        """Return whether the record of a place is inside of it."""
+        return bool(self.place) and place.startswith(f"{self.place}/")
+
+    def lineage(self) -> Iterator[Writer]:
+        """Iterate over it and the steps around it."""
+        yield self
+        if self.outer is not None:
+            yield from self.outer.lineage()
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A value that a step has set."""
+
+    rank: Rank
+    give: Callable[[], Any]
+    writer: Writer
+    shown: float
+    """The time since when steps see it."""
+    reached: float
+    """The time since when the function sees it."""
+    rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By place of a step that was not recorded when this was set: how often that had set the key before."""
+    is_past: bool = False
+    """Whether an earlier entry of the function has recorded it."""
+
+    def is_ahead_in(self, writer: Writer) -> bool:
+        """Return whether it is recorded inside of a step that runs again and has not come to it."""
+        return self.reached == _NOT_YET and writer.is_around(self.writer.place)
+
+    def limits(self, key: str, writer: Writer) -> bool:
+        """Return whether it rests on a write of a step that runs again and has not made that write again."""
+        return any(each.sets[key] < self.rests_on.get(each.place, 0) for each in writer.lineage())
+
+
+class FunctionState:
+    """The state in one entry of a function. It starts with what earlier entries have recorded. Threads may use it."""
+
+    def __init__(self, store: Store, past: Iterable[RecordedWrite] = ()) -> None:
+        self._store = store
+        self._writes: dict[str, list[_Write]] = {}
+        """By key: the writes that the function has come to, the winning one last."""
+        self._ahead: dict[str, list[_Write]] = {}
+        """By key: recorded writes that the function has not come to."""
+        self._floors: dict[str, Any] = {}
+        """By key that steps have set: the value before."""
+        self._recorded: set[str] = set()
+        """The places of recorded steps."""
+        self._lock = threading.RLock()
+        self._time = 0
+        self._calls = 0
+        for each in past:
+            self._put_ahead(each.key, each.name, each.place, each)
+            self._recorded.add(each.rank[-1])
+
+    def _put_ahead(self, key: str, name: str, place: str, recorded: RecordedWrite | _Write) -> None:
+        """Note a recorded write that the function has yet to come to."""
+        writer = Writer(self, name, "", 0, place=place, is_recorded=True, has_ended=True)
+        write = _Write(recorded.rank, recorded.give, writer, 0, _NOT_YET, recorded.rests_on, is_past=True)
+        self._ahead.setdefault(key, []).append(write)
+
+    def begin_call(self, name: str) -> Writer:
+        """Note that a step is called."""
+        with self._lock:
+            outer = self._writing()
+            if outer is None:
+                number, around = self._calls, ""
+                self._calls += 1
+            else:
+                number, around = outer.calls, f"{outer.order}/"
+                outer.calls += 1
+            # Earlier versions recorded the task before the number. This is the text for the function's own task.
+            return Writer(self, name, f"{around}00000000:#{number:08}", self._tick(), outer)
+
+    def get(self, key: str, default: Any) -> Any:
+        """Return the value of a key, or the default."""
+        with self._lock:
+            writer = self._writing()
+            if writer is None:
+                return self._store.get(key, default)
+            writer.seen[key] = self._tick()
+            top = self._top(key, writer)
+            if top is not None and top is not self._last(key):
+                return top.give()
+            if top is None and self._last(key) is not None:
+                floor = self._floors[key]
+                return default if floor is ABSENT else floor
+            return self._store.get(key, default)
+
+    def _last(self, key: str) -> _Write | None:
+        """Return the winning write, as the function sees it."""
+        writes = self._writes.get(key)
+        return writes[-1] if writes else None
+
+    def _top(self, key: str, writer: Writer) -> _Write | None:
+        """Return the winning write, as a running step sees it."""
+        every = [*self._writes.get(key, ()), *self._ahead.get(key, ())]
+        limit = min((each.rank for each in every if each.limits(key, writer)), default=None)
+        seen = (each for each in every if limit is None or each.rank < limit or each.writer.is_related(writer))
+        return max((each for each in seen if not each.is_ahead_in(writer)), key=_rank, default=None)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set a value. Raises RuntimeError in code that a step has left running."""
+        with self._lock:
+            writer = self._writing()
+            if writer is None:
+                self._writes.pop(key, None)
+                self._store.set(key, value)
+                return
+            if writer.is_over:
+                raise RuntimeError(
+                    f"step {writer.name!r} has ended: the state {key!r} that it sets now would be lost; await every "
+                    "task inside of the step that starts it"
+                )
+            self._set_by(writer, key, value)
+
+    def _set_by(self, writer: Writer, key: str, value: Any) -> None:
+        top, rests_on = self._top(key, writer), dict[str, int]()
+        if top is None:
+            rank = (1, writer.order, writer.place)
+        elif top.writer is writer:
+            rank, rests_on = top.rank, dict(top.rests_on)
+        elif not _is_blind(key, writer, top):
+            rank, rests_on = (top.rank[0] + 1, writer.order, writer.place), self._unrecorded_below(key, top)
+        else:
+            rank = (top.rank[0], writer.order, writer.place)
+            writer.conflicts.append(
+                f"steps {top.writer.name!r} and {writer.name!r} run in parallel and both set the state {key!r}: what "
+                f"{(writer if rank > top.rank else top.writer).name!r} sets is kept; let one of them set it, or read "
+                "it before you set it"
+            )
+        writer.sets[key] += 1
+        writes = self._writes_of(key)
+        writes[:] = [each for each in writes if each.writer is not writer]
+        now = self._tick()
+        self._insert(key, _Write(rank, lambda: value, writer, now, now, rests_on))
+
+    def _unrecorded_below(self, key: str, top: _Write) -> dict[str, int]:
+        """Return the steps below a write that would run again after a crash, and how often they have set the key."""
+        unrecorded = {each.place: each.sets[key] for each in top.writer.lineage() if not each.is_recorded}
+        return {each: count for each, count in {**top.rests_on, **unrecorded}.items() if each not in self._recorded}
+
+    def _writes_of(self, key: str) -> list[_Write]:
+        if key not in self._writes:
+            self._floors[key] = self._store.get(key, ABSENT)
+        return self._writes.setdefault(key, [])
+
+    def _insert(self, key: str, write: _Write) -> None:
+        insort(self._writes[key], write, key=_rank)
+        self._show(key)
+
+    def _show(self, key: str) -> None:
+        """Let the winning write be the value."""
+        last, floor = self._last(key), self._floors[key]
+        if last is not None or floor is not ABSENT:
+            self._store.set(key, floor if last is None else last.give())
+        else:
+            self._store.delete(key)
+
+    def roll_back(self, writer: Writer) -> None:
+        """Take back what an attempt at a step has set. Another attempt may come to what is recorded inside of it."""
+        with self._lock:
+            writer.has_ended = True
+            for key, write in self._take_out(writer):
+                if write.writer.is_recorded:
+                    self._put_ahead(key, write.writer.name, write.writer.place, write)
+
+    def withdraw(self, writer: Writer) -> list[str]:
+        """Take back what a failed step has set, for good. Return warnings."""
+        with self._lock:
+            writer.has_ended = True
+            self._drop_ahead_inside(writer)
+            self._take_out(writer)
+            return [
+                f"step {write.writer.name!r} has used the state {key!r} that step {writer.name!r} had set before it "
+                "failed, and its own change is kept; let one of them end before the other starts"
+                for key, writes in self._writes.items()
+                for write in writes
+                if write.rests_on.get(writer.place)
+            ]
+
+    def _take_out(self, writer: Writer) -> list[tuple[str, _Write]]:
+        """Remove the writes of a step and of those inside of it. Return them, with their keys."""
+        found = [
+            (key, write) for key, writes in self._writes.items() for write in writes if write.writer.is_within(writer)
+        ]
+        for key, write in found:
+            self._writes[key].remove(write)
+        for key in dict.fromkeys(key for key, _ in found):
+            self._show(key)
+        return found
+
+    def finish(self, writer: Writer, result: Any) -> StepOutcome:
+        """Return the result of a finished step, with what it and those inside of it have set."""
+        with self._lock:
+            writer.has_ended = True
+            found = {
+                key: write for key, writes in self._writes.items() for write in writes if write.writer.is_within(writer)
+            }
+            return _outcome(result, found)
+
+    def reconcile(self, writer: Writer, result: Any) -> StepOutcome:
+        """Return the result of an interrupted step that does not run again.
+
+        Steps that are recorded inside of it count, and what the function for `if_interrupted` has set.
+        """
+        with self._lock:
+            writer.has_ended = True
+            every = {
+                key: [
+                    *(each for each in self._writes.get(key, ()) if each.writer.is_within(writer)),
+                    *(each for each in self._ahead.get(key, ()) if writer.is_around(each.writer.place)),
+                ]
+                for key in {**self._writes, **self._ahead}
+            }
+            return _outcome(result, {key: max(writes, key=_rank) for key, writes in every.items() if writes})
+
+    def restore(self, writer: Writer, outcome: StepOutcome) -> None:
+        """Apply what a step has set, as it was recorded in this process or another."""
+        with self._lock:
+            writer.is_recorded = True
+            self._recorded.add(writer.place)
+            self._drop_ahead_inside(writer)
+            for key, value in outcome.state.items():
+                writes, rank = self._writes_of(key), outcome.rank(key)
+                own = [each for each in writes if each.writer.is_within(writer)]
+                writes[:] = [each for each in writes if each not in own]
+                is_past = self._is_taken_from_ahead(key, rank)
+                reached = max((each.reached for each in own), default=0) or self._tick()
+                shown, rests_on = 0 if is_past else reached, outcome.rests_on.get(key, {})
+                self._insert(key, _Write(rank, lambda value=value: value, writer, shown, reached, rests_on, is_past))
+
+    def _is_taken_from_ahead(self, key: str, rank: Rank) -> bool:
+        """Return whether the function has now come to a recorded write."""
+        ahead = self._ahead.get(key, [])
+        left = [each for each in ahead if each.rank != rank]
+        is_taken = len(left) < len(ahead)
+        ahead[:] = left
+        return is_taken
+
+    def _drop_ahead_inside(self, writer: Writer) -> None:
+        """Forget the recorded writes inside of a step that has ended without coming to them."""
+        for ahead in self._ahead.values():
+            ahead[:] = [each for each in ahead if not writer.is_around(each.writer.place)]
+
+    def _tick(self) -> int:
+        self._time += 1
+        return self._time
+
+    def _writing(self) -> Writer | None:
+        """Return the step of this function that runs here. Steps of a function around it set the state of that one."""
+        writer = _writer.get()
+        return writer if writer is not None and writer.state is self else None
+
+
+def _outcome(result: Any, writes: Mapping[str, _Write]) -> StepOutcome:
+    return StepOutcome(
+        result,
+        {key: write.give() for key, write in writes.items()},
+        {key: write.rank for key, write in writes.items()},
+        {key: dict(write.rests_on) for key, write in writes.items() if write.rests_on},
+    )
+
+
+def _rank(write: _Write) -> Rank:
+    return write.rank
+
+
+def _is_blind(key: str, writer: Writer, top: _Write) -> bool:
+    """Return whether a step overwrites what it can't have known."""
+    knew = writer.began > top.reached or writer.seen.get(key, 0) > top.shown
+    return not (knew or writer.is_related(top.writer))
+
+
+_writer: ContextVar[Writer | None] = ContextVar("perdure_step_writer", default=None)
+
+
+@contextmanager
+def writing(writer: Writer) -> Generator[None]:
+    """Let this step be the one that sets state."""
+    token = _writer.set(writer)
+    try:
+        yield
+    finally:
+        _writer.reset(token)
