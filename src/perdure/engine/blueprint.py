@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ class Blueprint:
 
     graph: Graph
     clock: Clock
+    _bound: list[Binding] = field(default_factory=list[Binding], init=False, compare=False, repr=False)
+    """The last storage: most workflows use one, and finding its types takes time."""
 
     @property
     def signature(self) -> dict[str, Any]:
@@ -54,11 +56,6 @@ class Blueprint:
             binding = bind(storage, workflow_name=self.graph.name, trust=self.trust, is_lenient=is_lenient)
             self._bound[:] = [binding]
         return self._bound[0].for_run()
-
-    @cached_property
-    def _bound(self) -> list[Binding]:
-        """Cache the last storage: most workflows use one, and finding its types takes time."""
-        return []
 
     def executors(self, graph: Graph | None = None) -> Iterator[Executor]:
         """Return all executors, sub-workflows included."""

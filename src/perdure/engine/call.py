@@ -102,15 +102,12 @@ class CallInput:
     answers: tuple[tuple[Request, object], ...]
     kwargs: dict[str, Any]
     limits: Limits
+    done: tuple[str, ...]
+    """The ids of commands that would give the same answers."""
     shown: Mapping[str, str]
     """A short form of each answer, by request id."""
     revokes_cancel: bool = False
     message_id: str | None = None
-
-    @property
-    def done(self) -> tuple[str, ...]:
-        """Return the ids of commands that would give the same answers."""
-        return tuple(answer_id(request.id) for request, _ in self.answers)
 
     def events(self, values: Values, *, by: str | None) -> tuple[PendingEvent, ...]:
         """Return the events of the checkpoint."""
@@ -167,6 +164,7 @@ def check_input(
         tuple(answers),
         kwargs,
         limits,
+        tuple(answer_id(request.id) for request, _ in answers),
         {request_id: shown(answer) for request_id, answer in responses.items()},
         revokes_cancel=revokes_cancel,
         message_id=call.message_id,
@@ -209,7 +207,7 @@ def _require_same(answer: Any, command: AnswerCommand, graph: Graph, run: Loaded
 def apply_input(given: CallInput, graph: Graph, run: LoadedRun, message: Any, *, at: str, by: str | None) -> Snapshot:
     """Return the snapshot of the run with the input applied."""
     snapshot, is_turn = run.snapshot, given.kind == "entry"
-    if given.revokes_cancel or is_turn or given.answers:
+    if snapshot.cancelled is not None and (given.revokes_cancel or is_turn or given.answers):
         snapshot = revoke_cancel(snapshot)
     if given.limits is not snapshot.limits:
         snapshot = replace(snapshot, limits=given.limits)

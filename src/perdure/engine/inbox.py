@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint import (
@@ -74,38 +74,30 @@ class Applied:
         )
 
 
+@dataclass(kw_only=True, slots=True)
 class Inbox:
     """The commands of a run, if its storage has an inbox, and its timers."""
 
-    def __init__(
-        self,
-        *,
-        graph: Graph,
-        values: Values,
-        clock: Clock,
-        run_id: str,
-        store: Store | None,
-        waits: bool,
-        is_streamed: bool,
-    ) -> None:
-        self._graph = graph
-        self._values = values
-        self._clock = clock
-        self._run_id = run_id
-        self._store = store
-        self._waits = waits
-        self._is_streamed = is_streamed
-        self._commands: list[AnyCommand] = []
-        self._applied: tuple[str, ...] = ()
-        """Applied commands that may still be in the inbox: their commit may have failed."""
-        self._changed: Snapshot | None = None
-        """The snapshot of the loop when it last got a changed one."""
-        self._newest = 0
-        self._is_stale = store is not None
-        self._known_at: Snapshot | None = None
-        """The snapshot at which the content of the inbox was known."""
-        self._read: Sequence[Command] | None = None
-        """Commands that were read with the journal and not looked at yet."""
+    graph: Graph
+    values: Values
+    clock: Clock
+    run_id: str
+    store: Store | None
+    waits: bool
+    """Whether to wait for timers of an idle run."""
+    is_streamed: bool
+    _commands: list[AnyCommand] = field(default_factory=list["AnyCommand"], init=False)
+    _applied: tuple[str, ...] = field(default=(), init=False)
+    """Applied commands that may still be in the inbox: their commit may have failed."""
+    _changed: Snapshot | None = field(default=None, init=False)
+    """The snapshot of the loop when it last got a changed one."""
+    _newest: int = field(default=0, init=False)
+    _is_stale: bool = field(default=True, init=False)
+    """Whether the inbox must be read."""
+    _known_at: Snapshot | None = field(default=None, init=False)
+    """The snapshot at which the content of the inbox was known."""
+    _read: Sequence[Command] | None = field(default=None, init=False)
+    """Commands that were read with the journal and not looked at yet."""
 
     def offer(self, commands: Sequence[Command]) -> None:
         """Use these commands for the next look: they were read together with the journal."""
@@ -116,7 +108,7 @@ class Inbox:
         self._read = None
         self._is_stale = self._is_stale or newest > self._newest or bool(self._applied)
         # A reader of a stream may take any time for the events of the commit, and somebody may send a command.
-        self._known_at = None if self._is_streamed else at
+        self._known_at = None if self.is_streamed else at
 
     def refresh(self) -> None:
         """Read the inbox at the next look: a command is certainly there."""
@@ -155,17 +147,17 @@ class Inbox:
     async def _refresh(self) -> bool:
         """Read the inbox. Return whether there are new commands."""
         self._is_stale = False
-        if self._store is None:
+        if self.store is None:
             return False
         found, self._read = self._read, None
         if found is None:
-            found = await self._store.inbox(self._run_id)
+            found = await self.store.inbox(self.run_id)
         refs = [ref for command in found for ref in command.refs]
-        blobs: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
+        blobs: Mapping[str, bytes] = await self.store.parts(refs) if refs else {}
         before = self._newest
         self._newest = max((command.number for command in found), default=before)
         self._commands = [
-            read_command(command, blobs, checkpoint_id=self._run_id)
+            read_command(command, blobs, checkpoint_id=self.run_id)
             for command in found
             if command.id not in self._applied
         ]
@@ -189,13 +181,13 @@ class Inbox:
                 return self._cancel(applied, cancelled, recorded, consumed=command_id)
 
     def _apply_answer(self, applied: Applied, command: AnswerCommand) -> Applied:
-        snapshot, values = applied.snapshot, self._values
+        snapshot, values = applied.snapshot, self.values
         request = snapshot.requests.get(command.request_id)
         if request is None:
             text = f"request {command.request_id!r} is no longer open, so the answer of {command.by} is ignored"
             return applied.then(snapshot, self._warning(text), consumed=command.command_id)
         try:
-            given = checked_answer(request, values.give(command.value), self._graph, values)
+            given = checked_answer(request, values.give(command.value), self.graph, values)
         except (AnswerTypeError, UntrustedTypeError, IncompatibleTypeError) as error:
             text = f"the answer of {command.by} does not fit: {error}"
             reopened = reopen(snapshot, request, reason=text)
@@ -212,12 +204,12 @@ class Inbox:
         if command.target_id is None and not (snapshot.is_idle and snapshot.next_timer is None):
             # The next turn begins when this one has ended. Open requests don't hold it up.
             return None
-        target_id = command.target_id or self._graph.start_id
+        target_id = command.target_id or self.graph.start_id
         try:
             message = self._deliverable(command, target_id)
         except (LookupError, TypeError, UntrustedTypeError, IncompatibleTypeError) as error:
             return self._undelivered(applied, command, target_id, str(error))
-        value = self._values.fix(message, f"message for executor {target_id!r}")
+        value = self.values.fix(message, f"message for executor {target_id!r}")
         if command.target_id is None:
             after = begin_turn(snapshot, target_id=target_id, value=value, message_id=command_id)
             return applied.then(after, PendingEvent("started"), consumed=command_id)
@@ -226,10 +218,10 @@ class Inbox:
 
     def _deliverable(self, command: MessageCommand, target_id: str) -> object:
         """Return the message if the executor exists and can handle it."""
-        target = self._graph.executors.get(target_id)
+        target = self.graph.executors.get(target_id)
         if target is None:
-            raise LookupError(f"there are only {', '.join(self._graph.executors)}")
-        message = self._values.give(command.value)
+            raise LookupError(f"there are only {', '.join(self.graph.executors)}")
+        message = self.values.give(command.value)
         if not accepts(target, message):
             takes = ", ".join(describe(type_) for type_ in target.input_types)
             raise TypeError(f"it takes {takes}, not a {type_of(message)}")
@@ -238,15 +230,15 @@ class Inbox:
     def _undelivered(self, applied: Applied, command: MessageCommand, target_id: str, reason: str) -> Applied:
         """Drop a message with an `undelivered` event. A strict workflow fails, once."""
         try:
-            message = self._values.give(command.value)
+            message = self.values.give(command.value)
         except (UntrustedTypeError, IncompatibleTypeError):
             data: object = command.value
         else:
             undelivered = UndeliveredMessage(message, command.by, target_id, reason)
-            data, _ = encode_data(undelivered, "an undelivered message", self._values)
+            data, _ = encode_data(undelivered, "an undelivered message", self.values)
         event = PendingEvent("undelivered", data, executor_id=target_id)
         after = applied.then(applied.snapshot, event, consumed=command.command_id)
-        if self._graph.rules.undelivered != "error" or after.failure is not None:
+        if self.graph.rules.undelivered != "error" or after.failure is not None:
             return after
         failure = UndeliveredError(source_id=command.by, target_id=target_id, reason=reason, is_from_outside=True)
         return replace(after, failure=failure)
@@ -260,13 +252,13 @@ class Inbox:
     ) -> Applied:
         after = cancel(applied.snapshot, cancelled, carried=recorded())
         why = {"by": cancelled.by, "reason": cancelled.reason}
-        event = PendingEvent("cancelled", self._values.fix(why, "the reason of a cancellation"))
+        event = PendingEvent("cancelled", self.values.fix(why, "the reason of a cancellation"))
         return applied.then(after, event, consumed=consumed)
 
     def _apply_timers(self, applied: Applied, recorded: Callable[[], Mapping[str, Kept]]) -> Applied:
         """Apply everything that is due. A cancelled run has no timers."""
         wake_at = applied.snapshot.wake_at
-        if wake_at is None or wake_at > (present := now(self._clock)):
+        if wake_at is None or wake_at > (present := now(self.clock)):
             return applied
         for request in list(applied.snapshot.requests.values()):
             if request.deadline is not None and request.deadline <= present:
@@ -275,46 +267,46 @@ class Inbox:
         if deadline is not None and deadline <= present:
             reason = f"the deadline of the run, {deadline}, has passed"
             return self._cancel(applied, Cancelled(present, BY_DEADLINE, reason), recorded)
-        after = wake(applied.snapshot, now=present, fan_ins=fan_ins_of(self._graph))
+        after = wake(applied.snapshot, now=present, fan_ins=fan_ins_of(self.graph))
         return applied if after is applied.snapshot else applied.then(after, PendingEvent("woken"))
 
     def _expire(self, applied: Applied, request: Request, present: str) -> Applied:
         assert request.default is not None, "a deadline has a default"
         given, what = [(request, request.default)], {request.id: _BY_DEFAULT}
         after = answer(applied.snapshot, given, at=present, by=BY_DEADLINE, what=what)
-        event = answered_event(request, self._values, by=BY_DEADLINE, what=_BY_DEFAULT)
+        event = answered_event(request, self.values, by=BY_DEADLINE, what=_BY_DEFAULT)
         return applied.then(after, event, done=answer_id(request.id))
 
     def _warning(self, text: str) -> PendingEvent:
-        return PendingEvent("warning", self._values.fix(text, "a warning"))
+        return PendingEvent("warning", self.values.fix(text, "a warning"))
 
     async def wait(self, snapshot: Snapshot) -> bool:
         """Wait for the next timer or command. Return False if there is nothing to wait for."""
-        timer = snapshot.wake_at if self._waits and snapshot.next_timer is not None else None
-        if self._store is not None and (self._is_stale or snapshot is not self._known_at) and await self._refresh():
+        timer = snapshot.wake_at if self.waits and snapshot.next_timer is not None else None
+        if self.store is not None and (self._is_stale or snapshot is not self._known_at) and await self._refresh():
             return True
         if timer is None:
             return False
-        await _first(self._clock.sleep(seconds_until(self._clock, timer)), self._wait_for_command())
-        self._is_stale, self._known_at = self._store is not None, None
+        await _first(self.clock.sleep(seconds_until(self.clock, timer)), self._wait_for_command())
+        self._is_stale, self._known_at = self.store is not None, None
         return True
 
     async def _wait_for_command(self) -> None:
-        if self._store is None:
+        if self.store is None:
             await asyncio.get_running_loop().create_future()
             return
-        seen = await self._store.watch(self._run_id, seen=Mark())
+        seen = await self.store.watch(self.run_id, seen=Mark())
         while seen.commands <= self._newest:
-            seen = await self._store.watch(self._run_id, seen=seen, commands_only=True)
+            seen = await self.store.watch(self.run_id, seen=seen, commands_only=True)
 
     async def wait_for_cancel(self) -> None:
         """Wait until a cancel command is in the inbox."""
-        if self._store is None:
+        if self.store is None:
             await asyncio.get_running_loop().create_future()
             return
-        seen = await self._store.watch(self._run_id, seen=Mark())
-        while not any(command.kind == "cancel" for command in await self._store.inbox(self._run_id)):
-            seen = await self._store.watch(self._run_id, seen=seen, commands_only=True)
+        seen = await self.store.watch(self.run_id, seen=Mark())
+        while not any(command.kind == "cancel" for command in await self.store.inbox(self.run_id)):
+            seen = await self.store.watch(self.run_id, seen=seen, commands_only=True)
         self._is_stale = True
 
 

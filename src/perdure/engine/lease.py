@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from perdure.streams import ResponseStream
 
 
+@dataclass(eq=False)
 class LocalLease:
     """The hold of one stream on a run and its executors."""
 
-    def __init__(self) -> None:
-        self.run_id = ""
-        self.executors: tuple[Executor, ...] = ()
-        self.run: tuple[str, str] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.released: asyncio.Event | None = None
-        self._stream: weakref.ref[ResponseStream[Any, Any]] | None = None
+    run_id: str = ""
+    executors: tuple[Executor, ...] = ()
+    run: tuple[str, str] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    released: asyncio.Event | None = None
+    _stream: weakref.ref[ResponseStream[Any, Any]] | None = None
 
     def bind(self, stream: ResponseStream[Any, Any]) -> None:
         """Set the stream that holds this lease."""

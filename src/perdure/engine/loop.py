@@ -200,7 +200,7 @@ class RunLoop:
             values=self.values,
             root_id=self.scope_id,
             run_kwargs=self.run_kwargs,
-            journal=self._journal if self.committer is None else self._records(),
+            journal=self._journal.under("", {**snapshot.carried, **self.carried}),
             clock=self.clock,
             emit=queue.emit,
             run_id=self.inside_of or self.run_id,
@@ -214,12 +214,9 @@ class RunLoop:
             superstep.stop()
         return superstep
 
-    def _records(self) -> Journal:
-        """Return the records of this superstep, and those that the snapshot carries."""
-        return self._journal.under("", {**self.snapshot.carried, **self.carried})
-
     def _recorded(self) -> Mapping[str, Kept]:
-        return self._records().records()
+        """Return the records of this superstep, and those that the snapshot carries."""
+        return self._journal.under("", {**self.snapshot.carried, **self.carried}).records()
 
     def _require_limits(self) -> None:
         """Raise if the run has used up its supersteps or its budget."""

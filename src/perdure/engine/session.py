@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from perdure.engine.call import CallInput
     from perdure.engine.commit import StoreCommitter
     from perdure.engine.loop import Events
+    from perdure.records import RunRecord
     from perdure.storage import Binding
     from perdure.tracing import Span
 
@@ -114,14 +115,14 @@ class Session:
                 "checkpoint_id needs a storage to read from: give checkpoint_storage here or to WorkflowBuilder"
             )
         if run is None or call.run_id not in {None, run.run_id}:
-            if not call.has_message:
+            if call.message is ABSENT:
                 raise _nothing_to_do(call)
             run_id = call.run_id or self._blueprint.clock.new_id()
             await self._acquire(run_id)
             origin = recovery.new_run(self._blueprint, run_id)
             return LoadedRun(origin, Snapshot(), LiveValues(), first_input=call.message)
         await self._acquire(run.run_id)
-        if call.run_id is not None and call.has_message:
+        if call.run_id is not None and call.message is not ABSENT:
             self._attach(same_input=call.only_begins or run.first_input == call.message)
         if run.binding is None:
             return run
@@ -136,53 +137,48 @@ class Session:
         self._message = ABSENT
 
     async def _open_stored(self, binding: Binding) -> LoadedRun:
-        call, blueprint, own = self._call, self._blueprint, self._before
+        call, own = self._call, self._before
         if call.checkpoint_id is not None:
             return await recovery.open_checkpoint(
-                blueprint, binding, self._acquire, call.checkpoint_id, takeover=call.takeover
+                self._blueprint, binding, self._acquire, call.checkpoint_id, takeover=call.takeover
             )
-        if call.run_id is not None:
-            return await self._open_named(binding, call.run_id)
-        if own is None:
-            if not call.has_message:
-                raise _nothing_to_do(call)
-            return await self._start(binding, blueprint.clock.new_id())
-        if own.binding is None or own.binding.store.place != binding.store.place:
-            return await self._adopt(binding, own)
-        return await self._continue(binding, own)
+        if call.run_id is None and own is not None:
+            if own.binding is None or own.binding.store.place != binding.store.place:
+                return await self._adopt(binding, own)
+            return await self._continue(binding, own)
+        record = None if call.run_id is None else await binding.store.run(call.run_id)
+        if record is not None:
+            return await self._open_existing(binding, record)
+        if call.message is ABSENT:
+            raise _nothing_to_do(call) if call.run_id is None else RunNotFoundError(call.run_id)
+        require_handled(self._blueprint.graph, call.message)
+        return await recovery.start(
+            self._blueprint,
+            binding,
+            self._acquire,
+            run_id=call.run_id or self._blueprint.clock.new_id(),
+            input_digest=self._digest(binding),
+            takeover=call.takeover,
+        )
 
-    async def _open_named(self, binding: Binding, run_id: str) -> LoadedRun:
-        call, record = self._call, await binding.store.run(run_id)
-        if call.has_message:
-            if record is None:
-                return await self._start(binding, run_id)
+    async def _open_existing(self, binding: Binding, record: RunRecord) -> LoadedRun:
+        """Open the run that the call names. A message must be its first input."""
+        call = self._call
+        if call.message is not ABSENT:
             is_other = record.workflow_name != self._blueprint.graph.name
             if call.only_begins and is_other and record.status == "idle":
                 # It has ended, so nothing in it would fail to fit later.
                 raise RunExistsError(record.run_id, workflow_name=record.workflow_name)
             is_same = record.input_digest is not None and record.input_digest == self._digest(binding)
             self._attach(same_input=call.only_begins or is_same)
-        elif record is None:
-            raise RunNotFoundError(run_id)
         return await recovery.open_run(
             self._blueprint,
             binding,
             self._acquire,
-            run_id,
+            record.run_id,
             takeover=call.takeover,
             token=call.token,
             claim=call.claim,
-        )
-
-    async def _start(self, binding: Binding, run_id: str) -> LoadedRun:
-        require_handled(self._blueprint.graph, self._call.message)
-        return await recovery.start(
-            self._blueprint,
-            binding,
-            self._acquire,
-            run_id=run_id,
-            input_digest=self._digest(binding),
-            takeover=self._call.takeover,
         )
 
     async def _adopt(self, binding: Binding, own: LoadedRun) -> LoadedRun:
@@ -317,9 +313,9 @@ class Session:
     def _resumed_outputs(self, run: LoadedRun) -> Events:
         """Return outputs that a resuming caller has missed."""
         call = self._call
-        if not call.names_a_run or call.only_goes_on:
+        if call.only_goes_on or (call.run_id is None and call.checkpoint_id is None):
             return []
-        is_attached = call.has_message and self._message is ABSENT and not call.only_begins
+        is_attached = call.message is not ABSENT and self._message is ABSENT and not call.only_begins
         # A caller who gives the first input again has seen nothing of the run.
         if not is_attached and not run.snapshot.is_settled:
             return []
@@ -328,7 +324,8 @@ class Session:
     def _open_requests(self, snapshot: Snapshot) -> Events:
         """Return the open requests for a caller who resumes the run or answers some of them."""
         call, run = self._call, self.run
-        if run is None or call.only_goes_on or not (call.names_a_run or call.tells_what_is_open):
+        is_named = call.run_id is not None or call.checkpoint_id is not None
+        if run is None or call.only_goes_on or not (is_named or call.tells_what_is_open):
             return []
         return [request_event(request, run.values) for request in snapshot.requests.values()]
 

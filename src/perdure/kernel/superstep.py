@@ -91,6 +91,8 @@ def fold(
     more = [effect for effect in effects if not effect.only_sends]
     state, executors, children = snapshot.state, snapshot.executors, snapshot.children
     outputs, suspended = snapshot.outputs, snapshot.suspended
+    has_requests, has_spent = bool(snapshot.requests), bool(snapshot.limits.budget)
+    has_carried = bool(snapshot.carried)
     if more:
         writes = [write for effect in more for write in effect.writes]
         state = _apply_writes(state, writes, merged or {}) if writes else state
@@ -99,7 +101,11 @@ def fold(
         outputs = outputs.extended([output for e in more for output in e.outputs])
         advanced = {e.activation.executor_id: e.child for e in more if e.child is not None}
         children = {**children, **advanced} if advanced else children
-        suspended = (*suspended, *_suspended(snapshot, more))
+        waiting = [effect for effect in more if effect.suspension is not None]
+        suspended = (*suspended, *_suspended(snapshot, waiting)) if waiting else suspended
+        has_requests = has_requests or any(effect.requests for effect in more)
+        has_spent = has_spent or any(effect.spent for effect in more)
+        has_carried = has_carried or bool(waiting)
     # Every field by name: dataclasses.replace is several times slower, and this runs in every superstep.
     return Snapshot(
         turn=snapshot.turn,
@@ -109,7 +115,7 @@ def fold(
         fan_in=fan_in,
         state=state,
         executors=executors,
-        requests=_open_requests(snapshot, effects) if more or snapshot.requests else snapshot.requests,
+        requests=_open_requests(snapshot, effects) if has_requests else snapshot.requests,
         answered=snapshot.answered,
         outputs=outputs,
         children=children,
@@ -118,9 +124,9 @@ def fold(
         received=snapshot.received,
         suspended=suspended,
         delayed=(*snapshot.delayed, *delayed) if delayed else snapshot.delayed,
-        carried=_carried(snapshot, effects) if more or snapshot.carried else snapshot.carried,
+        carried=_carried(snapshot, effects) if has_carried else snapshot.carried,
         cancelled=snapshot.cancelled,
-        limits=_add_spending(snapshot, effects) if more or snapshot.limits.budget else snapshot.limits,
+        limits=_add_spending(snapshot, effects) if has_spent else snapshot.limits,
         scope=snapshot.scope,
     )
 
@@ -179,8 +185,6 @@ def _suspended(snapshot: Snapshot, effects: Iterable[Effects]) -> list[Suspended
 def _carried(snapshot: Snapshot, effects: Sequence[Effects]) -> Mapping[str, Value]:
     """Return the records of suspended activations, without those of activations that have ended now."""
     fresh = {key: value for effect in effects if effect.suspension for key, value in effect.suspension.carried.items()}
-    if not snapshot.carried and not fresh:
-        return snapshot.carried
     ids = {activation_id_of(snapshot, effect.activation) for effect in effects}
     kept = {key: value for key, value in snapshot.carried.items() if ids.isdisjoint(_possible_owners(key))}
     return {**kept, **fresh}
