@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from tests.events.telling import Teller
+from tests.events.samples import Teller
 
 from perdure.clock import SystemClock
 from perdure.storage import FileStore, SqliteStore

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from tests.events.telling import (
+from tests.events.samples import (
     LARGE,
     SHOP,
     STRANGER,

@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.events.telling import LARGE, SHOP, Cart, Teller, numbered
+from tests.events.samples import LARGE, SHOP, Cart, Teller, numbered
 
 from perdure.errors import CheckpointDamagedError, EventsForgottenError, WorkflowException
 from perdure.storage import FileStore, SqliteStore, committed_events

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.events.telling import LARGE, SHOP, Cart, Teller, numbered
+from tests.events.samples import LARGE, SHOP, Cart, Teller, numbered
 
 from perdure.errors import EventsForgottenError, RunNotFoundError
 from perdure.events import Undecoded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests import warm
-from tests.events.telling import SHOP, numbered
+from tests.events.samples import SHOP, numbered
 
 from perdure.storage import FileStore, SqliteStore, committed_events
 

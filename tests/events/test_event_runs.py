@@ -1,4 +1,4 @@
-"""What the commits of a run tell."""
+"""The events that the commits of a run number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.events.bakery import RUN_ID, Loaf, bakery, facts
-from tests.events.telling import LARGE
+from tests.events.samples import LARGE
 
 from perdure import (
     CheckpointInfo,

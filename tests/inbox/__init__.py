@@ -1,1 +1,1 @@
-"""What comes to a run from outside: answers and messages."""
+"""Input for a run from outside: answers and messages."""

@@ -1,4 +1,4 @@
-"""What may stand for a value in an answer: the schema and the run agree on it."""
+"""Plain data in answers: the schema and the run accept the same."""
 
 from __future__ import annotations
 

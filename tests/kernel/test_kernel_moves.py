@@ -1,4 +1,4 @@
-"""What comes from outside: a message begins a turn, answers close requests. Nothing else changes."""
+"""Input from outside: a message begins a turn, answers close requests. Nothing else changes."""
 
 from __future__ import annotations
 

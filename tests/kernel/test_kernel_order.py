@@ -1,4 +1,4 @@
-"""The next snapshot does not depend on the order of completion: the real runtime, under every order there is."""
+"""The next snapshot does not depend on the order of completion: the real engine, in every order."""
 
 from __future__ import annotations
 

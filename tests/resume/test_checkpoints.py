@@ -1,4 +1,4 @@
-"""When checkpoints are written, what they say of themselves, and how they follow each other."""
+"""Checkpoints: when they are written, their fields, and their order."""
 
 from __future__ import annotations
 

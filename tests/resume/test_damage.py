@@ -1,4 +1,4 @@
-"""What is damaged on disk is an error that names it, never a step back to something older."""
+"""Damage on disk is an error that names it, never a fallback to an older checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When executors are asked for their state, when they are given it, and what is said of those that have no hooks."""
+"""Checkpoint hooks of executors: when they are called, and warnings about executors without them."""
 
 from __future__ import annotations
 

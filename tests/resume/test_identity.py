@@ -1,4 +1,4 @@
-"""Which run a call means: a new one, the instance's own, one by its id; and who may advance it."""
+"""Run identity: a new run, the instance's own, or one by id; and the lease on it."""
 
 from __future__ import annotations
 

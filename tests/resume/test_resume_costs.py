@@ -1,4 +1,4 @@
-"""What going on with a run asks of its store: nothing twice."""
+"""Resuming a run reads nothing from its store twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs side by side, what runs one after the other, and that nobody polls."""
+"""Parallel and sequential activations, and an engine that never polls."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a handler can ask of its context and do through it."""
+"""The `WorkflowContext` that a handler gets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a failure leaves behind: nothing of its superstep, and nobody running."""
+"""A failed superstep leaves no effects and no running task behind."""
 
 import asyncio
 import gc

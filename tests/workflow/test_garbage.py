@@ -1,4 +1,4 @@
-"""What a run is made of is freed as it goes: a collection of garbage, which stops the program, finds nothing of it."""
+"""A run frees its memory as it goes: the garbage collector finds nothing of it."""
 
 from __future__ import annotations
 

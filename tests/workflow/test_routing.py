@@ -1,4 +1,4 @@
-"""Where messages go: single, conditional, fan-out, selected and switched edges."""
+"""Routing along single, conditional, fan-out, selected and switched edges."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a superstep costs, counted: tasks, turns of the loop, calls. Nothing here looks at a clock."""
+"""The cost of a superstep, counted in tasks, loop turns and calls, never in time."""
 
 from __future__ import annotations
 

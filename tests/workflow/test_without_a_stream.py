@@ -1,4 +1,4 @@
-"""A run that nobody streams tells the same, a whole superstep at a time."""
+"""A run without a stream emits the same events, one superstep at a time."""
 
 from typing import Any
 

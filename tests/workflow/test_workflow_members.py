@@ -1,4 +1,4 @@
-"""What a `Workflow` says of itself."""
+"""Properties and methods that describe a `Workflow`."""
 
 import asyncio
 import json

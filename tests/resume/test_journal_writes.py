@@ -1,4 +1,4 @@
-"""What a superstep has noted is written before anything follows it."""
+"""Journal records are written before anything that follows them."""
 
 from __future__ import annotations
 

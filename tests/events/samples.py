@@ -1,4 +1,4 @@
-"""What the tests of the event log share: values to tell, and a run that tells them."""
+"""Values, and a run that emits them, for the tests of the event log."""
 
 from __future__ import annotations
 

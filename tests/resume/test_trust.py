@@ -1,4 +1,4 @@
-"""Which types a run may store and read back, told when it is saved and when it is read."""
+"""Types that a run may store and read back; others are refused when they are saved."""
 
 from __future__ import annotations
 

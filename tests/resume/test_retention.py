@@ -1,4 +1,4 @@
-"""Retention through the public storages: what is forgotten, and what never is."""
+"""Retention through the public storages: deleted checkpoints, and those that are always kept."""
 
 from __future__ import annotations
 

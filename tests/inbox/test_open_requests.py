@@ -1,4 +1,4 @@
-"""Who goes on with a run hears what it still asks, after what waited in its inbox was taken in."""
+"""A caller who resumes a run gets its open requests, after the inbox is applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has told is told again in the same form: a response in pieces only if its pieces were shown."""
+"""A resumed run emits outputs again in the same form: in pieces only if they were streamed in pieces."""
 
 from __future__ import annotations
 
