@@ -238,7 +238,7 @@ class Session:
                 await load(graph, run.snapshot, values)
             only_missing = self._message is ABSENT
             run.snapshot = await with_states(graph, run.snapshot, values, only_missing=only_missing)
-            if run.is_new:
+            if run.is_new and (run.snapshot.executors or run.snapshot.children):
                 for executor, state in states_of(graph, run.snapshot):
                     LOCAL_LEASES.set_initial_state(executor, lambda state=state: values.give(state))
         LOCAL_LEASES.set_run(executors, run)
@@ -375,7 +375,8 @@ class Session:
             if run is not None and run.binding is not None and run.claim is not None:
                 lacks_kwargs = self._call.only_goes_on and isinstance(error, MissingRunKwargsError)
                 if self._has_run or lacks_kwargs:
-                    halt = failure_of(error, self._blueprint.clock, read_from=run.read_from)
+                    clock, read_from = self._blueprint.clock, run.read_from
+                    halt = None if error is None else failure_of(error, clock, read_from=read_from)
                 else:
                     # Nothing was run, so the run's earlier status holds.
                     halt = run.claim.halt if error is not None else None

@@ -325,7 +325,7 @@ class Superstep:
     def _record_soon(self, *results: ActivationResult) -> None:
         """Record results, together with others that end in the same loop turn, unless the commit comes at once."""
         self._unrecorded += results
-        if self._recording is None and not self.has_ended:
+        if self._recording is None and (self._is_handed_over or not self.has_ended):
             self._recording = asyncio.get_running_loop().call_soon(self._record)
 
     def _record(self) -> None:
