@@ -241,7 +241,7 @@ async def test_events_that_were_pruned_are_an_error_that_says_where_the_log_begi
         run = await Teller.start(storage.store)
         for number in range(1, 9, 2):
             await run.tell(number, number + 1)
-        with pytest.raises(EventsForgottenError, match=r"event 2 of run 'r'.*first that is kept is 5") as caught:
+        with pytest.raises(EventsForgottenError, match=r"event 2 of run 'r'.*oldest one left is 5") as caught:
             await numbered(read(storage.store, from_seq=2))
         assert (caught.value.asked, caught.value.first) == (2, 5)
         assert await numbered(read(storage.store, from_seq=6)) == [(6, 6), (7, 7), (8, 8)]
