@@ -1,4 +1,4 @@
-"""Where what agents say is kept as conversations: in one thread, in one for each agent, in forks of the request.
+"""Keep the messages of agents in one thread, in one thread per agent, or in forks of the request.
 
 Shows: conversation policies, the session store, and that it is apart from checkpoints.
 """

@@ -1,4 +1,4 @@
-"""The same workflow with its store in memory, for tests and short-lived runs; and without any.
+"""A workflow with its store in memory, for tests and short-lived runs, and without a store.
 
 Shows: an in-memory workflow store, what is kept in it, and what `resume` says where nothing is.
 """

@@ -1,6 +1,6 @@
-"""A writer and a critic go on until the critic is content, within a limit.
+"""A writer and a critic repeat until the critic is content, within a limit.
 
-Shows: an edge that goes back, reading what a later node has said, the limit of a loop, and what happens at it.
+Shows: an edge that goes back, reading the output of a later node, the limit of a loop, and what happens at it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a workflow store keeps of an execution: its latest checkpoint, all of them, or the last few.
+"""Retention of a workflow store: the latest checkpoint of an execution, all of them, or the last few.
 
 Shows: `LatestOnly`, the default; `FullHistory`, for debugging and audit; `KeepLast`; the checkpoints of an execution.
 """

@@ -1,4 +1,4 @@
-"""Agents that follow scripts, and a workflow of two of them: what tests of agent workflows begin with."""
+"""Scripted agents, and a workflow of two of them, for tests of agent workflows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cast:
 
     @property
     def asked(self) -> list[str]:
-        """Whose model was asked, in order."""
+        """Return the names of the agents whose model was called, in order."""
         return [call.agent for call in self.client.calls]
 
 

@@ -1,4 +1,4 @@
-"""Definitions in a few words, and nodes that say what a test tells them to, for tests of the conductor."""
+"""Short forms of definitions, and nodes with scripted answers, for tests of the conductor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Says = Callable[[NodeTask], "str | Mapping[str, Any] | NodeResult"]
 
 
 def node(node_id: str, **options: Any) -> Node:
-    """A node with an agent that is never asked."""
+    """Return a node with an agent that is never called."""
     on_error = options.pop("on_error", "stop")
     if isinstance(on_error, str):
         on_error = OnError(on_error)  # pyright: ignore[reportArgumentType] - tests name the modes
@@ -46,7 +46,7 @@ def _edge(way: str) -> Edge:
 
 
 def when(way: str, value: Any = "yes", *, key: str = "answer") -> Edge:
-    """An edge that is taken if the source has said this."""
+    """Return an edge that is taken if the source's output is this."""
     source, target = way.split(">")
     return Edge(source, target, condition=Equals(key, value))
 
@@ -58,12 +58,12 @@ def otherwise(way: str) -> Edge:
 
 
 def loops(limit: int = 25, **options: Any) -> Iterations:
-    """What is said of loops."""
+    """Return limits of loops."""
     return Iterations(limit=limit, **options)
 
 
 class Actor(Executor):
-    """Stands where an agent would, and notes which tasks it was given."""
+    """Stands for an agent, and notes its tasks."""
 
     def __init__(self, node: Node, says: Says, conversations: Conversations | None = None) -> None:
         super().__init__(node.id, on_error=None if node.on_error.mode == "stop" else "conductor")
@@ -74,7 +74,7 @@ class Actor(Executor):
 
     @handler
     async def act(self, task: NodeTask, ctx: WorkflowContext[NodeResult]) -> None:
-        """Answer a task. It is noted with what was said before it."""
+        """Answer a task, and note it with its history."""
         if task.past is not None and self._conversations is not None:
             task = replace(task, history=await self._conversations.messages(task.past))
         self.tasks.append(task)
@@ -125,7 +125,7 @@ class Troupe:
 
 
 class Played:
-    """What came of a run."""
+    """The result of a run."""
 
     def __init__(self, result: WorkflowRunResult, troupe: Troupe) -> None:
         self.events: list[WorkflowEvent[Any]] = list(result)

@@ -126,7 +126,7 @@ def plain() -> Definition:
 
 @dataclass(frozen=True)
 class Live:
-    """A definition with what JSON can't hold, and what of it is to be given anew."""
+    """A definition with objects that JSON cannot hold, and the objects to give again."""
 
     definition: Definition
     agents: Mapping[str, Any]

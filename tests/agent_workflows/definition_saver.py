@@ -1,4 +1,4 @@
-"""A process that saves one version of a definition after the other, and tells of each, until it is killed."""
+"""A process that saves versions of a definition and prints each number, until it is killed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Ticket(BaseModel):
-    """What somebody wants."""
+    """A ticket of a customer."""
 
     title: str
     urgency: int = 1
@@ -39,7 +39,7 @@ DESKS = Handoffs({"billing": "About money.", "tech": "About machines."})
 
 
 class Conductor(Executor):
-    """Gives the node each task that it is told of, and tells what comes back."""
+    """Sends tasks to the node, and yields its results."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__("conductor")
@@ -93,7 +93,7 @@ def outcome(result: WorkflowRunResult) -> Any:
 
 
 def shown(call: ScriptedCall) -> list[str]:
-    """What a model was shown, without its instructions."""
+    """Return the messages that a model received, without its instructions."""
     return [
         f"{message.role}: "
         + " ".join(str(each.text or each.name or each.result or each.type) for each in message.contents)

@@ -1,4 +1,4 @@
-"""Agents that are made of data when a workflow is built."""
+"""Agents that are created from data when a workflow is built."""
 
 from __future__ import annotations
 

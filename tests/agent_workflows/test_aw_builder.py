@@ -1,4 +1,4 @@
-"""The fluent builder: what it makes of what it is told, and that it says all that is wrong at once."""
+"""The fluent builder: definitions from method calls, and all problems at once."""
 
 from __future__ import annotations
 

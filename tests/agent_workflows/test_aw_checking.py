@@ -1,4 +1,4 @@
-"""What is wrong with a definition is said, all at once, before anything runs."""
+"""Validation reports all problems of a definition at once, before anything runs."""
 
 from __future__ import annotations
 

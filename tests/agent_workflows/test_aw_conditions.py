@@ -1,4 +1,4 @@
-"""Conditions: what holds for which outputs, in words, and written down and read back."""
+"""Conditions: evaluation, descriptions, and JSON round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an execution costs: lengths, reads and bytes are counted, and nothing is timed."""
+"""Costs of an execution, as counts of lengths, reads and bytes."""
 
 from __future__ import annotations
 

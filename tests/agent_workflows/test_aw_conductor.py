@@ -1,4 +1,4 @@
-"""The conductor: who gets which task, what is told, and what an execution comes to."""
+"""The conductor: tasks, events and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conductor with real agents: what waits, what fails, and what goes on in another life."""
+"""The conductor with real agents: approvals, failures and resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def agent_node(node_id: str, client: ScriptedChatClient, *, tools: list[Any] | None = None, **options: Any) -> Node:
-    """A node whose agent has a script under the name of the node."""
+    """Return a node whose agent has a script under the name of the node."""
     return Node(id=node_id, agent=Agent(client, name=node_id, tools=tools or []), **options)
 
 

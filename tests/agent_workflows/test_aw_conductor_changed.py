@@ -1,4 +1,4 @@
-"""Executions that go on with a definition that has changed meanwhile: what is told, and what is tried again."""
+"""Executions that resume with a changed definition."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_condition_that_has_changed_is_told_once() -> None:
 
 
 class Deaf(Conductor):
-    """Stands for a process that dies when it hears of a failure."""
+    """Stands for a process that dies when a node has failed."""
 
     @handler
     async def on_node_failed(self, failed: FailedMessage, ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""What a failure or a denial of a node does to the others."""
+"""Effects of failures and denials on other nodes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def boom(_: NodeTask) -> NoReturn:
 
 
 def denied(task: NodeTask) -> NodeResult:
-    """Say that a person said no."""
+    """Return a denied result."""
     return NodeResult(task.node_id, task.visit, {"answer": "x"}, "x", denied="too dear")
 
 
 def falls_back(fallback: str = "f") -> OnError:
-    """Let another node stand in."""
+    """Return the error mode with a fallback."""
     return OnError("fallback", fallback)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _writing(iterations: Iterations | None = None, **options: Any) -> Definition:
-    """A draft is reviewed until the review says yes; then it is published."""
+    """Review a draft until the review is positive, then publish it."""
     nodes = [
         node("draft", template="{{input}} {{review.answer?}}", **options),
         node("review", input_key="draft.answer"),
@@ -220,7 +220,7 @@ async def test_what_was_heard_before_a_limit_is_kept_before_the_run_fails() -> N
 
 
 async def _completed(storage: InMemoryCheckpointStorage) -> list[str]:
-    """The nodes that have ended, as the store tells it."""
+    """Return the nodes that have ended, from the stored events."""
     return [event.data.node_id async for event in storage.events("r1") if event.type == "agent_completed"]
 
 

@@ -1,4 +1,4 @@
-"""Conversations: who knows what was said, and that nothing is said twice."""
+"""Conversations: the messages that each node sees, and no duplicates after crashes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def troupe(
     says: dict[str, Says] | None = None,
     **options: Any,
 ) -> Troupe:
-    """Nodes that speak, in conversations of this kind."""
+    """Return nodes that add messages, with conversations of this kind."""
     policy = Conversation(kind, **options.pop("policy", {}))
     conversations = Conversations(store, policy, workflow_name="Test")
     spoken: dict[str, Says] = {**{each.id: speaks for each in definition.nodes}, **(says or {})}
@@ -45,12 +45,12 @@ def troupe(
 
 
 async def words(store: SessionStore, thread_id: str, session_id: str = SESSION) -> list[str]:
-    """What was said in a thread."""
+    """Return the messages of a thread."""
     return [f"{each.role}: {each.text}" for each in await store.messages(session_id, thread_id)]
 
 
 def told(task: NodeTask) -> list[str]:
-    """What a node knows of its conversation."""
+    """Return the history of a task."""
     return [message.text for message in task.history]
 
 
@@ -154,7 +154,7 @@ async def test_a_handler_that_is_entered_again_adds_nothing_twice() -> None:
 
 
 class CutOff(InMemorySessionStore):
-    """A store whose n-th call is made, and then it is as if the process had died before it was told."""
+    """A store that completes its n-th call, but fails before returning, as if the process had died."""
 
     calls_left: int | None = None
 

@@ -1,4 +1,4 @@
-"""Definitions as JSON and back: what is the same, what is left out and named, and all that is wrong at once."""
+"""Definitions as JSON and back: round trips, named omissions, and all problems at once."""
 
 from __future__ import annotations
 

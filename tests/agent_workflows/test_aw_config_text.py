@@ -1,4 +1,4 @@
-"""Definitions as texts and files, in their short forms, and what is given with them."""
+"""Definitions as texts and files, short forms, and options given with them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_wrong_shape_does_not_hide_that_a_node_is_not_there() -> None:
 
 
 async def kept(workflow: AgentWorkflow) -> int:
-    """How many checkpoints there are of the execution "one"."""
+    """Return the number of checkpoints of the execution "one"."""
     storage: Any = workflow.storage
     found = await storage.list_checkpoints(workflow_name="Review")
     return Counter(each.run_id for each in found)["one"]

@@ -1,4 +1,4 @@
-"""Corrections of people: what can't be used is refused with the reason, and asked again."""
+"""Corrections by people: an invalid one is refused with the reason, and asked for again."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Square(BaseModel):
     @computed_field
     @property
     def area(self) -> float:
-        """Of the square."""
+        """Return the area of the square."""
         return self.side**2
 
 
 class Hiding(BaseModel):
-    """Can't be made anew of what it puts out."""
+    """Cannot be validated again from its dumped form."""
 
     side: int
     secret: str = Field(exclude=True)
 
 
 class HidingSquare(Square):
-    """The same, with something that is computed."""
+    """Cannot be validated again, and has a computed field."""
 
     secret: str = Field(exclude=True)
 
@@ -63,7 +63,7 @@ HIDING_SQUARE = StructuredOutput(HidingSquare)
 
 
 def outputs_of(output: Output) -> dict[str, Any]:
-    """What a node has put out before a person looks at it."""
+    """Return the outputs of a node before the correction."""
     if output is TEXT:
         return {"offer": "dear"}
     if output is DESKS:

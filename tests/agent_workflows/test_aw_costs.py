@@ -1,4 +1,4 @@
-"""What large definitions and long answers cost: calls are counted, and nothing is timed."""
+"""Costs of large definitions and long answers, as counts of calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANYTHING: dict[str, Any] = {"type": "object"}
 
 
 def calls_of(work: Callable[[], object], to: CodeType | None = None) -> int:
-    """How many functions were called, those of C included; or how often one of them was."""
+    """Count all calls, also of C functions, or the calls of one function."""
     count = 0
 
     def counted(frame: FrameType, event: str, _argument: object) -> None:

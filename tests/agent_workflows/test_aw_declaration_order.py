@@ -1,4 +1,4 @@
-"""The order in which nodes and edges are declared means nothing: who acts when follows from the shape of the graph."""
+"""The order of declaration has no effect: the shape of the graph decides which nodes run when."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _says(task: NodeTask) -> dict[str, Any]:
 
 
 async def _acts(nodes: list[Node], edges: list[Edge | str], **options: Any) -> Any:
-    """Who was given a task, in order, and what came of it."""
+    """Return the tasks in order, and the result."""
     says: dict[str, Says] = {each.id: _says for each in nodes}
     played = await Troupe(defined(nodes, *edges, iterations=loops(**options)), says).run()
     acts = [(each.node_id, each.iteration, each.input) for each in played.told("agent_started")]

@@ -1,4 +1,4 @@
-"""Definitions in the store of checkpoints: versions, rivals, killed processes, and nothing to be seen by runs."""
+"""Stored definitions: versions, concurrent saves, killed processes, isolation from runs."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_a_tenant_has_definitions_of_its_own() -> None:
 
 
 def told_by_a_killed_process(kind: str, directory: Path) -> list[Any]:
-    """What a process has told to be saved, of which the last is told just before it is killed."""
+    """Return the versions that a process printed before it was killed."""
     with warm.start(str(SAVER), kind, str(directory), stdout=PIPE) as process:
         assert process.stdout is not None
         try:

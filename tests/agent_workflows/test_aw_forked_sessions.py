@@ -1,4 +1,4 @@
-"""Forks that begin where nothing was said yet: at the first checkpoint, in a session that executions share."""
+"""Forks at the first checkpoint, in a session that executions share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def first_checkpoint(storage: CheckpointStorage, execution_id: str) -> str
 
 
 async def said(store: SessionStore, session_id: str, *, ending: str = "") -> dict[str, list[str]]:
-    """What was said in the threads of a session; in those of a fork, with their names as they are elsewhere."""
+    """Return the messages of a session's threads, or of a fork's under their plain names."""
     names = [each.thread_id for each in await store.threads(session_id)]
     own = [name for name in names if name.endswith(ending) and (ending or "@" not in name)]
     return {name.removesuffix(ending): [each.text for each in await store.messages(session_id, name)] for name in own}

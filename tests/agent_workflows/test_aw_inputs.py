@@ -1,4 +1,4 @@
-"""What nodes read: named when the workflow is built, rendered when the node acts."""
+"""Inputs of nodes: resolved by `build()`, rendered when the node runs."""
 
 from __future__ import annotations
 

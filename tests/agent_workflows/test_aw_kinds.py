@@ -1,4 +1,4 @@
-"""Values of the wrong kind: each is an error of `build()` that says so, and none hides the others."""
+"""Values of the wrong kind: `build()` names each, and none hides other problems."""
 
 from __future__ import annotations
 

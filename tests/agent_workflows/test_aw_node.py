@@ -1,4 +1,4 @@
-"""Nodes: what an agent is told, and what comes of its answer."""
+"""Nodes: the agent's messages, and outputs made from its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approvals inside of nodes: of what a node puts out, of what its tools do, and of both."""
+"""Approvals in nodes: of outputs, of tool calls, and of both."""
 
 from __future__ import annotations
 

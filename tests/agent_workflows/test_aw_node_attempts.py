@@ -1,4 +1,4 @@
-"""Nodes over failures and crashes: what a model has said and a tool has done is kept, and a failure is not for ever."""
+"""Nodes over failures and crashes: recorded model and tool calls are reused, and a resume can succeed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def _begun(workflow: Any, storage: Any) -> Any:
 
 
 class KeptElsewhere(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], BaseChatClient):
-    """A model whose provider keeps the conversation, and so is told only what is new."""
+    """A model whose provider keeps the conversation, so it receives only new messages."""
 
     def __init__(self, replies: Sequence[Content]) -> None:
         super().__init__()

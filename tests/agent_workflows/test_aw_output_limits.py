@@ -1,4 +1,4 @@
-"""JSON schemas of outputs: ranges, lengths, patterns and all else that a schema says is held up against values."""
+"""JSON schemas of outputs: values are checked against ranges, lengths, patterns and all other rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths into outputs that can be known to lead nowhere are errors of `build()`; what may be there is not."""
+"""Paths into outputs that can never exist are errors of `build()`; paths that may exist are not."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ OPEN: list[tuple[Output, str]] = [
 
 
 def _found(first: Node, condition: Condition | None = None, **reads: Any) -> list[str]:
-    """What is wrong with a node, and one after it that reads of it or depends on it."""
+    """Return the problems of a node, and of one after it that reads its output or depends on it."""
     choosing: list[Edge | str] = [Edge("a", "b", condition=condition), Edge("a", END, is_default=True)]
     asked = ["a>b"] if condition is None else choosing
     definition = defined([first, node("b", **(reads or {"reads": "request"}))], *asked)

@@ -1,4 +1,4 @@
-"""What nodes put out: keys that are known before, and values held against what they are to be."""
+"""Outputs of nodes: keys known in advance, and values checked against models and schemas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sized(BaseModel):
     @computed_field
     @property
     def area(self) -> float:
-        """Of the square."""
+        """Return the area of the square."""
         return self.side**2
 
 

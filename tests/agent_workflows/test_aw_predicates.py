@@ -1,4 +1,4 @@
-"""Conditions and functions on one edge: both are asked, drawn, told, written down and read back."""
+"""Conditions and functions on one edge: evaluated, drawn, reported, written and read back."""
 
 from __future__ import annotations
 

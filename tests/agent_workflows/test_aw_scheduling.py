@@ -1,4 +1,4 @@
-"""Who acts next."""
+"""Scheduling: the next move after each event."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _edge(source: str, target: str, kind: int) -> Edge:
 
 
 def _outcome(script: int, node_id: str, iteration: int) -> tuple[Outcome, set[str]]:
-    """How a node ends and which of its conditions hold: something else for each script, node and pass."""
+    """Return the outcome of a node and the edges that hold, different for each script, node and pass."""
     seed = script * 31 + IDS.index(node_id) * 7 + iteration * 3
     outcome: Outcome = "failed" if seed % 11 == 0 else "isolated" if seed % 7 == 0 else "completed"
     return outcome, {each for place, each in enumerate((*IDS, END)) if (seed >> place) & 1}
@@ -62,7 +62,7 @@ def _pass(plan: Plan, move: Move, node_id: str) -> int:
 
 
 def _played(plan: Plan, script: int, choose: Callable[[list[str]], str], *, waits_least: bool = True) -> Trace:
-    """Let all end, in the order in which they are chosen, until nobody acts any more. It has to end.
+    """Finish nodes in the chosen order until none runs. This must terminate.
 
     A loop goes on at once when nobody acts whom it depends on; or it waits until nobody acts at all.
     """

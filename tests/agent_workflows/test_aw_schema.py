@@ -1,4 +1,4 @@
-"""The JSON schema of definitions: it takes what is written, and refuses what reading refuses."""
+"""The JSON schema of definitions accepts and refuses the same documents as reading."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_readable(config: Any) -> bool:
 
 
 def is_beyond_a_schema(place: Place) -> bool:
-    """Where reading knows more: names of errors, regular expressions, and functions that are not given."""
+    """Return True where reading checks more: names of errors, regular expressions, missing functions."""
     return place[-2:-1] == ("on",) or place[-1:] in {("on",), ("pattern",)}
 
 

@@ -1,4 +1,4 @@
-"""Templates and paths: braces that begin no name, and elements of lists."""
+"""Templates and paths: literal braces, and elements of lists."""
 
 from __future__ import annotations
 

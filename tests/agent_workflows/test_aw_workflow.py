@@ -1,4 +1,4 @@
-"""Executions: what they come to, what is told while they go on, and what is kept of them."""
+"""Executions: results, live events, and stored data."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def test_a_tool_that_waits_is_held_in_the_process_only_if_no_store_keeps_i
 
 
 def conductors() -> int:
-    """How many workflows are in memory."""
+    """Count the workflows in memory."""
     gc.collect()
     return sum(isinstance(each, Conductor) for each in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""An agent workflow inside of another run, as a tool: it is part of that run, whatever is killed and wherever."""
+"""An agent workflow as a tool inside another run: it is part of that run, also when the process is killed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def asking(cast: Cast) -> AgentWorkflowBuilder:
 
 
 def told(*calls: ToolCall) -> Callable[[], ScriptedChatClient]:
-    """A model that calls tools, and then says what it was told."""
+    """A model that calls tools, and then repeats their results."""
 
     def said(messages: Any, _: object) -> str:
         results = [content.result for content in messages[-1].contents if content.type == "function_result"]

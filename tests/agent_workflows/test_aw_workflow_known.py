@@ -1,4 +1,4 @@
-"""What a result says of an execution that has not ended, of one begun elsewhere, and of nodes that stop it."""
+"""Results of executions that have not ended, that began elsewhere, or that a node stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which definition an execution has begun with: it is kept then, however it begins, and never by going on."""
+"""Versions of definitions: saved whenever an execution begins, and never by a resume."""
 
 from __future__ import annotations
 

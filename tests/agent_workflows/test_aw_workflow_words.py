@@ -1,4 +1,4 @@
-"""What a call refuses, and in which words: those of agent workflows, not of the engine below."""
+"""Errors of calls, in terms of executions instead of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One life of a workflow whose agent has another workflow as its tool; it may kill itself inside of that one."""
+"""One process of a workflow whose agent has another workflow as a tool; it may kill itself inside that one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from perdure import Message
-from perdure.agent_workflows.definition.conditions import MISSING, look_inside
+from perdure.agent_workflows.definition.json_values import MISSING, look_inside
 from perdure.agent_workflows.definition.problems import quoted
 from perdure.agent_workflows.definition.values import INPUT, START
 from perdure.agent_workflows.errors import MissingInputError

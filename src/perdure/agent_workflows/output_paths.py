@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.agent_workflows.definition.conditions import is_index
+from perdure.agent_workflows.definition.json_values import is_index
 from perdure.agent_workflows.definition.problems import quoted
 from perdure.agent_workflows.definition.values import (
     ERROR,

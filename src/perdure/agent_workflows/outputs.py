@@ -14,7 +14,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import override
 
-from perdure.agent_workflows.definition.conditions import MISSING, copy_json, is_same, look_inside
+from perdure.agent_workflows.definition.json_values import MISSING, copy_json, is_same, look_inside
 from perdure.agent_workflows.definition.problems import path_of, quoted
 from perdure.agent_workflows.definition.values import (
     ANSWER,

@@ -22,10 +22,10 @@ from perdure.agent_workflows.definition.conditions import Or as Or
 from perdure.agent_workflows.definition.conditions import StartsWith as StartsWith
 from perdure.agent_workflows.definition.conditions import condition_of as condition_of
 from perdure.agent_workflows.definition.document import config_schema as config_schema
-from perdure.agent_workflows.definition.document import definition_of as definition_of
-from perdure.agent_workflows.definition.document import read_text as read_text
 from perdure.agent_workflows.definition.export import Exported as Exported
 from perdure.agent_workflows.definition.export import to_config as to_config
+from perdure.agent_workflows.definition.reading import definition_of as definition_of
+from perdure.agent_workflows.definition.reading import read_text as read_text
 from perdure.agent_workflows.definition.store import DefinitionStore as DefinitionStore
 from perdure.agent_workflows.definition.values import END as END
 from perdure.agent_workflows.definition.values import START as START

@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from perdure import Retry
-from perdure.agent_workflows.definition.conditions import And, Condition, condition_of, copy_json
+from perdure.agent_workflows.definition.conditions import And, Condition, condition_of
 from perdure.agent_workflows.definition.document import ERRORS
+from perdure.agent_workflows.definition.json_values import copy_json
 from perdure.agent_workflows.definition.problems import join_path
 from perdure.agent_workflows.definition.values import (
     AgentConfig,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure import Message
-from perdure.agent_workflows.definition.conditions import copy_json
+from perdure.agent_workflows.definition.json_values import copy_json
 from perdure.agent_workflows.definition.problems import quoted
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.threads import SessionStore, ThreadConflictError

@@ -111,7 +111,7 @@ def _name_event(argument: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LiveExecution:
-    """An execution in this process: its graph, and what its events have told."""
+    """An execution in this process: its graph, and a summary of its events."""
 
     graph: Workflow
     summary: EventSummary
@@ -290,7 +290,7 @@ class Call:
         return frozenset(each.request_id for each in asked if each.answered_by is not None)
 
     async def _summary(self) -> EventSummary:
-        """Return what the events tell: those of this process, or the stored ones if the execution began elsewhere."""
+        """Summarize the events of this process, or the stored ones if the execution began elsewhere."""
         live, storage = self._live.summary, self.runner.parts.execution_storage
         if live.has_begun or storage is None:
             return live

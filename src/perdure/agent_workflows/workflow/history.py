@@ -1,4 +1,4 @@
-"""History of executions: finding them in a store, their origins, and what their events tell of their state."""
+"""History of executions: finding them in a store, their origins, and their state as a summary of events."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _split_checkpoint_id(checkpoint_id: str) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class EventSummary:
-    """The state of an execution as its events tell it. `has_begun` means that all events since its start were noted."""
+    """The state of an execution, from its events. `has_begun` means that all events since its start were noted."""
 
     plan: Plan
     has_begun: bool = False
