@@ -214,7 +214,7 @@ def test_agents_of_ours_and_of_others_are_agents() -> None:
 
 
 async def test_what_can_not_be_said_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="an agent is told"):
+    with pytest.raises(TypeError, match="an agent takes"):
         Agent(Model()).run(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnusedCoroutine]
 
 

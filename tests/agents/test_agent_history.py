@@ -65,5 +65,5 @@ async def test_a_conversation_is_kept_by_one_of_the_two() -> None:
     agent = Agent(
         Model(), context_providers=[InMemoryHistoryProvider()], require_per_service_call_history_persistence=True
     )
-    with pytest.raises(AgentInvalidRequestException, match="let one of the two keep it"):
+    with pytest.raises(AgentInvalidRequestException, match="let only one of them store it"):
         await agent.run("hi", session=agent.get_session("c1"))

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.agents import Agent, AgentSession, Content, InMemoryHistoryProvider, Message, tool
 from perdure.agents.messages.conversation import UNDECIDED
-from perdure.agents.turn.approvals import REJECTED, settled
+from perdure.agents.turn.approvals import REJECTED, resolve_answers
 from perdure.errors import AgentInvalidResponseException
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -139,7 +139,7 @@ async def test_a_question_that_comes_with_the_answer_does_not_change_what_was_as
 
 async def test_an_answer_to_nothing_is_an_error() -> None:
     call = Content.from_function_call("c", "pay", arguments={"amount": 3})
-    with pytest.raises(AgentInvalidResponseException, match="nothing with this id was asked"):
+    with pytest.raises(AgentInvalidResponseException, match="there is no question for approval"):
         await run(Bank().agent("never"), yes(Content.from_function_approval_request("c", call)))
 
 
@@ -199,7 +199,7 @@ def test_asking_what_answers_decide_changes_nothing() -> None:
     asked = Content.from_function_approval_request("c", call)
     conversation = [Message("assistant", [call, asked]), yes(asked)]
     session = AgentSession()
-    first, second = settled(conversation, session), settled(conversation, session)
+    first, second = resolve_answers(conversation, session), resolve_answers(conversation, session)
     assert first == second
     assert [decision.call for decision in first.decisions] == [call]
     assert session.state == {}
@@ -210,15 +210,15 @@ def test_an_id_that_is_asked_about_again_is_not_answered_by_the_old_answer() -> 
     asked = Content.from_function_approval_request("c", call)
     done = Message("tool", [Content.from_function_result("c", result="paid")])
     conversation = [Message("assistant", [call, asked]), yes(asked), done, Message("assistant", [call, asked])]
-    assert settled(conversation, None).decisions == []
-    assert len(settled([*conversation, yes(asked)], None).decisions) == 1
+    assert resolve_answers(conversation, None).decisions == []
+    assert len(resolve_answers([*conversation, yes(asked)], None).decisions) == 1
 
 
 def test_an_answer_that_the_model_has_heard_is_old_even_if_a_history_has_lost_its_result() -> None:
     call = Content.from_function_call("c", "pay", arguments="{}")
     asked = Content.from_function_approval_request("c", call)
     conversation = [Message("assistant", [call, asked]), yes(asked), Message("assistant", ["It is paid."])]
-    assert settled([*conversation, Message("user", ["thanks"])], None).decisions == []
+    assert resolve_answers([*conversation, Message("user", ["thanks"])], None).decisions == []
 
 
 async def test_a_history_that_is_written_after_each_call_of_the_model_has_what_was_approved() -> None:

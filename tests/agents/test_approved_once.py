@@ -10,10 +10,10 @@ import pytest
 
 from perdure import WorkflowBuilder, WorkflowRunState
 from perdure.agents import Agent, AgentSession, Content, FunctionTool, Message, tool
-from perdure.agents.executor.requests import misfit
+from perdure.agents.executor.requests import find_mismatch
 from perdure.agents.messages.conversation import INTERRUPTED
 from perdure.agents.turn.approvals import REJECTED
-from perdure.agents.turn.call_ids import MADE_KEY
+from perdure.agents.turn.call_ids import APPROVED_CALLS_KEY
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def test_what_was_approved_and_made_is_not_made_again_when_the_turn_failed
     assert (await agent.run(answer, session=kept)).text == "Done."
     assert (till.paid, results_shown(agent)) == ([3], ["paid 3"])
     await agent.run("thanks", session=kept)
-    assert (results_shown(agent), MADE_KEY in kept.state) == (["paid 3"], False)
+    assert (results_shown(agent), APPROVED_CALLS_KEY in kept.state) == (["paid 3"], False)
 
 
 async def test_a_model_is_told_what_was_made_in_a_turn_that_failed_whatever_comes_next() -> None:
@@ -128,7 +128,7 @@ async def test_a_call_that_others_make_is_answered_by_its_result_alone(answer: C
     till = Till()
     await office(till, storage).run("pay", run_id="r")
     again = await office(till, storage).run(run_id="r", responses={"w": answer})
-    assert ["is no function_result" in event.data for event in again if event.type == "warning"] == [True]
+    assert ["is not a function_result" in event.data for event in again if event.type == "warning"] == [True]
     refused = await office(till, storage).run(run_id="r", responses={"p": False})
     assert refused.get_final_state() is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
     result = Content.from_function_result("w", result="Oslo")
@@ -150,5 +150,5 @@ async def test_a_result_is_one_of_the_call_that_was_asked_about(storage: Storage
 def test_what_is_no_question_about_a_call_is_not_answered_by_an_approval() -> None:
     consent = Content.from_oauth_consent_request("https://example.com/consent")
     approval = Content.from_function_approval_response(True, "p", Content.from_function_call("p", "pay"))  # noqa: FBT003
-    assert "none was asked about" in (misfit(consent, approval) or "")
-    assert misfit(consent, Content.from_text("done")) is None
+    assert "no call was asked about" in (find_mismatch(consent, approval) or "")
+    assert find_mismatch(consent, Content.from_text("done")) is None

@@ -131,7 +131,7 @@ async def test_an_old_answer_does_not_answer_a_new_question() -> None:
     await agent.run(answers(first), session=session)
     (second,) = (await agent.run("pay", session=session)).user_input_requests
     assert second.id != first.id
-    with pytest.raises(Exception, match="nothing with this id was asked"):
+    with pytest.raises(Exception, match="there is no question for approval"):
         await agent.run(answers(first), session=session)
     assert till.paid == ["ada"]
 
@@ -209,32 +209,32 @@ async def test_a_question_goes_through_agents_in_agents_and_its_answer_back() ->
 
 
 def test_ids_of_a_conversation_that_the_provider_keeps_stay() -> None:
-    ids = CallIds("clerk", {"c"}, is_kept_elsewhere=True)
+    ids = CallIds("clerk", {"c"}, is_stored_by_provider=True)
     answer: ChatResponse[Any] = ChatResponse(messages=Message("assistant", [paying("ada", "c"), paying("eve", "c")]))
-    first, second = ids.named(answer).messages[0].contents
+    first, second = ids.assign(answer).messages[0].contents
     assert first.call_id == "c"
     assert second.call_id not in {"c", ""}
 
 
 def test_a_call_that_is_said_twice_is_one_and_an_answer_that_is_well_is_the_very_same() -> None:
     twice: ChatResponse[Any] = ChatResponse(messages=Message("assistant", [paying("ada", "c"), paying("ada", "c")]))
-    assert CallIds("clerk", set(), is_kept_elsewhere=False).named(twice) is twice
-    renamed = CallIds("clerk", {"c"}, is_kept_elsewhere=False).named(twice).messages[0].contents
+    assert CallIds("clerk", set(), is_stored_by_provider=False).assign(twice) is twice
+    renamed = CallIds("clerk", {"c"}, is_stored_by_provider=False).assign(twice).messages[0].contents
     assert [content.call_id for content in renamed] == ["c-2", "c-2"]
     assert [content.call_id for content in twice.messages[0].contents] == ["c", "c"], "what was given is not changed"
 
 
 def test_pieces_have_the_ids_that_the_whole_will_have() -> None:
     pieces = [ChatResponseUpdate(contents=[paying(name, call_id)]) for name, call_id in (("ada", "c"), ("eve", "c-2"))]
-    of_pieces, of_whole = (CallIds("clerk", {"c"}, is_kept_elsewhere=False) for _ in range(2))
-    told = [of_pieces.piece(piece).contents[0].call_id for piece in pieces]
-    whole = of_whole.named(ChatResponse(messages=Message("assistant", [each.contents[0] for each in pieces])))
+    of_pieces, of_whole = (CallIds("clerk", {"c"}, is_stored_by_provider=False) for _ in range(2))
+    told = [of_pieces.assign_update(piece).contents[0].call_id for piece in pieces]
+    whole = of_whole.assign(ChatResponse(messages=Message("assistant", [each.contents[0] for each in pieces])))
     assert [content.call_id for content in whole.messages[0].contents] == told == ["c-2", "c-2-2"]
 
 
 def test_an_id_that_is_made_is_one_that_every_provider_takes() -> None:
-    ids = CallIds("Müller & Co, the clerk " * 9, set(), is_kept_elsewhere=False)
+    ids = CallIds("Müller & Co, the clerk " * 9, set(), is_stored_by_provider=False)
     answer: ChatResponse[Any] = ChatResponse(messages=Message("assistant", [paying("ada", "")]))
-    made = ids.named(answer).messages[0].contents[0].call_id or ""
+    made = ids.assign(answer).messages[0].contents[0].call_id or ""
     assert 0 < len(made) <= 64
     assert all(character.isascii() and (character.isalnum() or character in "_-") for character in made)

@@ -148,7 +148,7 @@ async def test_a_bare_text_of_another_executor_is_warned_of(caplog: pytest.LogCa
 async def test_a_turn_without_a_message_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         await alone(agent("quiet", Model(lambda _: "nothing"))).run(AgentExecutorRequest([]))
-    assert "agent 'quiet' is run without a message" in caplog.text
+    assert "agent 'quiet' runs without a message" in caplog.text
 
 
 class Verdict(BaseModel):
@@ -198,7 +198,7 @@ def test_an_agent_in_a_workflow_is_called_by_its_name_or_its_id() -> None:
 
 
 def test_an_agent_handles_one_message_at_a_time() -> None:
-    with pytest.raises(ValueError, match="one message at a time"):
+    with pytest.raises(ValueError, match="max_concurrency must be 1"):
         AgentExecutor(agent(), max_concurrency=2)
 
 
@@ -235,5 +235,5 @@ def test_what_is_no_agent_is_no_node() -> None:
     builder: Any = WorkflowBuilder(start_executor=agent())
     with pytest.raises(TypeError, match="an Executor or an agent, not a str"):
         builder.add_edge("agent", "other")
-    with pytest.raises(TypeError, match="a node is an Executor or an agent, not a str"):
+    with pytest.raises(TypeError, match="a node must be an Executor or an agent, not a str"):
         WorkflowBuilder(start_executor=agent(), output_from=["agent"]).build()  # pyright: ignore[reportArgumentType]

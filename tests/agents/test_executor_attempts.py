@@ -20,7 +20,7 @@ from perdure.agents import (
     Message,
     tool,
 )
-from perdure.agents.executor.turn import Shown
+from perdure.agents.executor.turn import StreamedText
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def test_of_a_text_that_broke_off_the_rest_is_told_and_of_another_text_all() -> 
     memo: dict[str, object] = {}
 
     def told(*updates: AgentResponseUpdate) -> list[str]:
-        shown = Shown.to(attempt := object(), memo)
+        shown = StreamedText.to(attempt := object(), memo)
         attempts.append(attempt)
-        return [rest.text for update in updates if (rest := shown.rest_of(update)) is not None]
+        return [rest.text for update in updates if (rest := shown.new_part(update)) is not None]
 
     attempts: list[object] = []
     assert told(text("one "), text("tw")) == ["one ", "tw"]
@@ -95,8 +95,8 @@ def test_calls_that_come_in_pieces_are_told_once_and_others_are_told() -> None:
     other = Content.from_function_call("2", "look", arguments="{}")
 
     def told(attempt: object, *contents: Content) -> list[Content]:
-        shown = Shown.to(attempt, memo)
-        rests = [shown.rest_of(AgentResponseUpdate(contents=[content])) for content in contents]
+        shown = StreamedText.to(attempt, memo)
+        rests = [shown.new_part(AgentResponseUpdate(contents=[content])) for content in contents]
         return [content for rest in rests if rest is not None for content in rest.contents]
 
     assert told("one", first, more) == [first, more]
@@ -165,8 +165,8 @@ async def test_a_subclass_may_have_any_private_names_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("given", "session", "reason"),
     [
-        (5, None, "AgentExecutor takes an agent, .* and 5 is none"),
-        (agent("a"), {"state": {}}, "is an AgentSession, not a dict"),
+        (5, None, "AgentExecutor needs an agent .* not 5"),
+        (agent("a"), {"state": {}}, "must be an AgentSession, not a dict"),
     ],
 )
 def test_what_is_no_agent_or_no_session_is_refused(given: Any, session: Any, reason: str) -> None:

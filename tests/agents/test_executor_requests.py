@@ -16,7 +16,7 @@ from perdure.agents import (
     AgentResponseUpdate,
     Content,
     Message,
-    told_on,
+    share_conversation,
 )
 from perdure.errors import AnswerTypeError, ApprovalMismatchError
 
@@ -138,7 +138,7 @@ async def test_what_is_neither_yes_nor_no_is_refused_where_it_is_given(storage: 
     ("answer", "reason"),
     [
         (Content.from_text("yes"), "says neither yes nor no"),
-        (approval(500, "call 5").to_function_approval_response(approved=True), "approves another call"),
+        (approval(500, "call 5").to_function_approval_response(approved=True), "approves another"),
     ],
 )
 async def test_an_answer_that_is_none_opens_the_request_again(storage: Any, answer: Content, reason: str) -> None:
@@ -218,7 +218,7 @@ async def test_what_is_sent_on_after_an_answer_has_what_was_said_before_it(stora
 
 
 def test_a_conversation_that_is_told_on_has_calls_with_results_and_no_questions() -> None:
-    told = told_on(
+    told = share_conversation(
         [
             Message("user", ["pay"]),
             Message("assistant", [Content.from_text("well"), approval(1, "a"), paying(2, "b"), approval(2, "b")]),

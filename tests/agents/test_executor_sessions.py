@@ -10,7 +10,7 @@ from tests.workflow.nodes import Context, node
 
 from perdure import Log, WorkflowBuilder, WorkflowExecutor
 from perdure.agents import AgentExecutor, AgentSession, Message
-from perdure.agents.sessions.session import apply, changes
+from perdure.agents.sessions.session import apply_changes, find_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +207,7 @@ def test_one_session_inside_and_outside_of_a_sub_workflow_is_warned_of(caplog: p
     inner = WorkflowBuilder(start_executor=AgentExecutor(agent("inner"), session=session)).build()
     outer, child = AgentExecutor(agent("outer"), session=session), WorkflowExecutor(inner, "child")
     WorkflowBuilder(start_executor=outer).add_edge(outer, child).build()
-    assert "executor 'outer' and executor 'inner' inside of sub-workflow 'child'" in caplog.text
+    assert "executor 'outer' and executor 'inner' inside sub-workflow 'child'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -225,5 +225,5 @@ def test_one_session_inside_and_outside_of_a_sub_workflow_is_warned_of(caplog: p
     ],
 )
 def test_changes_of_two_turns_come_together(before: Any, after: Any, others: Any, expected: Any) -> None:
-    apply(changes(before, after), others)
+    apply_changes(find_changes(before, after), others)
     assert others == expected

@@ -107,7 +107,7 @@ async def test_failures_unknown_tools_and_bad_arguments_are_told_to_the_model(st
     assert told[0] == "Error: the tool failed"
     assert told[1] == "there is no tool named 'missing'"
     assert "city: Field required" in told[2]
-    assert "the arguments are no JSON" in told[3]
+    assert "the arguments are not JSON" in told[3]
     assert all(result.exception for result in results(response))
     assert response.messages[-1].text == "sorry"
 
@@ -127,7 +127,7 @@ async def test_a_model_that_calls_an_unknown_tool_can_be_an_error() -> None:
     client = ScriptedChatClient(
         [ToolCall("missing"), "sorry"], function_invocation_configuration={"terminate_on_unknown_calls": True}
     )
-    with pytest.raises(KeyError, match="a tool named 'missing'"):
+    with pytest.raises(KeyError, match="an unknown tool 'missing'"):
         await answer(client, stream=False, options={"tools": [weather]})
 
 

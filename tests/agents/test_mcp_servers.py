@@ -17,7 +17,7 @@ from perdure.agents import Content, FunctionInvocationContext, FunctionTool
 from perdure.errors import ToolException, ToolExecutionException
 from perdure.mcp import MCPStdioTool, MCPStreamableHTTPTool, MCPTool
 from perdure.providers.mcp.server import exposed_name
-from perdure.providers.mcp.session import is_forgotten, is_lost
+from perdure.providers.mcp.session import is_connection_lost, is_session_forgotten
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -101,7 +101,7 @@ async def test_the_idempotency_key_goes_along_and_what_the_run_was_given_does_no
 
 async def test_a_call_that_a_lost_connection_cuts_off_is_not_made_again_and_the_next_one_connects(notes: Path) -> None:
     async with over_stdio(notes) as library:
-        with pytest.raises(ToolExecutionException, match=r"Whether the call was done is not known"):
+        with pytest.raises(ToolExecutionException, match=r"It is unknown if the call had an effect"):
             await named(library, "dies").invoke(arguments={})
         assert [line["tool"] for line in noted(notes)] == ["dies"]
 
@@ -114,7 +114,7 @@ async def test_over_http_a_call_is_cut_off_when_the_server_dies_and_the_next_one
 ) -> None:
     with http_server(notes) as server:
         async with MCPStreamableHTTPTool("library", server.url) as library:
-            with pytest.raises(ToolExecutionException, match=r"Whether the call was done is not known"):
+            with pytest.raises(ToolExecutionException, match=r"It is unknown if the call had an effect"):
                 await library.call_tool("dies")
             server.start()
             assert await library.call_tool("add", first=1, second=2) == [Content.from_text("3")]
@@ -134,7 +134,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_its_effect_is_unknown(
     library: MCPTool, lasting: HttpServer
 ) -> None:
     library.request_timeout = 0.05
-    with pytest.raises(ToolExecutionException, match=r"did not answer in time\. Whether .* is not known"):
+    with pytest.raises(ToolExecutionException, match=r"did not answer in time\. It is unknown"):
         await library.call_tool("hangs")
     assert library.is_connected
     assert len(noted(lasting.notes)) <= 1
@@ -160,8 +160,8 @@ async def test_approvals_and_names_are_chosen_by_tool(lasting: HttpServer) -> No
         ("always", "not 'always'"),
         (True, "not True"),
         ({"always_require": ["add"]}, "has no 'always_require'"),
-        ({"always_require_approval": "add"}, "is a list of names of tools, not 'add'"),
-        ({"always_require_approval": [1]}, "is a list of names"),
+        ({"always_require_approval": "add"}, "must be a list of tool names, not 'add'"),
+        ({"always_require_approval": [1]}, "must be a list of tool names"),
     ],
 )
 def test_an_approval_that_is_misspelt_is_refused_before_anything_is_called(mode: Any, said: str) -> None:
@@ -179,13 +179,13 @@ def test_an_approval_that_is_misspelt_is_refused_before_anything_is_called(mode:
 )
 async def test_a_tool_that_is_listed_and_not_there_is_told_on_connecting(lasting: HttpServer, options: Any) -> None:
     library = MCPStreamableHTTPTool("library", lasting.url, **options)
-    with pytest.raises(ToolException, match=r"'library' has no 'ad', which .* names; it has 'add', 'books"):
+    with pytest.raises(ToolException, match=r"'library' has no 'ad', which .* lists; it has 'add', 'books"):
         await library.connect()
     assert library.functions == []
 
 
 def test_allowed_tools_are_a_list_of_names() -> None:
-    with pytest.raises(TypeError, match="allowed_tools is a list of names of tools, not 'add'"):
+    with pytest.raises(TypeError, match="allowed_tools must be a list of tool names, not 'add'"):
         MCPStreamableHTTPTool("library", "http://127.0.0.1:9/mcp", allowed_tools="add")
 
 
@@ -280,10 +280,10 @@ async def test_an_address_where_nobody_is_is_told_by_name() -> None:
 @pytest.mark.parametrize("said", ["Session terminated", "Session not found"])
 def test_only_a_server_that_has_forgotten_the_session_is_asked_again(said: str) -> None:
     forgotten = MCPError(INVALID_REQUEST, said)
-    assert is_forgotten(forgotten)
-    assert is_lost(forgotten)
-    assert not is_forgotten(MCPError(CONNECTION_CLOSED, said))
-    assert not is_lost(MCPError(INVALID_REQUEST, "no such tool"))
+    assert is_session_forgotten(forgotten)
+    assert is_connection_lost(forgotten)
+    assert not is_session_forgotten(MCPError(CONNECTION_CLOSED, said))
+    assert not is_connection_lost(MCPError(INVALID_REQUEST, "no such tool"))
 
 
 def test_headers_are_not_shown() -> None:

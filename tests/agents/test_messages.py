@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.agents.stub_model import kept
 
-from perdure.agents import Content, Message, messages_of
+from perdure.agents import Content, Message, normalize_messages
 
 
 def test_a_message_is_made_of_texts_contents_and_dicts() -> None:
@@ -17,7 +17,7 @@ def test_a_message_is_made_of_texts_contents_and_dicts() -> None:
 
 
 def test_a_message_is_made_of_nothing_else() -> None:
-    with pytest.raises(TypeError, match="not of 3"):
+    with pytest.raises(TypeError, match="not 3"):
         Message("user", [3])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
@@ -28,7 +28,7 @@ def test_a_message_is_the_same_after_json_and_after_a_checkpoint() -> None:
 
 
 def test_a_dict_without_a_role_is_no_message() -> None:
-    with pytest.raises(ValueError, match="has a role"):
+    with pytest.raises(ValueError, match="needs a role"):
         Message.from_dict({"contents": []})
 
 
@@ -43,10 +43,10 @@ def test_a_dict_without_a_role_is_no_message() -> None:
     ],
 )
 def test_whatever_is_said_to_an_agent_is_messages(said: Any, texts: list[str]) -> None:
-    assert [message.text for message in messages_of(said)] == texts
+    assert [message.text for message in normalize_messages(said)] == texts
 
 
 @pytest.mark.parametrize("said", [3, [3], [["a"]], {"role": "user"}])
 def test_what_is_nothing_that_can_be_said_is_refused(said: Any) -> None:
-    with pytest.raises(TypeError, match="an agent is told"):
-        messages_of(said)
+    with pytest.raises(TypeError, match="an agent takes"):
+        normalize_messages(said)

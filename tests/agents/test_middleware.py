@@ -23,7 +23,7 @@ from perdure.agents import (
     chat_middleware,
     function_middleware,
 )
-from perdure.agents.client.middleware import categorize_middleware, run_function_middleware
+from perdure.agents.client.middleware import call_chain, categorize_middleware
 from perdure.errors import MiddlewareException, MiddlewareTermination
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ async def of_two_minds(context: AgentContext, call_next: Any) -> None: ...
 @pytest.mark.parametrize(
     ("middleware", "message"),
     [
-        (no_kind, "it can't be seen what 'no_kind' stands around"),
+        (no_kind, "the kind of middleware 'no_kind' is unknown"),
         (too_short, "'too_short' has 1 parameters"),
         (of_two_minds, "decorated as chat middleware"),
-        (3, "3 is no middleware"),
+        (3, "3 is not middleware"),
     ],
 )
 def test_what_can_not_be_told_apart_is_refused(middleware: Any, message: str) -> None:
@@ -243,7 +243,9 @@ async def test_middleware_of_tools_sees_the_result_and_a_termination_reaches_the
         del context, call_next
         raise MiddlewareTermination
 
-    assert await run_function_middleware([double, double], Context(), call) == 12
-    assert await run_function_middleware([], Context(), call) == 3
+    for middleware, result in (([double, double], 12), ([], 3)):
+        context: Any = Context()
+        await call_chain(middleware, context, call)
+        assert context.result == result
     with pytest.raises(MiddlewareTermination):
-        await run_function_middleware([double, end], Context(), call)
+        await call_chain([double, end], Context(), call)

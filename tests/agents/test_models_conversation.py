@@ -167,7 +167,7 @@ async def test_images_and_documents_are_sent_as_what_they_are(
 
 
 async def test_a_link_whose_name_does_not_say_what_it_is_needs_its_media_type(client: ModelClient[Any]) -> None:
-    with pytest.raises(ChatClientInvalidRequestException, match="give its media_type"):
+    with pytest.raises(ChatClientInvalidRequestException, match=r"set it: Content.from_uri"):
         await client.get_response([Message("user", [Content.from_uri("https://example.com/it")])])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.agents import Content, Message
-from perdure.agents.messages.conversation import INTERRUPTED, UNDECIDED, repaired
+from perdure.agents.messages.conversation import INTERRUPTED, UNDECIDED, repair_conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,12 +86,12 @@ def test_every_short_conversation_is_mended_so_that_a_strict_provider_takes_it(
 ) -> None:
     for whats in itertools.product(alphabet, repeat=length):
         conversation = [said(what) for what in whats]
-        mended = repaired(conversation)
+        mended = repair_conversation(conversation)
         require_taken(mended)
         assert conversation == [said(what) for what in whats], "what was given is not changed"
         assert words(mended) == words(conversation), "nothing that was said in words is lost or moved"
         assert count(mended, "function_call") >= count(conversation, "function_call")
-        assert repaired(mended) == mended, "once is enough"
+        assert repair_conversation(mended) == mended, "once is enough"
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
@@ -100,7 +100,7 @@ def test_real_results_are_told_wherever_they_stand(length: int) -> None:
         conversation = [said(what) for what in whats]
         told = [
             content.result
-            for message in repaired(conversation)
+            for message in repair_conversation(conversation)
             for content in message.contents
             if content.type == "function_result"
         ]
@@ -115,27 +115,27 @@ def test_real_results_are_told_wherever_they_stand(length: int) -> None:
 
 def test_a_conversation_that_is_well_is_the_very_same() -> None:
     conversation = [said(what) for what in ("u", "a", "A", "u", "b", "B", "u")]
-    mended = repaired(conversation)
+    mended = repair_conversation(conversation)
     assert len(mended) == len(conversation)
     assert all(mine is its for mine, its in zip(mended, conversation, strict=True))
 
 
 def test_a_call_without_a_result_is_told_to_be_interrupted() -> None:
-    mended = repaired([said("u"), said("ab"), said("A"), said("u")])
+    mended = repair_conversation([said("u"), said("ab"), said("A"), said("u")])
     assert [content.result for content in mended[2].contents] == ["result of a", INTERRUPTED]
     assert [content.exception for content in mended[2].contents] == [None, "interrupted"]
 
 
 def test_calls_that_wait_for_approval_are_told_to_wait_and_their_siblings_too() -> None:
     asking = Message("assistant", [call("a"), call("b"), request("a")])
-    mended = repaired([said("u"), asking, said("u")])
+    mended = repair_conversation([said("u"), asking, said("u")])
     assert [content.type for content in mended[1].contents] == ["function_call", "function_call"]
     assert [content.result for content in mended[2].contents] == [UNDECIDED, UNDECIDED]
     assert [message.role for message in mended] == ["user", "assistant", "tool", "user"]
 
 
 def test_a_result_that_comes_late_stands_behind_its_call() -> None:
-    mended = repaired([said("a?"), said("u"), said("!"), said("A")])
+    mended = repair_conversation([said("a?"), said("u"), said("!"), said("A")])
     assert [message.role for message in mended] == ["assistant", "tool", "user", "user"]
     assert mended[1].contents == [result("a")]
 
@@ -143,7 +143,9 @@ def test_a_result_that_comes_late_stands_behind_its_call() -> None:
 def test_a_call_that_is_decided_after_the_model_went_on_stands_where_it_was_decided() -> None:
     spoken = Message("assistant", ["then not"])
     both = Message("assistant", [Content.from_text("I pay."), call("a"), call("b"), request("a")])
-    mended = repaired([said("u"), both, said("B"), said("u"), spoken, Message("user", [response("a")]), said("A")])
+    mended = repair_conversation(
+        [said("u"), both, said("B"), said("u"), spoken, Message("user", [response("a")]), said("A")]
+    )
     require_taken(mended)
     assert [message.role for message in mended] == [
         "user",
@@ -156,12 +158,14 @@ def test_a_call_that_is_decided_after_the_model_went_on_stands_where_it_was_deci
     ]
     assert [content.type for content in mended[1].contents] == ["text", "function_call"]
     assert (mended[5].contents, mended[6].contents) == ([call("a")], [result("a")])
-    assert repaired(mended) == mended
+    assert repair_conversation(mended) == mended
 
 
 def test_a_result_that_a_history_wrote_behind_the_answer_to_it_stands_behind_its_call() -> None:
     spoken = Message("assistant", ["It is paid."])
-    mended = repaired([said("u"), said("a?"), Message("user", [response("a")]), spoken, said("A"), said("u")])
+    mended = repair_conversation(
+        [said("u"), said("a?"), Message("user", [response("a")]), spoken, said("A"), said("u")]
+    )
     assert [message.role for message in mended] == ["user", "assistant", "tool", "assistant", "user"]
 
 
@@ -171,7 +175,7 @@ def test_agents_that_use_one_id_in_one_history_have_each_their_own_result() -> N
 
     paid = {name: Content.from_function_result("a", result=f"paid by {name}") for name in ("ada", "bob")}
     calls = [of(name, "assistant", call("a")) for name in paid]
-    mended = repaired([*calls, of("ada", "tool", paid["ada"]), of("bob", "tool", paid["bob"])])
+    mended = repair_conversation([*calls, of("ada", "tool", paid["ada"]), of("bob", "tool", paid["bob"])])
     assert [message.contents[0].result for message in mended if message.role == "tool"] == [
         "paid by ada",
         "paid by bob",
@@ -179,13 +183,13 @@ def test_agents_that_use_one_id_in_one_history_have_each_their_own_result() -> N
 
 
 def test_a_question_that_stands_alone_becomes_the_call_that_it_is_about() -> None:
-    mended = repaired([said("u"), said("?"), said("!"), said("A")])
+    mended = repair_conversation([said("u"), said("?"), said("!"), said("A")])
     assert mended[1].contents == [call("a")]
     assert mended[2].contents == [result("a")]
 
 
 def test_an_id_that_comes_again_gets_the_result_that_follows_it() -> None:
-    mended = repaired([said("a"), said("u"), said("a"), said("A")])
+    mended = repair_conversation([said("a"), said("u"), said("a"), said("A")])
     assert [message.contents[0].result for message in mended if message.role == "tool"] == [INTERRUPTED, "result of a"]
 
 
@@ -197,11 +201,11 @@ def test_what_the_provider_has_done_or_is_to_decide_itself_stays_as_it_is() -> N
         Message("assistant", [done, result("x"), asked]),
         Message("user", [asked.to_function_approval_response(approved=True)]),
     ]
-    assert repaired(conversation) == conversation
+    assert repair_conversation(conversation) == conversation
 
 
 def test_of_a_conversation_that_the_provider_keeps_results_are_sent_without_their_calls() -> None:
-    mended = repaired([said("!"), said("A")], is_whole=False)
+    mended = repair_conversation([said("!"), said("A")], is_complete=False)
     assert [message.role for message in mended] == ["user", "tool"]
     assert words(mended) == ["and more"]
     assert mended[1].contents == [result("a")]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from tests.agents.stub_model import kept
 
 from perdure.agents import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message
-from perdure.agents.client.streaming import updates_of
+from perdure.agents.client.streaming import split_response
 from perdure.agents.messages.responses import declare_format
 from perdure.errors import AgentInvalidResponseException, ResponseValueError
 
@@ -72,7 +72,7 @@ def test_a_whole_told_as_pieces_makes_the_same_whole() -> None:
         finish_reason="stop",
         conversation_id="c",
     )
-    assert ChatResponse[Any].from_updates(updates_of(whole)) == whole
+    assert ChatResponse[Any].from_updates(split_response(whole)) == whole
 
 
 async def test_a_generator_of_pieces_makes_a_whole() -> None:
@@ -99,7 +99,7 @@ def test_words_that_are_no_value_are_refused_when_it_is_asked_for() -> None:
     with pytest.raises(ValidationError, match="Verdict"):
         _ = response.value
     response = AgentResponse[Any](messages=Message("assistant", ["perhaps"]), response_format={"type": "object"})
-    with pytest.raises(AgentInvalidResponseException, match=r"no JSON.*begins with 'perhaps'") as refused:
+    with pytest.raises(AgentInvalidResponseException, match=r"not JSON.*starts with 'perhaps'") as refused:
         _ = response.value
     assert isinstance(refused.value, ValueError)
 
@@ -118,7 +118,7 @@ def test_a_response_that_was_kept_still_has_its_value() -> None:
 
 def test_a_class_that_no_model_was_asked_for_is_not_looked_for() -> None:
     response = kept(AgentResponse[Any](messages=Message("assistant", ["{}"]), response_format=Undeclared))
-    with pytest.raises(AgentInvalidResponseException, match=r"to be read as '.*:Undeclared'"):
+    with pytest.raises(AgentInvalidResponseException, match=r"has the format '.*:Undeclared'"):
         _ = response.value
     assert response.text == "{}"
 
@@ -129,7 +129,7 @@ def test_two_classes_of_one_name_are_not_taken_for_each_other() -> None:
     response = AgentResponse[Any](messages=Message("assistant", ['{"x": 1}']), response_format=first)
     assert kept(response).value == first(x=1)
     declare_format(second)
-    with pytest.raises(ResponseValueError, match=r"different classes of that name.*give each a name of its own"):
+    with pytest.raises(ResponseValueError, match=r"different classes of that name.*give each class its own name"):
         _ = kept(response).value
     assert response.value == first(x=1)
 

@@ -17,11 +17,11 @@ from perdure.agents import (
     Content,
     FunctionInvocationContext,
     FunctionTool,
-    expanded_tools,
+    expand_tools,
     normalize_tools,
     tool,
 )
-from perdure.agents.tools.tool_list import joined_tools
+from perdure.agents.tools.context import join_tools
 from perdure.errors import ToolException
 
 
@@ -151,10 +151,10 @@ async def test_a_tool_that_fails_too_often_can_not_be_used_any_more() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"max_invocations": 0}, "max_invocations is 1 or more"),
-        ({"max_invocation_exceptions": 0}, "max_invocation_exceptions is 1 or more"),
-        ({"approval_mode": "sometimes"}, "approval_mode is 'always_require' or 'never_require'"),
-        ({"if_interrupted": "guess"}, "if_interrupted is 'tell', 'rerun', 'ask' or a function"),
+        ({"max_invocations": 0}, "max_invocations must be 1 or more"),
+        ({"max_invocation_exceptions": 0}, "max_invocation_exceptions must be 1 or more"),
+        ({"approval_mode": "sometimes"}, "approval_mode must be 'always_require' or 'never_require'"),
+        ({"if_interrupted": "guess"}, "if_interrupted must be 'tell', 'rerun', 'ask' or a function"),
         ({"timeout": 0}, "timeout is more than 0 seconds"),
     ],
 )
@@ -256,7 +256,7 @@ def test_lists_of_tools_are_made_of_all_that_can_be_one() -> None:
     made, server = tool(add, name="made"), Server(tool(add, name="served"))
     listed = normalize_tools([add, made, hosted, server, [add_slowly]])
     assert [getattr(each, "name", each) for each in listed] == ["add", "made", hosted, "server", "add_slowly"]
-    assert [getattr(each, "name", each) for each in expanded_tools(listed)] == [
+    assert [getattr(each, "name", each) for each in expand_tools(listed)] == [
         "add",
         "made",
         hosted,
@@ -270,12 +270,12 @@ def test_lists_of_tools_are_made_of_all_that_can_be_one() -> None:
 
 def test_two_tools_of_one_name_are_refused() -> None:
     first, second = tool(add), tool(add)
-    assert joined_tools([first], [first]) == [first]
+    assert join_tools([first], [first]) == [first]
     with pytest.raises(ValueError, match="two tools named 'add'"):
-        joined_tools([first], [second])
+        join_tools([first], [second])
     spec = {"type": "function", "function": {"name": "add"}}
     with pytest.raises(ValueError, match="two tools named 'add'"):
-        joined_tools([first], [spec])
+        join_tools([first], [spec])
 
 
 def test_a_context_changes_the_tools_of_a_turn_and_nothing_outside_of_one() -> None:

@@ -48,7 +48,7 @@ async def test_tools_that_were_added_are_found_among_those_that_the_client_knows
 
 async def test_a_tool_that_was_added_and_is_not_found_again_is_no_tool_that_never_was(tmp_path: Path) -> None:
     assert died(tmp_path, "lost")
-    with pytest.raises(ToolException, match="'special' was added by tool 'expert' in an earlier life"):
+    with pytest.raises(ToolException, match="'special' was added by tool 'expert' before this run was resumed"):
         await Life(tmp_path, "lost").run()
     assert await Life(tmp_path, "known").run() == ["special of ['expert', 'special']"]
 

@@ -9,7 +9,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from perdure.agents import FunctionTool, tool
-from perdure.agents.tools.schema import ArgumentsError, read_docstring
+from perdure.agents.tools.docstrings import parse_docstring
+from perdure.agents.tools.schema import ArgumentsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ def test_descriptions_of_arguments_are_read_from_docstrings_of_every_style(funct
 
 @pytest.mark.parametrize("text", [None, "", "Only words.", "Note: this is no section of arguments: at all."])
 def test_a_docstring_without_sections_is_all_text(text: str | None) -> None:
-    found = read_docstring(text)
+    found = parse_docstring(text)
     assert found.text == (text or "")
     assert found.arguments == {}
 
@@ -181,7 +182,7 @@ def test_arguments_that_do_not_fit_are_named_without_their_values(arguments: dic
         del count
 
     with pytest.raises(ArgumentsError, match=reason) as caught:
-        take.checked(arguments)
+        take.validate_arguments(arguments)
     assert "many" not in str(caught.value)
 
 
@@ -214,7 +215,7 @@ def test_a_type_that_no_schema_describes_is_an_error_that_says_so() -> None:
         tool(ask).parameters()
 
 
-def test_a_json_schema_is_taken_as_it_is_and_checked_plainly() -> None:
+def test_a_json_schema_is_taken_as_it_is_and_checked() -> None:
     schema = {
         "type": "object",
         "properties": {"unit": {"enum": ["C", "F"]}, "count": {"type": ["integer", "null"]}},
@@ -223,15 +224,15 @@ def test_a_json_schema_is_taken_as_it_is_and_checked_plainly() -> None:
     }
     made = FunctionTool(name="weather", input_model=schema)
     assert made.parameters() == schema
-    assert made.checked({"unit": "C", "count": None}) == {"unit": "C", "count": None}
+    assert made.validate_arguments({"unit": "C", "count": None}) == {"unit": "C", "count": None}
     for arguments, reason in [
-        ({}, "lacks unit"),
-        ({"unit": "K"}, "unit is one of"),
-        ({"unit": "C", "count": True}, "count is of type integer or null"),
-        ({"unit": "C", "other": 1}, "takes no other"),
+        ({}, "'unit' is a required property"),
+        ({"unit": "K"}, "unit: must match 'enum'"),
+        ({"unit": "C", "count": True}, "count: must match 'type'"),
+        ({"unit": "C", "other": 1}, "'other' was unexpected"),
     ]:
         with pytest.raises(ArgumentsError, match=reason):
-            made.checked(arguments)
+            made.validate_arguments(arguments)
 
 
 def test_a_pydantic_model_is_what_a_tool_takes() -> None:
@@ -242,4 +243,4 @@ def test_a_pydantic_model_is_what_a_tool_takes() -> None:
         "type": "function",
         "function": {"name": "order", "description": "Order.", "parameters": Order.model_json_schema()},
     }
-    assert made.checked({"item": "tea", "count": "2"}) == {"item": "tea", "count": 2}
+    assert made.validate_arguments({"item": "tea", "count": "2"}) == {"item": "tea", "count": 2}

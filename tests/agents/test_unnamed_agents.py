@@ -43,5 +43,5 @@ def test_an_agent_is_called_by_its_name_or_by_the_id_that_it_was_given() -> None
 
 def test_two_agents_without_names_in_one_graph_are_refused() -> None:
     first, second = unnamed(), unnamed()
-    with pytest.raises(ValueError, match="two agents are called 'agent': give one of them another name"):
+    with pytest.raises(ValueError, match="two agents are called 'agent'; rename one of them"):
         WorkflowBuilder(start_executor=first).add_edge(first, second).build()

@@ -37,7 +37,7 @@ async def test_a_message_in_any_form_is_a_turn_of_the_workflow(said: Any) -> Non
 
 
 async def test_what_is_no_message_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="an agent is told"):
+    with pytest.raises(TypeError, match="an agent takes"):
         desk(echo()).run(7)  # type: ignore[call-overload]
 
 

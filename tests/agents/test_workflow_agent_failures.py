@@ -91,7 +91,7 @@ async def test_another_message_leaves_the_turn_that_failed(
     await agent.run("a", session=session)
     await refused(agent, "b", session)
     assert (await agent.run("c", session=session)).text == "a c"
-    assert "did not end" in caplog.text
+    assert "did not finish" in caplog.text
     assert (await agent.run("d", session=session)).text == "a c d"
 
 
@@ -191,7 +191,7 @@ async def test_answers_are_not_undone_by_another_message(maybe_storage: Any) -> 
     (call,) = calls(await agent.run("buy", session=session))
     with pytest.raises(ConnectionError):
         await agent.run(answer(call, result=True), session=session)
-    with pytest.raises(AgentException, match="give the same answers again"):
+    with pytest.raises(AgentException, match="send the same answers again"):
         await agent.run("what?", session=session)
     assert (await agent.run(answer(call, result=True), session=session)).text == "buy: True"
 
@@ -283,6 +283,6 @@ async def test_a_turn_whose_beginning_is_forgotten_can_not_be_left_for_another()
     session = agent.create_session()
     await agent.run("a", session=session)
     await refused(agent, "b", session)
-    with pytest.raises(AgentException, match="it can't be left, for the storage has forgotten where it began"):
+    with pytest.raises(AgentException, match="the turn can't be left, because its first checkpoint was deleted"):
         await agent.run("c", session=session)
     assert (await agent.run("b", session=session)).text == "a b"

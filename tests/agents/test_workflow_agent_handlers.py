@@ -182,5 +182,5 @@ async def test_a_run_that_waits_and_is_gone_is_said_to_need_a_storage() -> None:
 
     workflow = lone(do)
     assert (await workflow.run("one")).get_outputs() == [1]
-    with pytest.raises(AgentException, match="needs a storage of its own"):
+    with pytest.raises(AgentException, match="needs its own storage"):
         await workflow.run("two")

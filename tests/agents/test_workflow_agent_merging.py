@@ -9,7 +9,7 @@ from perdure.agents import (
     Content,
     Message,
     SessionContext,
-    unheard,
+    drop_known_messages,
 )
 from perdure.workflows import WorkflowAgent
 
@@ -80,14 +80,14 @@ def from_history(*texts: str) -> list[Message]:
 
 
 def test_of_what_is_told_again_only_what_is_not_known_is_heard() -> None:
-    heard = unheard([*from_history("a", "b", "c"), *said("d")], said("a", "c"))
+    heard = drop_known_messages([*from_history("a", "b", "c"), *said("d")], said("a", "c"))
     assert [message.text for message in heard] == ["b", "d"]
 
 
 def test_what_was_known_once_and_is_told_twice_is_heard_once() -> None:
-    heard = unheard(from_history("yes", "yes"), said("yes"))
+    heard = drop_known_messages(from_history("yes", "yes"), said("yes"))
     assert [message.text for message in heard] == ["yes"]
 
 
 def test_what_is_new_is_heard_though_the_same_was_said_before() -> None:
-    assert [message.text for message in unheard(said("yes"), said("yes"))] == ["yes"]
+    assert [message.text for message in drop_known_messages(said("yes"), said("yes"))] == ["yes"]

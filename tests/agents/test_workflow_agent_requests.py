@@ -91,7 +91,7 @@ async def test_what_is_no_answer_is_refused_with_the_requests_that_wait() -> Non
     with pytest.raises(AgentInvalidResponseException, match=f"'{call.call_id}' of executor 'asker'"):
         await talker.run("what?", session=session)
     mixed = [answer(call, result=True), Message("user", ["and"])]
-    with pytest.raises(AgentInvalidResponseException, match="type 'text'"):
+    with pytest.raises(AgentInvalidResponseException, match="a 'text' content is not an answer"):
         await talker.run(mixed, session=session)
     assert (await talker.run(answer(call, result=True), session=session)).text == "buy: True"
 

@@ -9,7 +9,7 @@ from tests.agents.desks import Asker, answer, calls, desk, saved
 from tests.agents.talkers import Model, agent
 
 from perdure import InMemoryCheckpointStorage, WorkflowBuilder
-from perdure.agents import Agent, Content, Message, SessionContext, tool, unheard
+from perdure.agents import Agent, Content, Message, SessionContext, drop_known_messages, tool
 from perdure.errors import AgentException
 from perdure.testing import ScriptedChatClient, ToolCall
 
@@ -116,7 +116,7 @@ def test_calls_and_results_are_known_by_their_ids_in_whatever_order() -> None:
     told = SessionContext(input_messages=[])
     told.extend_messages("h", [Message("assistant", ["so", call]), Message("tool", results), Message("user", ["go"])])
     known = [Message("assistant", [Content.from_function_call("1", "pay")]), Message("tool", [results[1], results[0]])]
-    heard = unheard(told.get_messages(), known)
+    heard = drop_known_messages(told.get_messages(), known)
     assert [(message.role, [_in_short(each) for each in message.contents]) for message in heard] == [
         ("assistant", ["so"]),
         ("user", ["go"]),
@@ -155,7 +155,7 @@ async def test_an_answer_that_is_given_again_is_not_answered_with_another_turn()
     before = saved(session)
     assert (await approve(talker, session, asked)).text == "done"
     known = list(session.state["in_memory"]["messages"])
-    with pytest.raises(AgentException, match="the session has what came of it"):
+    with pytest.raises(AgentException, match="the session has the result"):
         await approve(talker, session, asked)
     assert list(session.state["in_memory"]["messages"]) == known
     assert (await approve(talker, saved(before), asked)).text == "done"

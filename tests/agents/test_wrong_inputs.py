@@ -20,14 +20,20 @@ class Layered(ChatMiddlewareLayer[Any], BareModel):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"client": None}, "None is none: it has no get_response"),
-        ({"client": "be brief"}, r"'be brief' is none: .*give Agent\(client, instructions\)"),
-        ({"instructions": ["be brief"]}, r"instructions are a text, not \['be brief'\]"),
-        ({"default_options": 5}, "default_options is a dict of options, .* not 5"),
-        ({"default_options": {"response_format": "Verdict"}}, "response_format is a pydantic model .* not 'Verdict'"),
-        ({"default_options": {"response_format": dict}}, "response_format is a pydantic model .* not <class 'dict'>"),
-        ({"context_providers": ["mine"]}, "a list of ContextProviders, and 'mine' is none"),
-        ({"context_providers": 5}, "a list of ContextProviders, and 5 is none"),
+        ({"client": None}, "with get_response, not None"),
+        ({"client": "be brief"}, r"not 'be brief'; use Agent\(client, instructions\)"),
+        ({"instructions": ["be brief"]}, r"instructions must be a str, not \['be brief'\]"),
+        ({"default_options": 5}, "default_options must be a dict of options, .* not 5"),
+        (
+            {"default_options": {"response_format": "Verdict"}},
+            "response_format must be a pydantic model .* not 'Verdict'",
+        ),
+        (
+            {"default_options": {"response_format": dict}},
+            "response_format must be a pydantic model .* not <class 'dict'>",
+        ),
+        ({"context_providers": ["mine"]}, "a list of ContextProviders; it contains 'mine'"),
+        ({"context_providers": 5}, "a list of ContextProviders; it contains 5"),
     ],
 )
 def test_an_agent_is_not_made_of_what_it_could_not_use(arguments: dict[str, Any], said: str) -> None:
@@ -38,17 +44,17 @@ def test_an_agent_is_not_made_of_what_it_could_not_use(arguments: dict[str, Any]
 @pytest.mark.parametrize("session", ["abc", {"session_id": "1"}, 5])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_session_is_a_session(session: Any, stream: bool) -> None:  # noqa: FBT001
-    with pytest.raises(TypeError, match=r"a session is what create_session\(\) gives, not "):
+    with pytest.raises(TypeError, match=r"session must be an AgentSession, not "):
         Agent(Model()).run("hi", session=session, stream=stream)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"type": "session"}, r"has a session_id; this has only \['type'\]"),
-        ({"session_id": 5}, "is a text and its state a dict, not 5 and {}"),
+        ({"type": "session"}, r"needs a session_id; found only \['type'\]"),
+        ({"session_id": 5}, "a str as session_id and a dict as state, not 5 and {}"),
         ({"session_id": "a", "state": 5}, "not 'a' and 5"),
-        ("abc", r"not of 'abc'; read JSON with json.loads\(\)"),
+        ("abc", r"not 'abc'; parse JSON with json.loads\(\)"),
     ],
 )
 def test_a_session_is_made_of_what_a_session_gave(data: Any, said: str) -> None:
@@ -59,7 +65,9 @@ def test_a_session_is_made_of_what_a_session_gave(data: Any, said: str) -> None:
 async def test_a_history_that_is_none_is_named_by_where_it_stands() -> None:
     session = AgentSession()
     session.state["in_memory"] = {"messages": ["hi"]}
-    with pytest.raises(TypeError, match=r"session.state\['in_memory'\]\['messages'\] is a list of Messages, and 'hi'"):
+    with pytest.raises(
+        TypeError, match=r"session.state\['in_memory'\]\['messages'\] must be a list of Messages; it contains 'hi'"
+    ):
         await Agent(Model()).run("hi", session=session)
 
 
@@ -84,11 +92,14 @@ async def test_one_middleware_need_not_stand_in_a_list() -> None:
         ({"temperature": 7}, "temperature is 7; it must be between 0.0 and 2.0"),
         ({"temperature": "hot"}, "temperature is 'hot'; it must be a number"),
         ({"max_tokens": -5}, "max_tokens is -5; it must be greater than 0"),
-        ({"tool_choice": "maybe"}, "the tool_choice is 'maybe'; it must be 'auto', 'required' or 'none'"),
+        ({"tool_choice": "maybe"}, "tool_choice is 'maybe'; it must be 'auto', 'required' or 'none'"),
         ({"tool_choice": 5}, "tool_choice is 5; it must be"),
-        ({"tool_choice": {"mode": "auto", "required_function_name": "f"}}, "only 'required' can require one"),
+        (
+            {"tool_choice": {"mode": "auto", "required_function_name": "f"}},
+            "names a required function; only 'required' can",
+        ),
         ({"tool_choice": {"mode": "auto", "allowed_tools": "f"}}, "are 'f'; they must be a list of names"),
-        ({"response_format": 5}, "response_format is a pydantic model or a JSON schema, not 5"),
+        ({"response_format": 5}, "response_format must be a pydantic model or a JSON schema, not 5"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

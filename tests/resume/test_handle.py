@@ -317,7 +317,7 @@ async def test_a_handle_stays_with_its_run_when_the_instance_goes_on_with_anothe
     assert run.run_id == "a"
     assert list(run.requests) == ["about-hue"]
     assert run.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
-    with pytest.raises(RunError, match=r"stands for run 'b' now.*start\(run_id='a'\)"):
+    with pytest.raises(RunError, match=r"has switched to run 'b'.*start\(run_id='a'\)"):
         await run.respond({"about-hue": "red"})
     again = workflow.start(run_id="a")
     await again.result()
@@ -364,7 +364,7 @@ async def test_a_reader_of_a_run_that_is_put_back_gets_an_error(storage: Storage
     await entered.wait()
     (first,) = await run.checkpoints()
     await run.restore(first.checkpoint_id)
-    with pytest.raises(RunError, match="was put back"):
+    with pytest.raises(RunError, match="was restored"):
         await reader
     is_first = False
     assert (await run.result()).get_outputs() == [1]

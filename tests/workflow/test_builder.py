@@ -149,7 +149,7 @@ def test_a_default_that_is_not_last_is_told_in_the_log(caplog: pytest.LogCapture
     a, b, c = passing("a"), ending("b"), ending("c")
     with caplog.at_level(logging.WARNING):
         WorkflowBuilder(start_executor=a).add_switch_case_edge_group(a, [Default(b), Case(lambda _: True, c)])
-    assert any("default of a switch from 'a' is not its last" in record.message for record in caplog.records)
+    assert any("default of the switch from 'a' is not its last" in record.message for record in caplog.records)
 
 
 def test_a_chain_may_come_back_to_where_it_was() -> None:
@@ -180,18 +180,18 @@ async def test_a_builder_that_goes_on_does_not_change_what_it_has_built() -> Non
 
 @pytest.mark.parametrize("number", [0, -3])
 def test_limits_below_one_are_refused(number: int) -> None:
-    with pytest.raises(ValueError, match="max_iterations is 1 or more"):
+    with pytest.raises(ValueError, match="max_iterations must be 1 or more"):
         WorkflowBuilder(number, start_executor=ending("a"))
-    with pytest.raises(ValueError, match="max_concurrency is 1 or more"):
+    with pytest.raises(ValueError, match="max_concurrency must be 1 or more"):
         WorkflowBuilder(start_executor=ending("a"), max_concurrency=number)
-    with pytest.raises(ValueError, match="max_iterations is 1 or more"):
+    with pytest.raises(ValueError, match="max_iterations must be 1 or more"):
         WorkflowBuilder(start_executor=ending("a")).set_max_iterations(number)
 
 
 @pytest.mark.parametrize("name", ["state_conflicts", "undelivered", "on_checkpoint_error"])
 def test_an_unknown_word_for_a_rule_is_refused_with_those_that_are_known(name: str) -> None:
     options: dict[str, Any] = {name: "perhaps"}
-    with pytest.raises(ValueError, match=f"{name} is '.*' or '.*', not 'perhaps'"):
+    with pytest.raises(ValueError, match=f"{name} must be '.*' or '.*', not 'perhaps'"):
         WorkflowBuilder(start_executor=ending("a"), **options)
 
 

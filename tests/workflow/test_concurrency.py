@@ -188,7 +188,7 @@ def test_a_function_may_be_given_its_limit_by_the_decorator() -> None:
 
 def test_a_sub_workflow_takes_one_message_at_a_time() -> None:
     inner = WorkflowBuilder(start_executor=ending("e")).build()
-    with pytest.raises(ValueError, match="one message at a time"):
+    with pytest.raises(ValueError, match="max_concurrency must be 1"):
         WorkflowExecutor(inner, "sub", max_concurrency=2)
 
 

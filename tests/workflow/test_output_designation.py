@@ -103,7 +103,7 @@ def test_a_designation_that_makes_no_sense_is_refused_by_build(designation: dict
     ("name", "word"), [("output_from", "all_other"), ("output_from", "some"), ("intermediate_output_from", "some")]
 )
 def test_an_unknown_word_is_refused_by_the_constructor(name: str, word: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a list of executors or 'all'.*, not '{word}'"):
+    with pytest.raises(ValueError, match=f"{name} must be a list of executors or 'all'.*, not '{word}'"):
         chain(**{name: word})
 
 

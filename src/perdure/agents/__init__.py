@@ -1,7 +1,5 @@
 """Agents: messages, chat clients, tools, turns, sessions, and the executor that runs an agent in a workflow."""
 
-from perdure.agents import plain as plain
-from perdure.agents import storing as storing
 from perdure.agents.agent import Agent, BaseAgent, SupportsAgentRun
 from perdure.agents.client.base import (
     BaseChatClient,
@@ -33,24 +31,17 @@ from perdure.agents.client.options import (
 )
 from perdure.agents.client.streaming import ChatStream
 from perdure.agents.client.telemetry import ChatTelemetryLayer
-from perdure.agents.executor.agent_executor import AgentExecutor
-from perdure.agents.executor.messages import (
+from perdure.agents.executor.agent_executor import (
+    AgentExecutor,
     AgentExecutorRequest,
     AgentExecutorResponse,
     resolve_agent_id,
 )
-from perdure.agents.executor.requests import told_on
-from perdure.agents.executor.turn import tokens_in
+from perdure.agents.executor.requests import share_conversation
+from perdure.agents.executor.turn import token_spending
 from perdure.agents.messages.content import Content, ContentType, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import unheard
-from perdure.agents.messages.message import (
-    AgentRunInputs,
-    Message,
-    Role,
-    RoleLiteral,
-    messages_of,
-    normalize_messages,
-)
+from perdure.agents.messages.conversation import drop_known_messages
+from perdure.agents.messages.message import AgentRunInputs, Message, Role, RoleLiteral, normalize_messages
 from perdure.agents.messages.responses import (
     AgentResponse,
     AgentResponseUpdate,
@@ -61,9 +52,9 @@ from perdure.agents.messages.responses import (
 from perdure.agents.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from perdure.agents.sessions.providers import ContextProvider, SessionContext
 from perdure.agents.sessions.session import AgentSession, register_state_type
-from perdure.agents.tools.context import FunctionInvocationContext
-from perdure.agents.tools.results import SKIP_PARSING
+from perdure.agents.tools.context import FunctionInvocationContext, expand_tools, is_function_tool
 from perdure.agents.tools.tool import (
+    SKIP_PARSING,
     ApprovalMode,
     FunctionTool,
     IfToolInterrupted,
@@ -71,13 +62,12 @@ from perdure.agents.tools.tool import (
     normalize_tools,
     tool,
 )
-from perdure.agents.tools.tool_list import expanded_tools, is_function_tool
 from perdure.agents.turn.layer import (
     FunctionInvocationConfiguration,
     FunctionInvocationLayer,
     normalize_function_invocation_configuration,
 )
-from perdure.agents.turn.recording import Turn, recorded, recorded_stream, taking, turn_of
+from perdure.agents.turn.recording import Turn, current_turn, record_call, record_stream, use_turn
 
 __all__ = [
     "SKIP_PARSING",
@@ -132,25 +122,24 @@ __all__ = [
     "add_usage_details",
     "agent_middleware",
     "chat_middleware",
-    "expanded_tools",
+    "current_turn",
+    "drop_known_messages",
+    "expand_tools",
     "function_middleware",
     "is_function_tool",
     "merge_chat_options",
-    "messages_of",
     "normalize_function_invocation_configuration",
     "normalize_messages",
     "normalize_tools",
     "prepend_instructions_to_messages",
-    "recorded",
-    "recorded_stream",
+    "record_call",
+    "record_stream",
     "register_state_type",
     "resolve_agent_id",
-    "taking",
-    "tokens_in",
-    "told_on",
+    "share_conversation",
+    "token_spending",
     "tool",
-    "turn_of",
-    "unheard",
+    "use_turn",
     "validate_chat_options",
     "validate_tool_mode",
 ]

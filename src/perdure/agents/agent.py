@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, cast, overload, runtime_checkable
 
-from perdure.agents.agent_run import AgentRun, Inputs
+from perdure.agents.agent_run import AgentRun
 from perdure.agents.agent_tool import agent_tool
 from perdure.agents.client.base import BaseChatClient, OptionsT
-from perdure.agents.client.middleware import AgentContext, categorize_middleware, listed_middleware, run_middleware
-from perdure.agents.client.options import merged_options
-from perdure.agents.client.streaming import retold
-from perdure.agents.messages.message import messages_of
+from perdure.agents.client.middleware import AgentContext, categorize_middleware, list_middleware, run_middleware
+from perdure.agents.client.options import merge_options
+from perdure.agents.client.streaming import forward_stream
+from perdure.agents.messages.message import normalize_messages
 from perdure.agents.messages.responses import AgentResponse, declare_format
 from perdure.agents.sessions.session import AgentSession
+from perdure.agents.tools.context import is_server
 from perdure.agents.tools.tool import normalize_tools
-from perdure.agents.tools.tool_list import is_server
 from perdure.agents.turn.layer import FunctionInvocationLayer
 from perdure.agents.turn.recording import Turn
 from perdure.clock import SystemClock
@@ -41,7 +41,7 @@ _UNNAMED = "agent"
 
 @runtime_checkable
 class SupportsAgentRun(Protocol):
-    """Anything that can be told something and answers: agents of every kind."""
+    """Any agent."""
 
     id: str
     name: str | None
@@ -56,27 +56,27 @@ class SupportsAgentRun(Protocol):
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """An awaitable AgentResponse, or a ResponseStream of AgentResponseUpdates that ends in one."""
+        """Return an awaitable AgentResponse, or a ResponseStream of AgentResponseUpdates that ends in one."""
         ...
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new session."""
+        """Create a session."""
         ...
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A session that the provider keeps."""
+        """Return a session that the provider stores."""
         ...
 
 
 class BaseAgent:
-    """What agents have in common. A subclass says in `run` how it answers."""
+    """Base of agents. A subclass implements `run`."""
 
     require_per_service_call_history_persistence: bool = False
 
     def __init__(
         self,
         *,
-        id: str | None = None,  # noqa: A002 - the reference's name
+        id: str | None = None,  # noqa: A002 - public name
         name: str | None = None,
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
@@ -84,19 +84,19 @@ class BaseAgent:
         additional_properties: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = id or SystemClock().new_id()
-        self._perdure_drawn_id = None if id else self.id
+        self._perdure_generated_id = None if id else self.id
         self.name = name
         self.description = description
         self.context_providers: list[ContextProvider] = _providers(context_providers)
-        self.middleware: list[MiddlewareTypes] = listed_middleware(middleware)
+        self.middleware: list[MiddlewareTypes] = list_middleware(middleware)
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new session."""
+        """Create a session."""
         return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: Any, *, session_id: str | None = None) -> AgentSession:
-        """A session that the provider keeps, by the id that it has for it."""
+        """Return a session that the provider stores under `service_session_id`."""
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     def as_tool(
@@ -110,9 +110,9 @@ class BaseAgent:
         stream_callback: StreamCallback | None = None,
         propagate_session: bool = False,
     ) -> FunctionTool:
-        """This agent as a tool of another: it is given a task, and its answer is the result.
+        """Return this agent as a tool of another agent: it gets a task, and its answer is the result.
 
-        `propagate_session` lets it take part in the session of the other. Raises TypeError, ValueError.
+        With `propagate_session` it takes part in the other agent's session. Raises TypeError, ValueError.
         """
         if not isinstance(self, SupportsAgentRun):
             raise TypeError(f"{type(self).__name__!r} has no run method, so it can't be a tool")
@@ -131,11 +131,11 @@ class BaseAgent:
         return f"{type(self).__name__}(name={self.name!r}, id={self.id!r})"
 
 
-def lasting_name(agent: SupportsAgentRun) -> str:
-    """What an agent is called in every process: its name, the id that it was given, or "agent"."""
-    drawn: object = getattr(agent, "_perdure_drawn_id", None)
-    # An id that was drawn is another one in each process; what is recorded needs a name that stays.
-    return agent.name or (agent.id if agent.id != drawn else _UNNAMED)
+def stable_name(agent: SupportsAgentRun) -> str:
+    """Return the name of an agent that is the same in every process: its name, its given id, or "agent"."""
+    generated: object = getattr(agent, "_perdure_generated_id", None)
+    # A generated id differs in each process, and records need a stable name.
+    return agent.name or (agent.id if agent.id != generated else _UNNAMED)
 
 
 def _providers(given: object) -> list[ContextProvider]:
@@ -144,7 +144,7 @@ def _providers(given: object) -> list[ContextProvider]:
     several = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
     for each in several:
         if not (hasattr(each, "before_run") and hasattr(each, "after_run")):
-            raise TypeError(f"context_providers is a list of ContextProviders, and {each!r} is none")
+            raise TypeError(f"context_providers must be a list of ContextProviders; it contains {each!r}")
     return cast("list[ContextProvider]", several)
 
 
@@ -156,8 +156,7 @@ logger = logging.getLogger(__name__)
 class Agent(BaseAgent, Generic[OptionsT]):
     """A model with instructions, tools and sessions.
 
-    In a workflow each call of the model and of a tool is recorded: when the process dies in the middle of a turn, the
-    turn that is taken up again asks for nothing that has come back already.
+    In a workflow every model and tool call is recorded: a turn that is resumed after a crash repeats none of them.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         client: SupportsChatGetResponse,
         instructions: str | None = None,
         *,
-        id: str | None = None,  # noqa: A002 - the reference's name
+        id: str | None = None,  # noqa: A002 - public name
         name: str | None = None,
         description: str | None = None,
         tools: Any = None,
@@ -197,10 +196,10 @@ class Agent(BaseAgent, Generic[OptionsT]):
         first = {"model": getattr(client, "model", None), "tool_choice": "auto"}
         if instructions is not None:
             options["instructions"] = instructions
-        self.default_options: dict[str, Any] = merged_options(first, options, own)
+        self.default_options: dict[str, Any] = merge_options(first, options, own)
         declare_format(self.default_options.get("response_format"))
         if given and isinstance(client, BaseChatClient) and not isinstance(client, FunctionInvocationLayer):
-            logger.warning("agent %r has tools, and its client has no FunctionInvocationLayer to call them", name)
+            logger.warning("agent %r has tools, but its client has no FunctionInvocationLayer to call them", name)
         self._perdure_exits = AsyncExitStack()
         self._perdure_connecting = asyncio.Lock()
 
@@ -263,44 +262,75 @@ class Agent(BaseAgent, Generic[OptionsT]):
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Answer: an awaitable AgentResponse, or with `stream` a ResponseStream of updates that ends in one.
+        """Return an awaitable AgentResponse, or with `stream` a ResponseStream of updates that ends in one.
 
-        What is given here stands above what the agent was made with; tools, middleware and instructions are added.
-        With a session the conversation goes on, and what was said is written into it when the turn is over.
+        Arguments override the agent's own; tools, middleware and instructions are added. A session continues its
+        conversation and stores the new messages when the turn is over.
         """
-        _require_session(session)
+        if not isinstance(cast("object", session), AgentSession | None):
+            raise TypeError(
+                f"session must be an AgentSession, not {session!r}; use create_session() or AgentSession.from_dict()"
+            )
         found = categorize_middleware(self.middleware, middleware)
+        kwargs = dict(client_kwargs or {})
+        if every := [*found["function"], *found["chat"], *kwargs.pop("middleware", ())]:
+            kwargs["middleware"] = every
         context = AgentContext(
             agent=self,
-            messages=messages_of(messages),
+            messages=normalize_messages(messages),
             session=session,
             tools=tools,
             options=cast("Mapping[str, Any] | None", options),
             stream=stream,
             compaction_strategy=compaction_strategy or self.compaction_strategy,
             tokenizer=tokenizer or self.tokenizer,
-            client_kwargs=_with_middleware(client_kwargs, [*found["function"], *found["chat"]]),
+            client_kwargs=kwargs,
             function_invocation_kwargs=function_invocation_kwargs,
         )
-        turn = Turn(lasting_name(self), context.messages, () if self.name else _traits(self))
+        options_of = self.default_options
+        # An agent without a name is identified by its instructions and tools, which are equal in every process.
+        names = [getattr(each, "name", "") for each in options_of.get("tools", ())]
+        traits = () if self.name else [str(options_of.get("instructions", "")), *names]
+        turn = Turn(stable_name(self), context.messages, traits)
         if not stream:
-            return _whole(self, found["agent"], context, turn)
-        streamed: AgentStream = ResponseStream.from_awaitable(_streamed(self, found["agent"], context, turn))
-        wanted = merged_options(self.default_options, context.options).get("response_format")
+            return self._perdure_respond(found["agent"], context, turn)
+        wanted = merge_options(options_of, context.options).get("response_format")
 
-        def rebuilt(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
+        def rebuild(updates: Sequence[AgentResponseUpdate]) -> AgentResponse[Any]:
             return AgentResponse[Any].from_updates(updates, output_format_type=wanted)
 
-        return retold(streamed, rebuilt=rebuilt)
+        inner: AgentStream = ResponseStream.from_awaitable(self._perdure_stream(found["agent"], context, turn))
+        return forward_stream(inner, rebuild=rebuild)
+
+    async def _perdure_respond(
+        self, middleware: Sequence[Any], context: AgentContext, turn: Turn
+    ) -> AgentResponse[Any]:
+        result = await run_middleware(middleware, context, lambda: AgentRun(self, context, turn).respond())
+        if isinstance(result, ResponseStream):
+            return await cast("AgentStream", result).get_final_response()
+        return AgentResponse() if result is None else result
+
+    async def _perdure_stream(self, middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
+        result = await run_middleware(middleware, context, lambda: AgentRun(self, context, turn).stream())
+        if isinstance(result, ResponseStream):
+            return cast("AgentStream", result)
+        # Middleware returned a complete response instead of a stream.
+        response: AgentResponse[Any] = AgentResponse() if result is None else result
+
+        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
+            for update in response.to_updates():
+                yield update
+
+        return ResponseStream(updates(), finalizer=lambda _: response)
 
     async def connect(self, server: AbstractAsyncContextManager[Any]) -> None:
-        """Connect to a server of tools; the agent closes it when it is closed itself."""
+        """Connect to an MCP server. The agent closes it when it is closed itself."""
         async with self._perdure_connecting:
             if not getattr(server, "is_connected", False):
                 await self._perdure_exits.enter_async_context(server)
 
     async def __aenter__(self) -> Self:
-        """Open the client and the servers of tools."""
+        """Open the client and the MCP servers."""
         if isinstance(self.client, AbstractAsyncContextManager):
             await self._perdure_exits.enter_async_context(cast("AbstractAsyncContextManager[Any]", self.client))
         for server in self.mcp_tools:
@@ -308,7 +338,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close what was opened."""
+        """Close everything that was opened."""
         exits, self._perdure_exits = self._perdure_exits, AsyncExitStack()
         await exits.aclose()
 
@@ -316,65 +346,9 @@ class Agent(BaseAgent, Generic[OptionsT]):
 def _require_arguments(client: object, instructions: object, default_options: object) -> None:
     if not callable(getattr(client, "get_response", None)):
         raise TypeError(
-            f"an agent asks a client of a model, and {client!r} is none: it has no get_response; "
-            "give Agent(client, instructions)"
+            f"an agent needs a chat client with get_response, not {client!r}; use Agent(client, instructions)"
         )
     if instructions is not None and not isinstance(instructions, str):
-        raise TypeError(f"instructions are a text, not {instructions!r}; join several by newlines")
+        raise TypeError(f"instructions must be a str, not {instructions!r}; join several with newlines")
     if default_options is not None and not isinstance(default_options, Mapping):
-        raise TypeError(f"default_options is a dict of options, such as ChatOptions, not {default_options!r}")
-
-
-def _require_session(session: object) -> None:
-    if session is not None and not isinstance(session, AgentSession):
-        raise TypeError(
-            f"a session is what create_session() gives, not {session!r}; AgentSession.from_dict() makes one of a dict"
-        )
-
-
-async def _whole(agent: Agent[Any], middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentResponse[Any]:
-    answered = await run_middleware(middleware, context, lambda: AgentRun(agent, _inputs(context), turn).answered())
-    if isinstance(answered, ResponseStream):
-        return await cast("AgentStream", answered).get_final_response()
-    return AgentResponse() if answered is None else answered
-
-
-async def _streamed(agent: Agent[Any], middleware: Sequence[Any], context: AgentContext, turn: Turn) -> AgentStream:
-    answered = await run_middleware(middleware, context, lambda: AgentRun(agent, _inputs(context), turn).streamed())
-    return cast("AgentStream", answered) if isinstance(answered, ResponseStream) else _told(answered)
-
-
-def _inputs(context: AgentContext) -> Inputs:
-    return Inputs(
-        context.messages,
-        context.session,
-        context.tools,
-        context.options or {},
-        context.compaction_strategy,
-        context.tokenizer,
-        context.function_invocation_kwargs,
-        context.client_kwargs,
-    )
-
-
-def _traits(agent: Agent[Any]) -> list[str]:
-    """What tells agents that have no names from each other, in every process."""
-    options = agent.default_options
-    return [str(options.get("instructions", "")), *(getattr(each, "name", "") for each in options.get("tools", ()))]
-
-
-def _with_middleware(client_kwargs: Mapping[str, Any] | None, middleware: Sequence[Any]) -> dict[str, Any]:
-    kwargs = dict(client_kwargs or {})
-    every = [*middleware, *kwargs.pop("middleware", ())]
-    return {**kwargs, "middleware": every} if every else kwargs
-
-
-def _told(response: AgentResponse[Any] | None) -> AgentStream:
-    """What a middleware gave in place of a stream, as one."""
-    whole: AgentResponse[Any] = AgentResponse() if response is None else response
-
-    async def told() -> AsyncGenerator[AgentResponseUpdate]:
-        for update in whole.to_updates():
-            yield update
-
-    return ResponseStream(told(), finalizer=lambda _: whole)
+        raise TypeError(f"default_options must be a dict of options, such as ChatOptions, not {default_options!r}")

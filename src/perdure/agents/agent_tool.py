@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.agents.messages.message import Message
 from perdure.agents.sessions.session import AgentSession
 from perdure.agents.tools.tool import FunctionInvocationContext, FunctionTool
-from perdure.agents.turn.approvals import STATE_KEY
-from perdure.agents.turn.call_ids import MADE_KEY
+from perdure.agents.turn.approvals import APPROVALS_KEY
+from perdure.agents.turn.call_ids import APPROVED_CALLS_KEY
 from perdure.errors import ToolExecutionException, UserInputRequiredException
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     StreamCallback = Callable[[AgentResponseUpdate], Awaitable[None] | None]
 
-_WAITING: Final = "agent_tools"
-"""Where a session keeps the sessions of agents that are its agent's tools and wait for answers, by call."""
+_WAITING_KEY: Final = "agent_tools"
+"""Where a session's state keeps the sessions of inner agents that wait for answers, by call."""
 
 
 def agent_tool(
@@ -36,74 +36,74 @@ def agent_tool(
     stream_callback: StreamCallback | None,
     propagate_session: bool,
 ) -> FunctionTool:
-    """A tool that gives an agent a task. Raises ValueError if neither has a name."""
+    """Make a tool that gives an agent a task. Raises ValueError if neither has a name."""
     if not (name or agent.name):
-        raise ValueError("a tool needs a name: give as_tool(name=...), or the agent a name")
-    known_as = name or function_name(agent.name or "")
+        raise ValueError("a tool needs a name: use as_tool(name=...), or name the agent")
+    tool_name = name or function_name(agent.name or "")
     schema = {
         "type": "object",
-        "properties": {arg_name: {"type": "string", "description": arg_description or f"Task for {known_as}"}},
+        "properties": {arg_name: {"type": "string", "description": arg_description or f"Task for {tool_name}"}},
         "required": [arg_name],
         "additionalProperties": False,
     }
 
-    async def act(ctx: FunctionInvocationContext, **arguments: Any) -> str:
-        told = Message("user", list(ctx.answers) or [str(arguments.get(arg_name, ""))])
+    async def run(ctx: FunctionInvocationContext, **arguments: Any) -> str:
+        message = Message("user", list(ctx.answers) or [str(arguments.get(arg_name, ""))])
         kwargs = {name: value for name, value in ctx.kwargs.items() if name != "session"}
-        inner = _Inner(ctx, is_shared=propagate_session)
-        response = await _response(agent, told, inner.session(known_as), kwargs, stream_callback)
-        inner.leave(is_waiting=bool(response.user_input_requests))
+        inner = _InnerSession(ctx, is_shared=propagate_session)
+        response = await _run_agent(agent, message, inner.session(tool_name), kwargs, stream_callback)
+        inner.store(is_waiting=bool(response.user_input_requests))
         if response.user_input_requests:
             raise UserInputRequiredException(response.user_input_requests)
         return response.text
 
     return AgentTool(
-        name=known_as,
+        name=tool_name,
         description=description or agent.description or "",
-        func=act,
+        func=run,
         input_model=schema,
         approval_mode=approval_mode,
-        # Where each call that the agent makes is recorded for itself, going on is safe.
+        # An agent that records each of its calls can safely run again.
         if_interrupted="rerun" if _records_itself(agent) else "tell",
     )
 
 
 def _records_itself(agent: SupportsAgentRun) -> bool:
-    from perdure.agents.agent import Agent  # noqa: PLC0415 - agents make tools of themselves
+    from perdure.agents.agent import Agent  # noqa: PLC0415 - agent.py imports this module
 
     return isinstance(agent, Agent) or getattr(agent, "records_itself", False)
 
 
 class AgentTool(FunctionTool):
-    """A tool that is an agent."""
+    """A tool that runs an agent."""
 
     keeps_to_itself = True
-    """Whether calls side by side leave the session of each other alone: what each waits for is kept by its call."""
+    """True if parallel calls don't touch each other's part of the session."""
 
 
-async def _response(
+async def _run_agent(
     agent: SupportsAgentRun,
-    told: Message,
+    message: Message,
     session: AgentSession | None,
     kwargs: dict[str, Any],
     stream_callback: StreamCallback | None,
 ) -> AgentResponse[Any]:
     if stream_callback is None:
-        return await agent.run(told, session=session, function_invocation_kwargs=kwargs)
-    stream = agent.run(told, stream=True, session=session, function_invocation_kwargs=kwargs)
+        return await agent.run(message, session=session, function_invocation_kwargs=kwargs)
+    stream = agent.run(message, stream=True, session=session, function_invocation_kwargs=kwargs)
 
-    async def tell(update: AgentResponseUpdate) -> None:
-        outcome = stream_callback(update)
-        if outcome is not None:
-            await outcome
+    async def forward(update: AgentResponseUpdate) -> None:
+        pending = stream_callback(update)
+        if pending is not None:
+            await pending
 
-    return await stream.with_transform_hook(tell).get_final_response()
+    return await stream.with_transform_hook(forward).get_final_response()
 
 
-class _Inner:
-    """The session of the inner agent, for one call: its own, or that of the outer one.
+class _InnerSession:
+    """The inner agent's session for one call: its own, or a part of the outer agent's.
 
-    What both would ask under one name is not shared. What the inner one waits for stays with the outer session.
+    Open questions of the two agents are kept apart. While the inner agent waits, the outer session stores its session.
     """
 
     def __init__(self, ctx: FunctionInvocationContext, *, is_shared: bool) -> None:
@@ -112,14 +112,14 @@ class _Inner:
         self._session: AgentSession | None = None
 
     def session(self, name: str) -> AgentSession | None:
-        """The session to go on with; None if there is none outside. Raises ToolExecutionException."""
+        """Return the session to continue; None without an outer session. Raises ToolExecutionException."""
         outer: AgentSession | None = self._ctx.session
         if outer is None:
             self._require_no_answers(name)
             return None
-        waiting: dict[str, Any] | None = outer.state.get(_WAITING, {}).pop(self._call_id, None)
+        waiting: dict[str, Any] | None = outer.state.get(_WAITING_KEY, {}).pop(self._call_id, None)
         if self._is_shared:
-            # What the provider calls the conversation stays that of the outer agent.
+            # The provider's conversation id belongs to the outer agent alone.
             self._session = AgentSession(session_id=outer.session_id)
             self._session.state.update(_without_questions(outer.state), **(waiting or {}))
         else:
@@ -129,16 +129,16 @@ class _Inner:
     def _require_no_answers(self, name: str) -> None:
         if self._ctx.answers:
             raise ToolExecutionException(
-                f"agent {name!r} has asked something, and nobody knows any more what it was about; run the agent that "
-                "it is a tool of with a session"
+                f"agent {name!r} has asked a question, but without a session the question is lost; run the outer agent "
+                "with a session"
             )
 
     @property
     def _call_id(self) -> str:
         return str(self._ctx.metadata.get("call_id"))
 
-    def leave(self, *, is_waiting: bool) -> None:
-        """Keep what has become of it."""
+    def store(self, *, is_waiting: bool) -> None:
+        """Store the session after the call."""
         session = self._session
         if session is None:
             return
@@ -146,15 +146,15 @@ class _Inner:
         if self._is_shared:
             outer.update(_without_questions(session.state))
         if is_waiting:
-            asked = {STATE_KEY: session.state.get(STATE_KEY)} if self._is_shared else session.to_dict()
-            outer.setdefault(_WAITING, {})[self._call_id] = asked
+            asked = {APPROVALS_KEY: session.state.get(APPROVALS_KEY)} if self._is_shared else session.to_dict()
+            outer.setdefault(_WAITING_KEY, {})[self._call_id] = asked
 
 
 def _without_questions(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key not in {STATE_KEY, MADE_KEY, _WAITING}}
+    return {key: value for key, value in state.items() if key not in {APPROVALS_KEY, APPROVED_CALLS_KEY, _WAITING_KEY}}
 
 
 def function_name(name: str) -> str:
-    """A name that a model can call: letters, digits, underscores."""
+    """Convert a name to one that models accept: letters, digits and underscores."""
     found = re.sub(r"_+", "_", re.sub(r"[^a-zA-Z0-9_]", "_", name)).strip("_") or "agent"
     return f"_{found}" if found[0].isdigit() else found

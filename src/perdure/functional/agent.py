@@ -6,12 +6,12 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, messages_of
+from perdure.agents import AgentResponse, AgentResponseUpdate, BaseAgent, Content, Message, normalize_messages
 from perdure.events import WorkflowEvent
 from perdure.functional.workflow import names_a_run
 from perdure.graph import activation_at_work
 from perdure.streams import ResponseStream
-from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, Teller, answered_ids, plain
+from perdure.workflows import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, answered_ids, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Coroutine, Mapping, Sequence
@@ -131,8 +131,8 @@ class FunctionalWorkflowAgent(BaseAgent):
                 cast("Awaitable[WorkflowRunResult]", self._workflow.run(messages, responses=responses, **options))
             )
         events = self._workflow.run(messages, stream=True, responses=responses, **options)
-        # A dropped generator would hold the stream until the loop closes it, and block the next call.
-        return events.flat_map(partial(self._updates, self._teller()), AgentResponse[Any].from_updates)
+        # No generator: one that is dropped holds the stream until the loop closes it, and the next call is in its way.
+        return events.flat_map(partial(self._pieces, self._builder()), AgentResponse[Any].from_updates)
 
     def _inside(
         self, message: Any, activation: ActivationPort, options: Mapping[str, Any]
@@ -144,7 +144,7 @@ class FunctionalWorkflowAgent(BaseAgent):
     async def _whole(self, returned: Awaitable[Any]) -> AgentResponse[Any]:
         result = await returned
         told = [] if result is None else [WorkflowEvent("output", result, executor_id=self._workflow.name)]
-        return self._teller().whole(told)
+        return self._builder().complete(told)
 
     def _answers_in(self, messages: Any, *, is_named: bool) -> dict[str, Any]:
         """Return the answers in messages, by request; nothing if the messages are for the function.
@@ -155,7 +155,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         given = cast("list[object]", messages if isinstance(messages, list | tuple) else [messages])
         if not all(isinstance(each, str | Message | Content) for each in given):
             return {}
-        said = messages_of(cast("list[str | Message | Content]", given))
+        said = normalize_messages(cast("list[str | Message | Content]", given))
         if answered_ids(said):
             return self._answers(said)
         meant = [message for message in said if any(id_ in self._pending for id_ in self._answers([message]))]
@@ -183,19 +183,19 @@ class FunctionalWorkflowAgent(BaseAgent):
     async def _answered(self, running: Awaitable[WorkflowRunResult]) -> AgentResponse[Any]:
         result = await running
         self._pending = {}
-        response = self._teller().whole([event for event in result if event.type == "output"])
+        response = self._builder().complete([event for event in result if event.type == "output"])
         asked = [self._request(event) for event in result.get_request_info_events()]
         if asked:
             response.messages.append(Message("assistant", asked, author_name=self.name))
         return response
 
-    def _updates(self, teller: Teller, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
-        """Return an event of the workflow as updates of the response."""
+    def _pieces(self, builder: ResponseBuilder, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
+        """What is told of an event of the workflow."""
         match event.type:
             case "started":
                 self._pending = {}
             case "output":
-                return teller.pieces(event)
+                return builder.updates(event)
             case "request_info":
                 contents = [self._request(event)]
                 return [AgentResponseUpdate(contents=contents, role="assistant", author_name=self.name)]
@@ -207,15 +207,15 @@ class FunctionalWorkflowAgent(BaseAgent):
         """Return a question of the function as an approval request."""
         request_id = event.request_id
         self._pending[request_id] = event
-        arguments = {"request_id": request_id, "data": plain(event.data)}
+        arguments = {"request_id": request_id, "data": to_plain(event.data)}
         call = Content.from_function_call(request_id, self.REQUEST_INFO_FUNCTION_NAME, arguments=arguments)
         return Content.from_function_approval_request(
             request_id, call, additional_properties={"request_id": request_id}
         )
 
-    def _teller(self) -> Teller:
+    def _builder(self) -> ResponseBuilder:
         clock = self._workflow.blueprint.clock
-        return Teller(self.name, clock.new_id(), clock)
+        return ResponseBuilder(self.name, clock.new_id(), clock)
 
 
 async def _told(whole: Awaitable[AgentResponse[Any]]) -> AsyncGenerator[AgentResponseUpdate]:

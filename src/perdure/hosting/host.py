@@ -24,7 +24,7 @@ from perdure.hosting.embedded import EmbeddedScheduler, first_of
 from perdure.hosting.run import HostedRun, RunInfo, RunReader
 from perdure.records import RunStatus
 from perdure.storage import FileCheckpointStorage, StoreStorage, is_host_store, open_storage
-from perdure.workflows import Edit, checked_budget, edited
+from perdure.workflows import Edit, apply_edit, check_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -69,7 +69,7 @@ class RunStarter:
             storage=self._storage,
             kwargs=kwargs,
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else checked_budget(budget),
+            budget=None if budget is None else check_budget(budget),
             only_enters=True,
         )
         self._require_storable(workflow, call)
@@ -120,7 +120,7 @@ class RunStarter:
         binding = workflow.blueprint.bound(self._storage)
 
         def change(snapshot: Snapshot) -> Snapshot:
-            return edited(snapshot, edit or Edit(), workflow.graph, binding.values)
+            return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
 
         tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
         return tenure.run_id

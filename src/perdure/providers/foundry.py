@@ -1,4 +1,4 @@
-"""Models of a Microsoft Foundry project, asked with an Azure credential."""
+"""Chat client for the models of a Microsoft Foundry project, with Azure credentials."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SCOPE = "https://ai.azure.com/.default"
 
 
 class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
-    """Asks a model that is deployed in a Foundry project, by the chat completions of its resource.
+    """Call a model that is deployed in a Foundry project, by the chat completions API of its resource.
 
     Args:
-        project_endpoint: The project: `https://<resource>.services.ai.azure.com/api/projects/<project>`. Else
+        project_endpoint: The project: `https://<resource>.services.ai.azure.com/api/projects/<project>`. Default:
             FOUNDRY_PROJECT_ENDPOINT or AZURE_AI_PROJECT_ENDPOINT.
-        model: The deployment. Else FOUNDRY_MODEL, FOUNDRY_MODEL_DEPLOYMENT_NAME or AZURE_AI_MODEL_DEPLOYMENT_NAME.
-        project_client: An `AIProjectClient`, whose own client of the SDK is used as it is.
-        middleware: Middleware around calls of the model and of tools.
-        function_invocation_configuration: How tools are called.
-        settings: `credential` is who asks: one of `azure.identity`, or anything with `get_token`, sync or async. Its
-            tokens are renewed before they end. Or an `api_key` of the resource; the rest is as of OpenAIChatClient.
+        model: The deployment. Default: FOUNDRY_MODEL, FOUNDRY_MODEL_DEPLOYMENT_NAME or AZURE_AI_MODEL_DEPLOYMENT_NAME.
+        project_client: An `AIProjectClient` whose SDK client is used as it is.
+        middleware: Middleware around model and tool calls.
+        function_invocation_configuration: Settings of the tool loop.
+        settings: `credential` is one of `azure.identity`, or any object with `get_token`, sync or async. Tokens are
+            renewed before they expire. Or an `api_key` of the resource. The others are those of OpenAIChatClient.
     """
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "azure.ai.foundry"
@@ -67,24 +67,24 @@ class FoundryChatClient(OpenAIChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     def get_web_search_tool(
         *, user_location: dict[str, str] | None = None, search_context_size: str | None = None, **more: Any
     ) -> dict[str, Any]:
-        """A tool that the provider runs: the model searches the web before it answers, if it is one that can."""
-        place = None if user_location is None else {"type": "approximate", "approximate": user_location}
-        wished = {"user_location": place, "search_context_size": search_context_size}
-        return {"type": "web_search", **{name: value for name, value in wished.items() if value is not None}, **more}
+        """Return a hosted tool: a model that supports it searches the web before it answers."""
+        location = None if user_location is None else {"type": "approximate", "approximate": user_location}
+        options = {"user_location": location, "search_context_size": search_context_size}
+        return {"type": "web_search", **{name: value for name, value in options.items() if value is not None}, **more}
 
     @staticmethod
     def get_code_interpreter_tool(**more: Any) -> dict[str, Any]:
-        """A tool that only the provider's other interface has: a chat completion with it is refused."""
+        """Return a hosted tool of the provider's other API. Chat completions reject it."""
         return {"type": "code_interpreter", "container": {"type": "auto"}, **more}
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str], **more: Any) -> dict[str, Any]:
-        """A tool that only the provider's other interface has: a chat completion with it is refused."""
+        """Return a hosted tool of the provider's other API. Chat completions reject it."""
         return {"type": "file_search", "vector_store_ids": list(vector_store_ids), **more}
 
 
 def foundry_url(project_endpoint: str) -> str:
-    """Where chat completions are asked for: at the resource that a project belongs to, not at the project itself."""
+    """Return the address for chat completions: that of the project's resource, not of the project."""
     endpoint = project_endpoint.rstrip("/")
     if endpoint.endswith("/openai/v1"):
         return endpoint
@@ -93,5 +93,5 @@ def foundry_url(project_endpoint: str) -> str:
 
 def _require_endpoint(endpoint: str | None) -> str:
     if not endpoint:
-        raise ValueError(f"nobody says which project is asked; give project_endpoint=, or set {_ENDPOINT_VARIABLES[0]}")
+        raise ValueError(f"no project is given; use project_endpoint=, or set {_ENDPOINT_VARIABLES[0]}")
     return endpoint

@@ -20,9 +20,9 @@ from perdure.agents import (
     FunctionInvocationLayer,
     Message,
     UsageDetails,
+    current_turn,
     prepend_instructions_to_messages,
-    taking,
-    turn_of,
+    use_turn,
 )
 from perdure.clock import SystemClock
 from perdure.errors import ChatClientInvalidRequestException
@@ -284,8 +284,8 @@ class _ScriptedModel(BaseChatClient):
         **more: Any,
     ) -> Any:
         """Ask, for the agent whose turn it is: it has a place of its own in the script."""
-        turn = turn_of(self.name, messages)
-        with taking(turn):
+        turn = current_turn(self.name, messages)
+        with use_turn(turn):
             known = {**(client_kwargs or {}), _SCRIPT: turn.name}
             return super().get_response(messages, stream=stream, options=options, client_kwargs=known, **more)
 

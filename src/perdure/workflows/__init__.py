@@ -1,27 +1,27 @@
-"""The public objects: WorkflowBuilder, Workflow, Run, WorkflowExecutor, WorkflowAgent."""
+"""Workflows: the builder, the workflow, its runs, sub-workflows, and workflows as agents."""
 
 from perdure.workflows.as_agent.agent import WorkflowAgent
-from perdure.workflows.as_agent.translation import REQUEST_INFO_FUNCTION_NAME, Teller, answered_ids, plain
+from perdure.workflows.as_agent.translation import REQUEST_INFO_FUNCTION_NAME, ResponseBuilder, answered_ids, to_plain
 from perdure.workflows.builder import WorkflowBuilder
-from perdure.workflows.run import Edit, Run, edited, run_sync
+from perdure.workflows.run import Edit, Run, apply_edit, run_sync
 from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflows.workflow import Workflow, WorkflowRunResult, checked_budget
+from perdure.workflows.workflow import Workflow, WorkflowRunResult, check_budget
 
 __all__ = [
     "REQUEST_INFO_FUNCTION_NAME",
     "Edit",
+    "ResponseBuilder",
     "Run",
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
-    "Teller",
     "Workflow",
     "WorkflowAgent",
     "WorkflowBuilder",
     "WorkflowExecutor",
     "WorkflowRunResult",
     "answered_ids",
-    "checked_budget",
-    "edited",
-    "plain",
+    "apply_edit",
+    "check_budget",
     "run_sync",
+    "to_plain",
 ]

@@ -1,4 +1,4 @@
-"""`WorkflowBuilder`: executors and edges put together and checked."""
+"""`WorkflowBuilder`: put executors and edges together and validate the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from perdure.graph import (
     validate_workflow_graph,
     wiring,
 )
-from perdure.workflows.workflow import Workflow, warn_of_separation
+from perdure.workflows.workflow import Workflow, warn_of_shared_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,26 +43,26 @@ logger = logging.getLogger(__name__)
 _PAIR = 2
 
 Node: TypeAlias = "Executor | SupportsAgentRun"
-"""What may stand in a graph."""
+"""An executor or an agent."""
 
 
 class _Unset:
-    """Stands for a designation that was not given."""
+    """The type of an argument that was not given."""
 
 
 _UNSET: Final = _Unset()
 
 
 class WorkflowBuilder:
-    """Describe a workflow: where it starts, and how its executors are joined.
+    """Describe a workflow: its start and the edges between its executors.
 
-    An agent may stand wherever an executor does: it becomes an `AgentExecutor` with the agent's name.
+    An agent can be used in place of an executor: it becomes an `AgentExecutor` with the agent's name.
 
-    Beyond the reference: `reducers` merge several writes to a key of the shared state in one superstep, and
-    `state_conflicts="strict"` makes such writes an error; `undelivered="error"` makes an error of a message that
-    nobody can take; `on_checkpoint_error="warn"` lets a run go on without a checkpoint; `max_concurrency` limits how
-    many handlers run at once; `version` and `migrations` say how to read what older versions have stored;
-    `record_payloads` keeps what executors were given and what they sent with the stored events.
+    Perdure's own options: `reducers` merge several writes to a key of the shared state in one superstep, and
+    `state_conflicts="strict"` makes such writes an error; `undelivered="error"` makes an undeliverable message an
+    error; `on_checkpoint_error="warn"` lets a run continue without a checkpoint; `max_concurrency` limits the handlers
+    that run at once; `version` and `migrations` describe how to read data of older versions; `record_payloads` stores
+    the inputs and messages of executors with the events.
     """
 
     def __init__(
@@ -88,11 +88,13 @@ class WorkflowBuilder:
     ) -> None:
         if not isinstance(output_executors, _Unset):
             if not isinstance(output_from, _Unset):
-                raise TypeError("output_executors is the former name of output_from: give output_from only")
+                raise TypeError("output_executors is the former name of output_from; give output_from only")
             warnings.warn("output_executors is deprecated; use output_from", DeprecationWarning, stacklevel=2)
             output_from = output_executors
-        self._outputs = _designated("output_from", output_from, ("all",))
-        self._intermediates = _designated("intermediate_output_from", intermediate_output_from, ("all", "all_other"))
+        self._outputs = _check_designation("output_from", output_from, ("all",))
+        self._intermediates = _check_designation(
+            "intermediate_output_from", intermediate_output_from, ("all", "all_other")
+        )
         _require_positive("max_iterations", max_iterations)
         if max_concurrency is not None:
             _require_positive("max_concurrency", max_concurrency)
@@ -103,24 +105,24 @@ class WorkflowBuilder:
         self._clock = clock
         self._rules: dict[str, Any] = {
             "max_concurrency": max_concurrency,
-            "reducers": _callables(reducers or {}),
-            "state_conflicts": _one_of("state_conflicts", state_conflicts, ("warn", "strict")),
-            "undelivered": _one_of("undelivered", undelivered, ("event", "error")),
-            "on_checkpoint_error": _one_of("on_checkpoint_error", on_checkpoint_error, ("stop", "warn")),
-            "version": _version(version, migrations),
+            "reducers": _check_reducers(reducers or {}),
+            "state_conflicts": _check_choice("state_conflicts", state_conflicts, ("warn", "strict")),
+            "undelivered": _check_choice("undelivered", undelivered, ("event", "error")),
+            "on_checkpoint_error": _check_choice("on_checkpoint_error", on_checkpoint_error, ("stop", "warn")),
+            "version": _check_version(version, migrations),
             "migrations": tuple(sorted(migrations, key=lambda migration: migration.to)),
             "record_payloads": record_payloads,
         }
         self._executors: dict[str, Executor] = {}
         self._agents: dict[int, AgentExecutor] = {}
-        """By identity of the agent: what it became."""
+        """Executors by the identity of their agent."""
         self._groups: list[EdgeGroup] = []
         self._start_id: str | None = None
         if start_executor is not None:
             self.set_start_executor(start_executor)
 
     def _nodes(self, *candidates: object) -> list[Executor]:
-        """Executors that may stand in this graph, and what agents become. A call that is refused here adds nothing."""
+        """Return executors for this graph, with agents converted. A refused call adds nothing."""
         known = dict(self._executors)
         nodes: list[Executor] = []
         for candidate in candidates:
@@ -134,58 +136,58 @@ class WorkflowBuilder:
     def _duplicate(self, name: str) -> ValueError:
         if sum(node.id == name for node in self._agents.values()) > 1:
             return ValueError(
-                f"two agents are called {name!r}: give one of them another name, or another id with "
+                f"two agents are called {name!r}; rename one of them, or give it another id with "
                 "AgentExecutor(agent, id=...)"
             )
-        return ValueError(f"duplicate executor id {name!r}: two executors of one graph need two ids")
+        return ValueError(f"duplicate executor id {name!r}: each executor of a graph needs its own id")
 
     def _node_of(self, agent: object) -> AgentExecutor:
-        """What an agent became, or becomes now. One agent is one node, wherever it is named."""
+        """Return the executor of an agent. One agent is one node, wherever it is named."""
         found = self._agents.get(id(agent))
         if found is None:
             if not isinstance(agent, SupportsAgentRun):
-                raise TypeError(f"a node is an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
+                raise TypeError(f"a node must be an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
             found = self._agents[id(agent)] = AgentExecutor(agent)
         return found
 
     def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:
-        """Take up a group and its executors, each with its way in when first seen."""
+        """Add a group and its executors, each with an internal edge when it is new."""
         for executor in executors:
-            self._take(executor)
+            self._add_node(executor)
         self._groups.append(group)
         return self
 
-    def _take(self, executor: Executor) -> None:
+    def _add_node(self, executor: Executor) -> None:
         for node in _with_fallbacks(executor):
             if node.id not in self._executors:
                 self._executors[node.id] = node
                 self._groups.append(InternalEdgeGroup(node.id))
 
     def set_start_executor(self, executor: Node) -> WorkflowBuilder:
-        """Say where the workflow starts. The same as `start_executor=`."""
+        """Set the start. Equal to `start_executor=`."""
         (node,) = self._nodes(executor)
         self._start_id = node.id
-        self._take(node)
+        self._add_node(node)
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> WorkflowBuilder:
-        """Say where checkpoints go. The same as `checkpoint_storage=`."""
+        """Set the checkpoint storage. Equal to `checkpoint_storage=`."""
         self._storage = checkpoint_storage
         return self
 
     def set_max_iterations(self, max_iterations: int) -> WorkflowBuilder:
-        """Limit the supersteps since the last input. The same as `max_iterations=`."""
+        """Limit the supersteps since the last input. Equal to `max_iterations=`."""
         _require_positive("max_iterations", max_iterations)
         self._max_iterations = max_iterations
         return self
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None) -> WorkflowBuilder:
-        """Join two executors; with a condition, for the messages for which it holds."""
+        """Join two executors, optionally only for messages that satisfy a condition."""
         first, last = self._nodes(source, target)
         return self._join(SingleEdgeGroup(first.id, last.id, condition), first, last)
 
     def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> WorkflowBuilder:
-        """Send every message of a source to all targets that can take it."""
+        """Send every message of a source to all targets that can handle it."""
         _require_two("add_fan_out_edges", "targets", targets)
         first, *others = self._nodes(source, *targets)
         return self._join(FanOutEdgeGroup(first.id, _ids(others)), first, *others)
@@ -193,18 +195,18 @@ class WorkflowBuilder:
     def add_multi_selection_edge_group(
         self, source: Node, targets: Sequence[Node], selection_func: SelectionFunc
     ) -> WorkflowBuilder:
-        """Send each message to the targets that `selection_func(message, target_ids)` chooses."""
+        """Send each message to the targets that `selection_func(message, target_ids)` returns."""
         _require_two("add_multi_selection_edge_group", "targets", targets)
         first, *others = self._nodes(source, *targets)
         return self._join(FanOutEdgeGroup(first.id, _ids(others), selection_func), first, *others)
 
     def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> WorkflowBuilder:
-        """Send each message to the target of the first case that holds, else to the default."""
+        """Send each message to the target of the first case that matches, else to the default."""
         first, *others = self._nodes(source, *[case.target for case in cases])
         entries = [_entry(case, target.id) for case, target in zip(cases, others, strict=True)]
         group = SwitchCaseEdgeGroup(first.id, entries)
         if any(isinstance(case, Default) for case in cases[:-1]):
-            logger.warning("the default of a switch from %r is not its last entry", first.id)
+            logger.warning("the default of the switch from %r is not its last entry", first.id)
         return self._join(group, first, *others)
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> WorkflowBuilder:
@@ -221,7 +223,7 @@ class WorkflowBuilder:
         return self
 
     def build(self) -> Workflow:
-        """Check the graph and make a workflow of it. Raises WorkflowValidationError."""
+        """Validate the graph and return the workflow. Raises WorkflowValidationError."""
         if self._start_id is None:
             raise TypeError("a workflow needs a start executor: WorkflowBuilder(start_executor=...)")
         designation = self._designation()
@@ -239,7 +241,7 @@ class WorkflowBuilder:
         )
         if not graph.name:
             object.__setattr__(graph, "name", f"workflow-{signature_hash(graph_signature(graph))[:12]}")
-        warn_of_separation(graph)
+        warn_of_shared_sessions(graph)
         return Workflow(graph, checkpoint_storage=self._storage, clock=self._clock)
 
     def _designation(self) -> OutputDesignation:
@@ -262,7 +264,7 @@ class WorkflowBuilder:
 
 
 def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
-    """The executor, the one that was given as its `on_error`, that one's own, and so on."""
+    """Yield the executor, its `on_error` executor, that one's own, and so on."""
     node: Executor | None = executor
     while node is not None:
         yield node
@@ -281,30 +283,30 @@ def _entry(case: Case | Default, target_id: str) -> SwitchEntry:
             return SwitchCaseEdgeGroupCase(condition, target_id)
 
 
-def _callables(reducers: Mapping[str, Reducer]) -> dict[str, Reducer]:
+def _check_reducers(reducers: Mapping[str, Reducer]) -> dict[str, Reducer]:
     for key, reducer in reducers.items():
         if not callable(reducer):
-            raise TypeError(f"the reducer of {key!r} is a function of two values, not {reducer!r}")
+            raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
     return dict(reducers)
 
 
-def _designated(name: str, given: Any, words: tuple[str, ...]) -> Any:
+def _check_designation(name: str, given: Any, words: tuple[str, ...]) -> Any:
     if given is None or isinstance(given, _Unset):
         return None
     if isinstance(given, str):
         if given not in words:
-            raise ValueError(f"{name} is a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
+            raise ValueError(f"{name} must be a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
         return given
     return list(given)
 
 
-def _one_of(name: str, given: str, words: tuple[str, ...]) -> str:
+def _check_choice(name: str, given: str, words: tuple[str, ...]) -> str:
     if given not in words:
-        raise ValueError(f"{name} is {' or '.join(map(repr, words))}, not {given!r}")
+        raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {given!r}")
     return given
 
 
-def _version(version: int | None, migrations: Sequence[Migration]) -> int:
+def _check_version(version: int | None, migrations: Sequence[Migration]) -> int:
     newest = max((migration.to for migration in migrations), default=1)
     if version is not None and version < newest:
         raise ValueError(f"version {version} is older than the migration to {newest}")
@@ -313,7 +315,7 @@ def _version(version: int | None, migrations: Sequence[Migration]) -> int:
 
 def _require_positive(name: str, number: int) -> None:
     if number < 1:
-        raise ValueError(f"{name} is 1 or more, not {number}")
+        raise ValueError(f"{name} must be 1 or more, not {number}")
 
 
 def _require_two(method: str, what: str, given: Sequence[Any]) -> None:

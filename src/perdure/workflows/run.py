@@ -39,20 +39,20 @@ def run_sync(work: Workflow, message: Any = ABSENT, **options: Any) -> WorkflowR
 @overload
 def run_sync(work: Awaitable[T]) -> T: ...
 def run_sync(work: Workflow | Awaitable[Any], message: Any = ABSENT, **options: Any) -> Any:
-    """Run a workflow, or await anything else, and wait for its end here.
+    """Run a workflow, or await any awaitable, and block until it has ended.
 
-    `run_sync(workflow, message, ...)` takes what `workflow.run` takes; `run_sync(storage.requests())` gives what the
-    awaitable gives. Each call has an event loop of its own, and storages may be used by one after the other.
+    `run_sync(workflow, message, ...)` takes the arguments of `workflow.run`; `run_sync(storage.requests())` returns the
+    result of the awaitable. Each call has its own event loop. A storage may be used by one call after the other.
 
-    Raises RuntimeError if an event loop runs in this thread already: there, `await` instead.
+    Raises RuntimeError if an event loop already runs in this thread: use `await` there.
     """
     _require_no_loop(work)
     if not isinstance(work, Workflow):
         if message is not ABSENT or options:
-            raise _refused(work, TypeError("a message and options go with a workflow; what is awaited has its own"))
+            raise _refused(work, TypeError("a message and options belong to a workflow, not to an awaitable"))
         return asyncio.run(_awaited(work))
     if options.pop("stream", False):
-        raise TypeError("a stream is read as it is told, so nobody can wait for it here; leave stream=True out")
+        raise TypeError("run_sync can't stream; leave stream=True out")
     return asyncio.run(_run(work, message, options))
 
 
@@ -73,14 +73,14 @@ def _require_no_loop(work: object) -> None:
     raise _refused(
         work,
         RuntimeError(
-            f"an event loop is running here, and run_sync would hold it up; write `{instead}` instead, as notebooks "
-            "and async functions can"
+            f"run_sync would block the event loop that is running here; write `{instead}` instead, as in notebooks "
+            "and async functions"
         ),
     )
 
 
 def _refused(work: object, error: Exception) -> Exception:
-    """The error, with nothing left that would complain of not having been awaited."""
+    """Return the error, and close a coroutine that would warn of not being awaited."""
     if inspect.iscoroutine(work):
         work.close()
     return error
@@ -88,12 +88,12 @@ def _refused(work: object, error: Exception) -> Exception:
 
 @frozen
 class Edit:
-    """A change to a checkpoint.
+    """A change to a checkpoint for a fork.
 
-    `state` sets keys of the shared state, `delete` removes keys. `executors` replaces the saved states of executors.
-    `messages`, by executor, replaces everything that waits for the next superstep. A value takes the place of one of
-    the same type, a message must be one that its executor handles; `retype` names keys whose type is meant to change.
-    What a superstep that was stopped half-way has finished is done anew with the change, but for activations that wait.
+    `state` sets keys of the shared state and `delete` removes keys. `executors` replaces saved states of executors.
+    `messages`, by executor, replaces everything that waits for the next superstep. A value must have the type of the
+    one it replaces, and a message must fit its executor; `retype` lists keys whose type may change. Work that an
+    interrupted superstep had finished is done again with the change, except in suspended activations.
     """
 
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -103,8 +103,8 @@ class Edit:
     retype: Sequence[str] = ()
 
 
-def edited(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snapshot:
-    """The snapshot with the change. Raises ValueError or TypeError that says what does not fit."""
+def apply_edit(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snapshot:
+    """Apply an edit to a snapshot. Raises ValueError or TypeError that says what doesn't fit."""
     if edit == Edit():
         return snapshot
     state = dict(snapshot.state)
@@ -121,15 +121,12 @@ def edited(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> Snap
         executors[executor_id] = values.fix(saved, f"state of executor {executor_id!r}")
     deliveries = snapshot.deliveries if edit.messages is None else _deliveries(edit.messages, graph, values)
     return replace(
-        snapshot, state=state, executors=executors, deliveries=deliveries, carried=_carried(snapshot, deliveries)
+        snapshot, state=state, executors=executors, deliveries=deliveries, carried=_valid_records(snapshot, deliveries)
     )
 
 
-def _carried(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str, object]:
-    """The records that hold after a change: those inside of activations that wait, or go on after they did.
-
-    All others are run anew, whatever a superstep that was stopped had finished of them.
-    """
+def _valid_records(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str, object]:
+    """Return the records that stay valid: those inside activations that are suspended or about to continue."""
     homes = {each.activation_id for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
     inside = tuple(f"{home}/" for home in homes if home is not None)
     return {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
@@ -143,7 +140,7 @@ def _require_same_type(key: str, value: Any, snapshot: Snapshot, edit: Edit, val
     if before is not None and value is not None and type(value) is not type(before):
         raise TypeError(
             f"state[{key!r}] is a {type_of(before)}, the edit makes it a {type_of(value)}; "
-            f"if that is meant, say retype=[{key!r}]"
+            f"if that is intended, add retype=[{key!r}]"
         )
 
 
@@ -169,10 +166,10 @@ def _deliveries(messages: Mapping[str, Sequence[Any]], graph: Graph, values: Val
 
 
 _OUTPUTS = frozenset({"output", "intermediate"})
-_TOLD_BEFORE_OPENING = 2
+_EVENTS_BEFORE_OPENING = 2
 
 
-class _Reading:
+class _Pull:
     """A pull in progress, which another task may interrupt."""
 
     def __init__(self) -> None:
@@ -182,14 +179,17 @@ class _Reading:
         self._error: Exception | None = None
 
     async def interrupt(self, error: Exception | None) -> None:
-        """End the pull and wait for that. A task that interrupts itself is not pulling."""
-        assert self._task is not None, "a pull is made by a task"
+        """Cancel the pull and wait until it has ended."""
+        assert self._task is not None, "only tasks pull"
         self._is_interrupted, self._error = True, error
         self._task.cancel()
         await self.has_ended.wait()
 
     def interrupted(self, ahead: deque[WorkflowEvent[Any]]) -> bool:
-        """In the task that was interrupted: what it learns of it. If it was cancelled by others, that stands."""
+        """Return False in the interrupted task after queuing a CANCELLED status, or raise its error.
+
+        A cancellation by others is raised.
+        """
         if not self._is_interrupted or self._task is None or self._task.uncancel() > 0:
             raise CancelledError
         if self._error is not None:
@@ -199,9 +199,9 @@ class _Reading:
 
 
 class Run:
-    """One run of a workflow. It advances when its events are read, or its result is awaited.
+    """One run of a workflow. It advances while its events are read or its result is awaited.
 
-    `await` on the handle itself returns it once the run is durable: claimed, and its input committed.
+    `await` on the handle returns it once the run is durable: leased, with its input committed.
     """
 
     def __init__(self, workflow: Workflow, call: Call) -> None:
@@ -210,52 +210,52 @@ class Run:
         self._calls: deque[Call] = deque([call])
         self._stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | None = None
         self._ahead: deque[WorkflowEvent[Any]] = deque()
-        self._told: list[WorkflowEvent[Any]] = []
+        self._events_read: list[WorkflowEvent[Any]] = []
         self._outputs: dict[int, Trail[Output]] = {}
-        """By turn what is committed. A message that comes while the run is read begins its next turn."""
-        self._mine: LoadedRun | None = None
-        self._reading: _Reading | None = None
+        """Committed outputs by turn. A message that arrives during reading starts the next turn."""
+        self._held: LoadedRun | None = None
+        self._reading: _Pull | None = None
         self._pulled = 0
         self._failure: Exception | None = None
         self._is_cancelled = False
 
     @property
     def run_id(self) -> str:
-        """The id of the run, known once it has begun."""
+        """Return the run's id. Raises RunError before the run has begun."""
         return self._tenure().run_id
 
     @property
     def status(self) -> WorkflowRunState:
-        """Where the run stands."""
+        """Return the run's status."""
         if self._is_cancelled:
             return WorkflowRunState.CANCELLED
         return self._workflow.status if self._is_current else final_state(self._tenure().snapshot)
 
     @property
     def spent(self) -> dict[str, float]:
-        """What the run has spent so far, by name, tokens of models among it."""
+        """Return the run's spending so far by name, including tokens."""
         return dict(self._tenure().snapshot.limits.spent)
 
     @property
     def requests(self) -> dict[str, WorkflowEvent[Any]]:
-        """The requests that wait for an answer, by id."""
+        """Return the open requests by id."""
         tenure = self._tenure()
         return {key: request_event(value, tenure.values) for key, value in tenure.snapshot.requests.items()}
 
     def __await__(self) -> Generator[Any, None, Run]:
-        return self._begun().__await__()
+        return self._begin().__await__()
 
-    async def _begun(self) -> Run:
+    async def _begin(self) -> Run:
         if self._stream is None and self._calls:
-            await self._until_durable()
+            await self._read_until_durable()
         return self
 
     def events(self, from_seq: int | None = None) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The events from here on, until the run is idle and nothing was sent to it. Reading them advances it.
+        """Return the events from now until the run is idle and nothing was sent to it. Reading them advances the run.
 
-        With `from_seq` they are the committed ones from that number on, each with its `seq`: first those that are
-        there, then those that come, until nobody advances the run any more. Reading these advances nothing, and any
-        process can do it; so does `storage.events(run_id, from_seq=..., follow=True)`.
+        With `from_seq`, return the committed events from that number on, each with its `seq`: first the stored ones,
+        then new ones, until nobody advances the run. Reading these advances nothing, and any process can do it; so does
+        `storage.events(run_id, from_seq=..., follow=True)`.
         """
         if from_seq is None:
             return ResponseStream(self._events(), finalizer=WorkflowRunResult.of)
@@ -266,26 +266,26 @@ class Run:
         return ResponseStream(committed, finalizer=WorkflowRunResult.of)
 
     async def result(self) -> WorkflowRunResult:
-        """Advance the run until it is idle. What this handle was told, and the outputs that are committed.
+        """Advance the run until it is idle. Return this handle's events and the committed outputs.
 
-        If the run has failed, its error is raised, each time.
+        If the run has failed, its error is raised on every call.
         """
         async for _ in self.events():
             pass
         if self._failure is not None:
             raise self._failure
-        told = [event for event in self._told if event.type not in _OUTPUTS]
-        outputs = [event for turn in self._outputs.values() for event in self._told_again(turn)]
+        told = [event for event in self._events_read if event.type not in _OUTPUTS]
+        outputs = [event for turn in self._outputs.values() for event in self._output_events(turn)]
         return WorkflowRunResult.of([*told, *outputs])
 
-    def _told_again(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
+    def _output_events(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
         return list(output_events(outputs, self._tenure().values, in_pieces=False))
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         while True:
             while self._ahead:
                 event = self._ahead.popleft()
-                self._told.append(event)
+                self._events_read.append(event)
                 yield event
             if self._is_cancelled or (self._stream is None and not self._next()):
                 return
@@ -301,12 +301,12 @@ class Run:
         return True
 
     async def _pull(self) -> bool:
-        """Take one event of the stream; False at its end. One task does it at a time, and others may interrupt it."""
+        """Take one event from the stream; False at its end. One task pulls at a time, and others may interrupt it."""
         stream = self._stream
-        assert stream is not None, "there is a stream to pull"
+        assert stream is not None, "a stream is open"
         if self._reading is not None:
-            raise RunError("the run is being read by another task: let one task read it")
-        self._reading = reading = _Reading()
+            raise RunError("another task is reading the run; let one task read it")
+        self._reading = reading = _Pull()
         try:
             event = await anext(stream)
             self._pulled += 1
@@ -321,26 +321,25 @@ class Run:
             self._failure = error
             raise
         finally:
-            self._follow()
+            self._update_state()
             self._reading = None
             reading.has_ended.set()
         self._ahead.append(event)
         return True
 
-    def _follow(self) -> None:
-        """Keep what the instance holds of this run, once the stream has found it: before, it may hold another."""
-        if self._pulled > _TOLD_BEFORE_OPENING:
-            self._mine = self._workflow.tenure
-        if self._mine is not None:
-            self._outputs[self._mine.snapshot.turn] = self._mine.snapshot.outputs
+    def _update_state(self) -> None:
+        """Remember this run's state once the stream has found it: before that, the instance may hold another run."""
+        if self._pulled > _EVENTS_BEFORE_OPENING:
+            self._held = self._workflow.tenure
+        if self._held is not None:
+            self._outputs[self._held.snapshot.turn] = self._held.snapshot.outputs
 
     def _end(self) -> None:
-        """The stream has ended."""
         self._stream = None
-        self._follow()
+        self._update_state()
 
-    async def _until_durable(self) -> None:
-        """Read ahead until what came from outside is committed; without a storage, until it is taken in."""
+    async def _read_until_durable(self) -> None:
+        """Read ahead until the input is committed; without a storage, until it is taken in."""
         if not self._next():
             return
         marks = {"checkpoint", "superstep_started", "request_info", "output"}
@@ -349,10 +348,10 @@ class Run:
                 return
 
     async def respond(self, responses: Mapping[str, Any]) -> None:
-        """Answer requests by id. A wrong answer is refused here, and nothing is changed.
+        """Answer requests by id. A wrong answer is refused here and changes nothing.
 
-        They are durable when this returns, if there is a storage: committed if the run is idle, else in its inbox, from
-        which it takes them between two supersteps.
+        With a storage the answers are durable when this returns: committed if the run is idle, else in its inbox, from
+        which the run takes them between two supersteps.
         """
         tenure = self._tenure()
         accepted(
@@ -362,34 +361,34 @@ class Run:
             values=tenure.values,
             run_id=tenure.run_id,
         )
-        if self._stream is not None and self._desk is not None:
+        if self._stream is not None and self._queue is not None:
             self._require_live()
             self._require_current()
-            await self._desk.respond(tenure.run_id, responses)
-            self._go_on()
+            await self._queue.respond(tenure.run_id, responses)
+            self._schedule_continuation()
         else:
-            await self._give(Call(responses=dict(responses), storage=self._storage))
+            await self._enqueue(Call(responses=dict(responses), storage=self._storage))
 
     async def send(self, message: Any, target: str | None = None) -> None:
-        """Give the run its next turn, at once if it is idle, else when it is.
+        """Give the run its next turn: at once if it is idle, else when it becomes idle.
 
-        With a `target` the message goes to that executor in the present turn, between two supersteps. With a storage it
+        With a `target` the message goes to that executor in the current turn, between two supersteps. With a storage it
         is durable when this returns.
         """
-        is_under_way = self._mine is not None and (self._stream is not None or bool(self._calls))
-        if target is None and not (is_under_way and self._desk is not None):
-            await self._give(Call(message=message, storage=self._storage))
+        is_under_way = self._held is not None and (self._stream is not None or bool(self._calls))
+        if target is None and not (is_under_way and self._queue is not None):
+            await self._enqueue(Call(message=message, storage=self._storage))
             return
         self._require_live()
         self._require_current()
         self._require_target(message, target or self._workflow.start_executor_id)
-        if self._desk is None:
-            raise WorkflowException("a message to an executor needs a checkpoint_storage that ships with perdure")
-        await self._desk.send(self.run_id, message, target=target)
-        self._go_on()
+        if self._queue is None:
+            raise WorkflowException("a message to an executor needs a checkpoint_storage of perdure")
+        await self._queue.send(self.run_id, message, target=target)
+        self._schedule_continuation()
 
-    def _go_on(self) -> None:
-        """See to it that what was left in the inbox is taken in: by the stream under way, or by one after it."""
+    def _schedule_continuation(self) -> None:
+        """Make sure that the inbox is read: by the active stream, or by one after it."""
         if not any(call.only_goes_on for call in self._calls):
             self._calls.append(Call(run_id=self.run_id, storage=self._storage, only_goes_on=True))
 
@@ -397,13 +396,13 @@ class Run:
         executor = self._workflow.executors.get(target)
         if executor is None:
             known = ", ".join(self._workflow.executors)
-            raise ValueError(f"there is no executor {target!r} to send to; there are {known}")
+            raise ValueError(f"there is no executor {target!r} to send to; the executors are {known}")
         if not accepts(executor, message):
             raise TypeError(f"executor {target!r} has no handler for a {type_of(message)}")
 
     @property
-    def _desk(self) -> RequestQueue | None:
-        """Where commands to the run are left, if its storage has room for them."""
+    def _queue(self) -> RequestQueue | None:
+        """Return the queue for commands to the run; None if the storage has no inbox."""
         if self._storage is None:
             return None
         binding = self._binding()
@@ -413,45 +412,45 @@ class Run:
             else None
         )
 
-    async def _give(self, call: Call) -> None:
+    async def _enqueue(self, call: Call) -> None:
         self._require_live()
         self._require_current()
         if self._stream is None and self._tenure().snapshot.is_idle:
-            # Put back to where it was idle, and given something before anybody read on: there is nothing to go on with.
+            # The run was restored to an idle checkpoint, so there is nothing to continue before this call.
             self._calls = deque(waiting for waiting in self._calls if waiting.brings_something)
         self._calls.append(call)
         if self._stream is None and len(self._calls) == 1:
-            await self._until_durable()
+            await self._read_until_durable()
 
     async def cancel(self, reason: str | None = None) -> None:
-        """Stop the run, durably: it ends in a CANCELLED checkpoint. `workflow.run(run_id=...)` goes on from there.
+        """Stop the run durably: it ends in a CANCELLED checkpoint. `workflow.run(run_id=...)` continues from there.
 
-        What had finished inside the superstep under way is not done again then. A task that is reading is told a
-        `status` event with CANCELLED, and its reading ends. If another process drives the run, that one stops it.
+        Work that the interrupted superstep had finished is not repeated then. A task that is reading gets a `status`
+        event with CANCELLED, and its stream ends. If another process drives the run, that process stops it.
         """
-        is_durable = self._mine is not None and self._desk is not None and self._is_current
-        if is_durable and self._desk is not None:
-            await self._desk.cancel(self.run_id, reason=reason)
+        is_durable = self._held is not None and self._queue is not None and self._is_current
+        if is_durable and self._queue is not None:
+            await self._queue.cancel(self.run_id, reason=reason)
         self._is_cancelled = True
         self._calls.clear()
         await self._close(None)
         if is_durable:
-            await self._take_in_cancel()
-        if self._mine is not None:
-            self._workflow.note_cancelled(self._mine.run_id)
+            await self._commit_cancel()
+        if self._held is not None:
+            self._workflow.note_cancelled(self._held.run_id)
 
-    async def _take_in_cancel(self) -> None:
-        """Commit the wish to stop, unless somebody else drives the run, who does it then."""
+    async def _commit_cancel(self) -> None:
+        """Commit the cancellation, unless another process drives the run and does it."""
         stream = self._workflow.stream(Call(storage=self._storage, run_id=self.run_id, only_cancels=True))
         try:
             async for _ in stream:
                 pass
         except RunBusyError:
             return
-        self._mine = self._workflow.tenure
+        self._held = self._workflow.tenure
 
     async def _close(self, error: Exception | None) -> None:
-        """End the stream. A task that is just pulling it gets the error, or learns that the run was cancelled."""
+        """End the stream. A task that is pulling it gets the error, or learns that the run was cancelled."""
         if self._reading is not None:
             await self._reading.interrupt(error)
         self._ahead = deque(event for event in self._ahead if error is None and event.state is not None)
@@ -460,58 +459,58 @@ class Run:
             await stream.aclose()
 
     async def restore(self, checkpoint_id: str) -> None:
-        """Put this very run back to one of its checkpoints. Later ones stay readable; the next follows this one."""
+        """Move this run back to one of its checkpoints. Later ones stay readable; the next one follows this one."""
         binding = self._binding()
         self._require_current()
-        await self._close(RunError(f"run {self.run_id!r} was put back to {checkpoint_id!r} while it was being read"))
+        await self._close(RunError(f"run {self.run_id!r} was restored to {checkpoint_id!r} while it was being read"))
         tenure = await rewind(self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id)
-        self._workflow.tenure = self._mine = tenure
-        self._told.clear()
+        self._workflow.tenure = self._held = tenure
+        self._events_read.clear()
         self._outputs.clear()
         self._is_cancelled, self._failure = False, None
         self._calls.clear()
         self._calls.append(Call(run_id=tenure.run_id, storage=self._storage))
 
     async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> Run:
-        """A new run that begins at a checkpoint, the newest if none is named. This run is not touched."""
+        """Start a new run at a checkpoint, by default the newest. This run does not change."""
         binding = self._binding()
         chosen = checkpoint_id or self._tenure().head_id
         if chosen is None:
-            raise WorkflowException("the run has no checkpoint yet to fork from")
-        workflow = self._workflow.twin()
+            raise WorkflowException("the run has no checkpoint to fork from yet")
+        workflow = self._workflow.copy()
 
         def change(snapshot: Snapshot) -> Snapshot:
-            return snapshot if edit is None else edited(snapshot, edit, workflow.graph, binding.values)
+            return snapshot if edit is None else apply_edit(snapshot, edit, workflow.graph, binding.values)
 
         tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None)
         return Run(workflow, Call(run_id=tenure.run_id, storage=self._storage))
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
-        """The checkpoints of this run, in commit order."""
+        """Return the run's checkpoints in commit order."""
         return await self._binding().checkpoints(self.run_id)
 
     def _tenure(self) -> LoadedRun:
-        if self._mine is None:
-            raise RunError("the run has not begun: await the handle, or read its events first")
-        return self._mine
+        if self._held is None:
+            raise RunError("the run has not begun; await the handle or read its events first")
+        return self._held
 
     @property
     def _is_current(self) -> bool:
-        """Whether the workflow instance stands for this run."""
-        return self._mine is None or self._workflow.run_id == self._mine.run_id
+        """Return True if the workflow instance holds this run."""
+        return self._held is None or self._workflow.run_id == self._held.run_id
 
     def _require_current(self) -> None:
         if not self._is_current:
             raise RunError(
-                f"the workflow stands for run {self._workflow.run_id!r} now, and this is a handle of run "
-                f"{self.run_id!r}: take a new one with workflow.start(run_id={self.run_id!r})"
+                f"the workflow instance has switched to run {self._workflow.run_id!r}, and this handle belongs to run "
+                f"{self.run_id!r}; get a new one with workflow.start(run_id={self.run_id!r})"
             )
 
     def _binding(self) -> Binding:
         if self._storage is None:
-            raise WorkflowException("this needs checkpoints: give checkpoint_storage here or to WorkflowBuilder")
+            raise WorkflowException("this needs checkpoints; give checkpoint_storage here or to WorkflowBuilder")
         return self._workflow.blueprint.bound(self._storage)
 
     def _require_live(self) -> None:
         if self._is_cancelled:
-            raise RunError(f"run {self.run_id!r} was cancelled; go on with workflow.run(run_id={self.run_id!r})")
+            raise RunError(f"run {self.run_id!r} was cancelled; continue with workflow.run(run_id={self.run_id!r})")

@@ -1,4 +1,4 @@
-"""`WorkflowExecutor`: a whole workflow as one node. The child runs to idle inside one activation of its parent."""
+"""`WorkflowExecutor`: a workflow as one node. The child runs to idle inside one activation of its parent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """An answer of the parent to a request of its sub-workflow."""
+    """The parent's answer to a request of its sub-workflow."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -56,13 +56,13 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """A request of a sub-workflow, before its parent. `create_response` makes the answer to send back."""
+    """A request of a sub-workflow, as its parent gets it. `create_response` makes the answer."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
 
     def create_response(self, data: Any) -> SubWorkflowResponseMessage:
-        """An answer, to be sent to `executor_id`. Raises TypeError if it is not of the type that was asked for."""
+        """Return an answer to send to `executor_id`. Raises TypeError if it has the wrong type."""
         expected = self.source_event.response_type
         if not is_instance_of(data, expected):
             raise TypeError(
@@ -72,11 +72,11 @@ class SubWorkflowRequestMessage:
 
 
 class WorkflowExecutor(Executor):
-    """Runs a workflow as a node of another.
+    """Run a workflow as a node of another.
 
-    Its outputs are sent on as messages, or are outputs of the parent with `allow_direct_output`. Its requests come to
-    the parent as `SubWorkflowRequestMessage`s, or are requests of the parent with `propagate_request`; what steps that
-    were interrupted ask always is. What it tells is told by the parent as `sub_workflow` events, with the path.
+    Its outputs are sent as messages, or become outputs of the parent with `allow_direct_output`. Its requests reach the
+    parent as `SubWorkflowRequestMessage`s, or become requests of the parent with `propagate_request`; questions about
+    interrupted steps always do. The parent emits the child's events as `sub_workflow` events with a path.
     """
 
     def __init__(
@@ -88,73 +88,71 @@ class WorkflowExecutor(Executor):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("max_concurrency", 1) != 1:
-            raise ValueError(f"sub-workflow {id!r} is one run: it handles one message at a time")
+            raise ValueError(f"sub-workflow {id!r} is one run, so max_concurrency must be 1")
         super().__init__(id, **kwargs)
         if workflow.checkpoint_storage is not None:
-            logger.warning("the storage of the workflow inside %r is not used: its parent's checkpoints hold it", id)
+            logger.warning("the storage of the workflow inside %r is not used: the parent's checkpoints contain it", id)
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request
         self._changes = ChangeDetector()
 
     def child_graph(self) -> Graph | None:
-        """The graph of the workflow inside."""
+        """Return the graph of the inner workflow."""
         return self.workflow.graph
 
     @property
     def input_types(self) -> list[Any]:
-        """What the workflow inside takes, and answers to its requests."""
+        """Return the inner workflow's input types, and the type of answers to its requests."""
         return [*self.workflow.input_types, SubWorkflowResponseMessage]
 
     @property
     def output_types(self) -> list[Any]:
-        """What the workflow inside yields, and its requests."""
+        """Return the inner workflow's output types, and the type of its requests."""
         asks = any(executor.is_request_response_capable for executor in self.workflow.executors.values())
         sent = [] if self.allow_direct_output else self.workflow.output_types
         return [*sent, SubWorkflowRequestMessage] if asks else list(sent)
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """What the workflow inside yields, where that is an output of the parent."""
+        """Return the inner workflow's output types if they are outputs of the parent."""
         return self.workflow.output_types if self.allow_direct_output else []
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Whether the start executor inside takes the message; every answer is taken."""
+        """Return True if the inner start executor accepts the message. Answers are always accepted."""
         if message.original_request_info_event is not None or isinstance(message.data, SubWorkflowResponseMessage):
             return True
         return accepts(self.workflow.get_start_executor(), message.data)
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
-        """Whoever asks inside takes the answer."""
+        """Return True: the inner executor that asked handles the answer."""
         del request_type, response_type
         return True
 
     def to_dict(self) -> dict[str, Any]:
-        """What the definition says, with the workflow inside."""
+        """Convert the definition to plain data, including the inner workflow."""
         return {**super().to_dict(), "workflow": self.workflow.to_dict()}
 
     @handler
     async def process_workflow(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """A message: the next turn of the workflow inside."""
+        """Run the next turn of the inner workflow."""
         activation = _activation(ctx)
         value = activation.around.values.fix(message, f"message of sub-workflow {self.id!r}")
         before = self._child(activation)
         if before.requests:
-            ctx_warning = (
-                f"sub-workflow {self.id!r} gets a message while its requests {', '.join(before.requests)} wait"
-            )
-            activation.tell(WorkflowEvent.warning(ctx_warning))
+            text = f"sub-workflow {self.id!r} gets a message while its requests {', '.join(before.requests)} are open"
+            activation.tell(WorkflowEvent.warning(text))
         after = begin_turn(before, target_id=self.workflow.start_executor_id, value=value)
         await self._advance(activation, after)
 
     @handler
     async def process_response(self, message: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """An answer that the parent has sent."""
+        """Handle an answer from the parent."""
         await self._answer(_activation(ctx), {message.source_event.request_id: message.data})
 
     @handler
     async def process_timers(self, message: TimersDue, ctx: WorkflowContext[Any, Any]) -> None:
-        """What waited for its time inside is due. Of a request that was passed on, the parent sees to the deadline."""
+        """Handle timers that are due inside. The parent watches the deadlines of propagated requests."""
         activation, now = _activation(ctx), message.moment
         before = self._child(activation)
         expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.around.snapshot.requests)
@@ -163,9 +161,9 @@ class WorkflowExecutor(Executor):
 
     @response_handler
     async def process_propagated(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """An answer to a request that was passed on to the outside."""
+        """Handle the answer to a propagated request."""
         del request
-        assert ctx.request_id is not None, "an answer has its request"
+        assert ctx.request_id is not None, "answers have a request id"
         await self._answer(_activation(ctx), {ctx.request_id: response})
 
     async def _answer(self, activation: ActivationRecorder, responses: Mapping[str, Any]) -> None:
@@ -185,7 +183,7 @@ class WorkflowExecutor(Executor):
 
     @property
     def _name(self) -> str:
-        """What errors call it."""
+        """Return the name for error messages."""
         return f"{self.id} (a sub-workflow)"
 
     def _child(self, activation: ActivationRecorder) -> Snapshot:
@@ -194,17 +192,17 @@ class WorkflowExecutor(Executor):
 
     async def _advance(self, activation: ActivationRecorder, begun: Snapshot) -> None:
         around = activation.around
-        carried = _records_inside(activation)
+        carried = _inner_records(activation)
         journal = around.journal.under(f"{activation.home}/", carried)
         reached = journal.child()
         if reached is not None:
             await load(self.workflow.graph, reached, around.values)
-        standing = reached or begun
-        # The limits of the run hold inside as well: what is left to the parent is what there is.
-        limits = replace(standing.limits, budget=around.snapshot.left)
+        current = reached or begun
+        # The run's limits apply inside as well: the child gets what is left of the parent's budget.
+        limits = replace(current.limits, budget=around.snapshot.left)
         driver = RunLoop(
             graph=self.workflow.graph,
-            snapshot=replace(standing, limits=limits, scope=scope_of(activation.home)),
+            snapshot=replace(current, limits=limits, scope=scope_of(activation.home)),
             values=around.values,
             committer=ChildCommitter(journal, activation.pass_on) if around.is_checkpointed else None,
             scope_id=f"{around.root_id}/{self.id}",
@@ -221,19 +219,19 @@ class WorkflowExecutor(Executor):
         async with Closing(driver.run()) as batches:
             async for events in batches:
                 for event in events:
-                    self._pass_on(activation, event)
+                    self._emit_as_parent(activation, event)
         activation.spend(driver.snapshot.limits.spent)
         activation.child = replace(driver.snapshot, limits=Limits(), scope="")
-        await self._hand_out(activation, begun, driver.snapshot)
+        await self._deliver_outputs(activation, begun, driver.snapshot)
 
-    def _pass_on(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
-        """Tell an event of the child as one of the parent; one of a grandchild has its path already."""
+    def _emit_as_parent(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
+        """Emit an event of the child as one of the parent. A grandchild's event already has its path."""
         inner, path = (event.data, event.path) if event.type == "sub_workflow" else (event, ())
         activation.around.emit(
             WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
         )
 
-    async def _hand_out(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
+    async def _deliver_outputs(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
         give = activation.around.values.give
         for output in list(after.outputs)[len(begun.outputs) :]:
             if output.kind == "intermediate":
@@ -246,7 +244,7 @@ class WorkflowExecutor(Executor):
             if request.id in begun.requests:
                 continue
             event = request_event(request, activation.around.values)
-            # What an interrupted step asks is for people: no executor of the parent can know of it.
+            # A question about an interrupted step is for people: no executor of the parent can answer it.
             if self.propagate_request or request.request_type is InterruptedStep:
                 activation.request(event.data, request.response_type, request.id, _terms(request, give))
             else:
@@ -254,15 +252,15 @@ class WorkflowExecutor(Executor):
 
 
 def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
-    """The terms of a request, to be passed on with it."""
+    """Return the terms of a request, to pass them on with it."""
     if request.deadline is None:
         return Terms(approved_digest=request.approves)
     deadline = datetime.fromisoformat(request.deadline)
     return Terms(deadline=deadline, default=give(request.default), approved_digest=request.approves)
 
 
-def _records_inside(activation: ActivationRecorder) -> dict[str, object]:
-    """What is recorded inside of an activation, by the keys that the records have there."""
+def _inner_records(activation: ActivationRecorder) -> dict[str, object]:
+    """Return the records inside an activation, by their inner keys."""
     prefix = f"{activation.home}/"
     found = activation.around.journal.records(activation.home)
     return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
@@ -270,5 +268,5 @@ def _records_inside(activation: ActivationRecorder) -> dict[str, object]:
 
 def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:
     found = ctx.activation
-    assert isinstance(found, ActivationRecorder), "a sub-workflow runs inside a run"
+    assert isinstance(found, ActivationRecorder), "a sub-workflow runs in the engine"
     return found

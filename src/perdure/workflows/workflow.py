@@ -1,4 +1,4 @@
-"""`Workflow`: a definition that can be run, and the run that this instance stands for."""
+"""`Workflow`: a definition that can be run, and the run of this instance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perdure.agents import ContextProvider
     from perdure.clock import Clock
     from perdure.engine import Events, LoadedRun
-    from perdure.graph import EdgeGroup, Executor, Graph
+    from perdure.graph import EdgeGroup, Executor, Graph, Shared
     from perdure.storage import CheckpointStorage
     from perdure.workflows.as_agent.agent import WorkflowAgent
     from perdure.workflows.run import Run
@@ -44,39 +44,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def warn_of_separation(graph: Graph) -> None:
-    """Warn of executors that were given the same session, in a graph and in a sub-workflow of it.
+def warn_of_shared_sessions(graph: Graph) -> None:
+    """Warn of a session that is used in a graph and in a sub-workflow of it.
 
-    The state of a sub-workflow is its own, so each of the two graphs goes on with a session of its own.
+    A sub-workflow has its own state, so each of the two graphs continues its own copy of the session.
     """
-    here = {id(what): executor_id for executor_id, what in _given(graph)}
+    here = {id(shared.what): executor_id for executor_id, shared in _shared_objects(graph)}
     for child_id, child in graph.children.items():
-        for executor_id, what in _given_inside(child):
-            if id(what) in here:
+        for executor_id, shared in _shared_objects(child, recursive=True):
+            if id(shared.what) in here:
                 logger.warning(
-                    "executor %r and executor %r inside of sub-workflow %r were given one session, and will have one "
-                    "each: the state of a sub-workflow is its own",
-                    here[id(what)],
+                    "executor %r and executor %r inside sub-workflow %r were given one session, and each continues its "
+                    "own copy: a sub-workflow has its own state",
+                    here[id(shared.what)],
                     executor_id,
                     child_id,
                 )
 
 
-def _given(graph: Graph) -> Iterator[tuple[str, object]]:
+def _shared_objects(graph: Graph, *, recursive: bool = False) -> Iterator[tuple[str, Shared]]:
     for executor_id, executor in graph.executors.items():
         shared = executor.shares()
         if shared is not None:
-            yield executor_id, shared.what
-
-
-def _given_inside(graph: Graph) -> Iterator[tuple[str, object]]:
-    yield from _given(graph)
-    for child in graph.children.values():
-        yield from _given_inside(child)
+            yield executor_id, shared
+    if recursive:
+        for child in graph.children.values():
+            yield from _shared_objects(child, recursive=True)
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):
-    """The events of a call, without `started` and, unless asked for, `status`."""
+    """The events of a call, without `started` and, unless requested, `status`."""
 
     def __init__(
         self, events: Iterable[WorkflowEvent[Any]] = (), status_events: Iterable[WorkflowEvent[Any]] | None = None
@@ -86,48 +83,48 @@ class WorkflowRunResult(list[WorkflowEvent[Any]]):
 
     @classmethod
     def of(cls, events: Iterable[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
-        """The result of a call that told these events."""
-        told = list(events)
+        """Make the result of a call from its events."""
+        plain = list(events)
         hidden = {"started"} if include_status_events else {"started", "status"}
         return cls(
-            [event for event in told if event.type not in hidden], [event for event in told if event.type == "status"]
+            [event for event in plain if event.type not in hidden], [event for event in plain if event.type == "status"]
         )
 
     def get_outputs(self) -> list[Any]:
-        """The outputs, in order."""
+        """Return the outputs in order."""
         return [event.data for event in self if event.type == "output"]
 
     def get_intermediate_outputs(self) -> list[Any]:
-        """The intermediate outputs, in order."""
+        """Return the intermediate outputs in order."""
         return [event.data for event in self if event.type == "intermediate"]
 
     def get_request_info_events(self) -> list[WorkflowEvent[Any]]:
-        """The requests that were told."""
+        """Return the request events."""
         return [event for event in self if event.type == "request_info"]
 
     def get_spent(self) -> dict[str, float]:
-        """What the run has spent in all, by name, tokens of models among it; empty if this call has spent nothing."""
+        """Return the run's total spending by name, including tokens; empty if this call has spent nothing."""
         for event in reversed(self):
             if event.type == "superstep_completed" and event.data:
                 return dict(event.data)
         return {}
 
     def get_final_state(self) -> WorkflowRunState:
-        """Where the run stood at the end. Raises RuntimeError if no status was told."""
+        """Return the last status. Raises RuntimeError if there was none."""
         if not self._status_events or self._status_events[-1].state is None:
-            raise RuntimeError("no status was told: the run has not begun")
+            raise RuntimeError("there is no status: the run has not begun")
         return self._status_events[-1].state
 
     def status_timeline(self) -> list[WorkflowEvent[Any]]:
-        """All status events, in order."""
+        """Return all status events in order."""
         return list(self._status_events)
 
 
 class Workflow:
     """A graph of executors, made by `WorkflowBuilder.build()`.
 
-    An instance stands for one run at a time: a fresh message is the next turn of its run. `run(run_id=...)` and
-    `run(checkpoint_id=...)` let it stand for another.
+    An instance has one run at a time, and a new message is the next turn of that run. `run(run_id=...)` and
+    `run(checkpoint_id=...)` switch to another run.
     """
 
     def __init__(
@@ -137,7 +134,7 @@ class Workflow:
         self.blueprint = Blueprint(graph, clock or SystemClock())
         self.checkpoint_storage = given_storage(checkpoint_storage)
         if self.checkpoint_storage is not None:
-            # The storage learns what this workflow trusts, so that checkpoints can be looked at before it runs.
+            # The storage learns the workflow's trusted types, so that checkpoints can be read before it runs.
             self.blueprint.bound(self.checkpoint_storage)
         self.name = graph.name
         self.description = graph.description
@@ -154,59 +151,59 @@ class Workflow:
 
     @property
     def status(self) -> WorkflowRunState:
-        """Where the run of this instance stands."""
+        """Return the status of this instance's run."""
         return self._status
 
     @property
     def run_id(self) -> str | None:
-        """The run that this instance stands for, if it has begun one."""
+        """Return the id of this instance's run; None before it has one."""
         return None if self.tenure is None else self.tenure.run_id
 
     @property
     def graph_signature(self) -> dict[str, Any]:
-        """The start, the executors' classes and the edges."""
+        """Return the start, the executors' classes and the edges."""
         return self.blueprint.signature
 
     @property
     def graph_signature_hash(self) -> str:
-        """The same as one hash."""
+        """Return the hash of the graph signature."""
         return self.blueprint.signature_hash
 
     @property
     def input_types(self) -> list[Any]:
-        """What the start executor takes."""
+        """Return the input types of the start executor."""
         return self.get_start_executor().input_types
 
     @property
     def output_types(self) -> list[Any]:
-        """What the executors declare to yield."""
+        """Return the declared output types of all executors."""
         found: list[Any] = []
         for executor in self.executors.values():
             found.extend(type_ for type_ in executor.workflow_output_types if type_ not in found)
         return found
 
     def get_start_executor(self) -> Executor:
-        """The executor that gets the message of a run."""
+        """Return the executor that gets the input message."""
         return self.executors[self.start_executor_id]
 
     def get_executors_list(self) -> list[Executor]:
-        """All executors."""
+        """Return all executors."""
         return list(self.executors.values())
 
     def get_output_executors(self) -> list[Executor]:
-        """The executors whose yields are outputs."""
+        """Return the executors whose yields are outputs."""
         return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "output"]
 
     def get_intermediate_executors(self) -> list[Executor]:
-        """The executors whose yields are intermediate."""
+        """Return the executors whose yields are intermediate."""
         return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "intermediate"]
 
     def is_terminal_executor(self, executor_id: str) -> bool:
-        """Whether an executor's yields are outputs."""
+        """Return True if an executor's yields are outputs."""
         return self.graph.designation.kind_of(executor_id) == "output"
 
     def is_intermediate_executor(self, executor_id: str) -> bool:
-        """Whether an executor's yields are intermediate."""
+        """Return True if an executor's yields are intermediate."""
         return self.graph.designation.kind_of(executor_id) == "intermediate"
 
     @overload
@@ -262,20 +259,19 @@ class Workflow:
         budget: Mapping[str, float] | None = None,
         wait_for_timers: bool = True,
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
-        """Run until nothing is left to do but to wait for the outside.
+        """Run until the workflow is idle or waits for the outside.
 
-        Give one of: `message`, a turn of the run; `responses`, answers to pending requests by id; `checkpoint_id`, to
-        resume from a checkpoint (an older one than the newest of its run begins a fork); `run_id`, to go on from the
-        newest. `responses` go together with the last two, and `run_id` with a message names a run to be started.
-        `takeover` replaces an owner that can't be seen to be dead.
+        Give one of: `message`, the next turn of the run; `responses`, answers to pending requests by id;
+        `checkpoint_id`, to resume from a checkpoint (an older one than the head starts a fork); `run_id`, to continue
+        from the head. `responses` can be combined with the last two. `run_id` with a message names the run to start.
+        `takeover` replaces an owner that can't be proven dead.
 
-        `deadline` and `budget` are limits of the run that are part of its checkpoints: when the deadline has passed it
-        is cancelled, in the middle of a superstep too; when it has spent more of something than its budget has
-        (`supersteps`, `activations`, and what executors report with `ctx.spend`), it stops with BudgetExceededError and
-        can be resumed with a larger one. A run that only waits for its timers is waited for, unless `wait_for_timers`
-        is False.
+        `deadline` and `budget` limit the run and are part of its checkpoints. After the deadline the run is cancelled,
+        even in the middle of a superstep. When it has spent more of a resource than its budget (`supersteps`,
+        `activations`, and whatever executors report with `ctx.spend`), it stops with BudgetExceededError and can be
+        resumed with a larger budget. With `wait_for_timers=False` the call doesn't wait for timers.
 
-        Without `stream` the result is to be awaited; with it, it is to be read: `async for event in ...`.
+        Without `stream`, await the result. With it, read the events: `async for event in ...`.
         """
         message = self._message(message, is_optional=any((responses, checkpoint_id, run_id)))
         call = Call(
@@ -288,16 +284,16 @@ class Workflow:
             streaming=stream,
             takeover=takeover,
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else checked_budget(budget),
+            budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
             tells_what_is_open=bool(responses),
         )
-        _require_one_way(call)
+        _require_one_input(call)
         events = self.stream(call, include_status_events=include_status_events)
         return events if stream else events.get_final_response()
 
     def _message(self, message: Any, *, is_optional: bool) -> Any:
-        """None is a message where the start executor takes it, and nothing else says what to do."""
+        """Return the message or ABSENT. None counts if the start executor accepts it and nothing else is given."""
         if isinstance(message, WorkflowMessage):
             message = message.data
         if message is None and (is_optional or not accepts(self.get_start_executor(), None)):
@@ -307,11 +303,11 @@ class Workflow:
     def stream(
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The events of a call. Raises WorkflowException if another of this instance is under way."""
-        if self._is_taken:
+        """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
+        if self._is_busy:
             raise WorkflowException(
-                f"workflow {self.name!r} is already running: read its stream to the end, drop it, or build another "
-                "instance; concurrent runs need an instance each"
+                f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
+                "instance; each concurrent run needs its own"
             )
         session = Session(self.blueprint, call, run=self.tenure, changes=self._changes)
 
@@ -321,8 +317,8 @@ class Workflow:
         stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
             self._events(call, session),
             finalizer=finish,
-            cleanup_hooks=[partial(self._make_room, session)],
-            # Whoever advances runs for others needs no list of all that they ever told.
+            cleanup_hooks=[partial(self._release, session)],
+            # A host that advances runs doesn't need the list of all their events.
             keeps_updates=not call.is_unasked,
         )
         session.lease.bind(stream)
@@ -330,11 +326,11 @@ class Workflow:
         return stream
 
     @property
-    def _is_taken(self) -> bool:
-        """Whether a call of this instance is under way: its stream has not ended, and somebody has it."""
+    def _is_busy(self) -> bool:
+        """Return True while the stream of a call has not ended and somebody holds it."""
         return self._active is not None and self._active() is not None
 
-    def _make_room(self, session: Session) -> None:
+    def _release(self, session: Session) -> None:
         if self._session is session:
             self._active = None
 
@@ -344,42 +340,45 @@ class Workflow:
             if call.has_message and not call.names_a_run:
                 await self._require_idle()
             yield [WorkflowEvent("started", origin=FRAMEWORK)]
-            yield [self._now(session, WorkflowRunState.IN_PROGRESS)]
+            yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]
             async with Closing(self._advanced(session)) as batches:
                 async for events in batches:
                     has_begun = has_begun or events[0].type == "superstep_started"
                     yield events
         except Exception as error:
             if isinstance(error, RunError) and not has_begun:
-                # A refusal: nothing ran and nothing changed, the run stands where it stood.
-                self._now(session, before)
+                # The call was refused: nothing ran and nothing changed.
+                self._set_status(session, before)
                 raise
-            status = self._now(session, WorkflowRunState.FAILED)
+            status = self._set_status(session, WorkflowRunState.FAILED)
             details = WorkflowErrorDetails.from_exception(error)
             yield [WorkflowEvent("failed", details=details, origin=FRAMEWORK), status]
             raise
         except (GeneratorExit, CancelledError):
-            self._now(session, WorkflowRunState.CANCELLED)
+            self._set_status(session, WorkflowRunState.CANCELLED)
             raise
         finally:
-            self._make_room(session)
-        assert session.run is not None, "a run that has ended well has begun"
-        yield [self._now(session, final_state(session.run.snapshot))]
+            self._release(session)
+        assert session.run is not None, "a successful run has a lease"
+        yield [self._set_status(session, final_state(session.run.snapshot))]
 
     async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
-        is_pending_told = False
+        is_pending_emitted = False
         try:
             await session.open()
             self.tenure = session.run
             async with Closing(session.events()) as batches:
                 async for events in batches:
-                    asked = None if is_pending_told else _first_request(events)
+                    asked = None if is_pending_emitted else _first_request(events)
                     if asked is None:
                         yield events
                         continue
-                    is_pending_told = True
+                    is_pending_emitted = True
                     yield events[: asked + 1]
-                    yield [self._now(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS), *events[asked + 1 :]]
+                    yield [
+                        self._set_status(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS),
+                        *events[asked + 1 :],
+                    ]
         finally:
             await session.close()
 
@@ -388,8 +387,8 @@ class Workflow:
         if tenure is not None and await is_unfinished(tenure):
             raise RunUnfinishedError(tenure.run_id, checkpoint_id=tenure.head_id)
 
-    def _now(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
-        """The status from here on. One that is being finalised has no say once another has taken its place."""
+    def _set_status(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
+        """Set the status and return its event. A call that was replaced by another one no longer sets it."""
         if self._session is session:
             self._status = state
         return WorkflowEvent("status", state=state, origin=FRAMEWORK)
@@ -408,13 +407,13 @@ class Workflow:
         budget: Mapping[str, float] | None = None,
         wait_for_timers: bool = True,
     ) -> Run:
-        """A live handle on a run. `await` it to have it durable.
+        """Return a live handle on a run. `await` it to make the run durable.
 
-        A message is the next turn of this instance's run, its first if it has none; with `run_id` it starts or finds
-        that run. Without one, the run of the `run_id` or of the `checkpoint_id` goes on. `deadline`, `budget` and
-        `wait_for_timers` are those of `run`.
+        A message is the next turn of this instance's run, or its first; with `run_id` it starts or finds that run.
+        Without a message, the run of `run_id` or `checkpoint_id` continues. `deadline`, `budget` and `wait_for_timers`
+        are those of `run`.
         """
-        from perdure.workflows.run import Run  # noqa: PLC0415 - loaded where somebody wants a handle
+        from perdure.workflows.run import Run  # noqa: PLC0415 - run.py imports this module
 
         call = Call(
             message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
@@ -425,15 +424,18 @@ class Workflow:
             streaming=True,
             takeover=takeover,
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else checked_budget(budget),
+            budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
         )
-        _require_one_way(call)
+        _require_one_input(call)
         return Run(self, call)
 
-    def twin(self) -> Workflow:
-        """Another instance of the same definition, which stands for no run yet."""
+    def copy(self) -> Workflow:
+        """Return another instance of the same definition, without a run."""
         return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
+
+    twin = copy
+    """The former name of `copy`."""
 
     def as_agent(
         self,
@@ -443,11 +445,11 @@ class Workflow:
         context_providers: Sequence[ContextProvider] | None = None,
         **kwargs: Any,
     ) -> WorkflowAgent:
-        """This workflow as an agent, with its name and description unless others are given.
+        """Return this workflow as an agent, by default with its own name and description.
 
         Raises ValueError if the start executor can't handle a list of messages.
         """
-        from perdure.workflows.as_agent.agent import WorkflowAgent  # noqa: PLC0415 - loaded where there are agents
+        from perdure.workflows.as_agent.agent import WorkflowAgent  # noqa: PLC0415 - as_agent imports this module
 
         return WorkflowAgent(
             self,
@@ -458,14 +460,14 @@ class Workflow:
         )
 
     def note_cancelled(self, run_id: str) -> None:
-        """A run was cancelled through its handle, perhaps the one that this instance stands for."""
+        """Set the status after a run was cancelled through its handle."""
         if self.run_id == run_id:
             self._status = WorkflowRunState.CANCELLED
 
     def run_stream(
         self, message: Any = ABSENT, **options: Any
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The former spelling of `run(message, stream=True)`."""
+        """Call `run(message, stream=True)`. Deprecated spelling."""
         return self.run(message, stream=True, **options)
 
     run_streaming = run_stream
@@ -476,7 +478,7 @@ class Workflow:
         checkpoint_storage: CheckpointStorage | str | None = None,
         responses: Mapping[str, Any] | None = None,
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The former spelling of `run(checkpoint_id=..., stream=True)`."""
+        """Call `run(checkpoint_id=..., stream=True)`. Deprecated spelling."""
         return self.run(
             checkpoint_id=checkpoint_id, checkpoint_storage=checkpoint_storage, responses=responses, stream=True
         )
@@ -487,23 +489,23 @@ class Workflow:
         checkpoint_storage: CheckpointStorage | str | None = None,
         responses: Mapping[str, Any] | None = None,
     ) -> Awaitable[WorkflowRunResult]:
-        """The former spelling of `run(checkpoint_id=...)`."""
+        """Call `run(checkpoint_id=...)`. Deprecated spelling."""
         return self.run(checkpoint_id=checkpoint_id, checkpoint_storage=checkpoint_storage, responses=responses)
 
     def send_responses(self, responses: Mapping[str, Any]) -> Awaitable[WorkflowRunResult]:
-        """The former spelling of `run(responses=...)`."""
+        """Call `run(responses=...)`. Deprecated spelling."""
         return self.run(responses=responses)
 
     def send_responses_streaming(
         self, responses: Mapping[str, Any]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """The former spelling of `run(responses=..., stream=True)`."""
+        """Call `run(responses=..., stream=True)`. Deprecated spelling."""
         return self.run(responses=responses, stream=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition as plain data."""
+        """Convert the definition to plain data."""
         designation = self.graph.designation
-        told: dict[str, Any] = {
+        plain: dict[str, Any] = {
             "name": self.name,
             "id": self.id,
             "start_executor_id": self.start_executor_id,
@@ -514,11 +516,11 @@ class Workflow:
             "intermediate_executors": None if not designation.is_explicit else list(designation.intermediates or ()),
         }
         if self.description is not None:
-            told["description"] = self.description
-        return told
+            plain["description"] = self.description
+        return plain
 
     def to_json(self) -> str:
-        """The same as JSON."""
+        """Convert the definition to JSON."""
         return json.dumps(self.to_dict())
 
 
@@ -529,7 +531,7 @@ def _first_request(events: Events) -> int | None:
     return None
 
 
-def _require_one_way(call: Call) -> None:
+def _require_one_input(call: Call) -> None:
     if call.has_message and call.responses is not None:
         raise ValueError("give a message or responses, not both: answer first, then send the message")
     if call.has_message and call.checkpoint_id is not None:
@@ -540,11 +542,11 @@ def _require_one_way(call: Call) -> None:
         raise ValueError("give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise")
 
 
-def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
-    """The same, if every amount is one. Raises TypeError, ValueError."""
+def check_budget(budget: Mapping[str, float]) -> dict[str, float]:
+    """Return the budget if every amount is valid. Raises TypeError, ValueError."""
     for name, amount in budget.items():
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
-            raise TypeError(f"the budget of {name!r} is a number, not {amount!r}")
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise TypeError(f"the budget of {name!r} must be a number, not {amount!r}")
         if not math.isfinite(amount) or amount < 0:
-            raise ValueError(f"the budget of {name!r} is finite and not negative, not {amount!r}")
+            raise ValueError(f"the budget of {name!r} must be finite and not negative, not {amount!r}")
     return dict(budget)

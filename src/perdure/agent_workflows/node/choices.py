@@ -88,7 +88,7 @@ class ChoiceTool(FunctionTool):
         )
 
     @override
-    def checked(self, arguments: object) -> dict[str, Any]:
+    def validate_arguments(self, arguments: object) -> dict[str, Any]:
         """Return the arguments as they are: the node reports faults to the model, and counts how often."""
         return dict(cast("Mapping[str, Any]", arguments)) if isinstance(arguments, Mapping) else {}
 
@@ -103,7 +103,7 @@ class ChoiceTool(FunctionTool):
         **kwargs: Any,
     ) -> Any:
         """Record the choice and end the turn."""
-        raise MiddlewareTermination(result={_CHOSEN: self.name, _VALUE: self.checked(arguments)})
+        raise MiddlewareTermination(result={_CHOSEN: self.name, _VALUE: self.validate_arguments(arguments)})
 
 
 async def _choose() -> None:

@@ -1,25 +1,24 @@
-"""Clients of models. Whoever writes one says how its model is asked; that an answer is recorded is seen to here."""
+"""Chat clients: the base class and the protocol of its layers. Each model call is a record_call step."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, overload, runtime_checkable
 
 from typing_extensions import TypeVar
 
 from perdure.agents.client.options import (
     ChatOptions,
-    ToolMode,
-    checked_options,
+    check_options,
     validate_chat_options,
 )
-from perdure.agents.client.streaming import chat_stream, updates_of
-from perdure.agents.messages.message import Message, messages_of
+from perdure.agents.client.streaming import chat_stream, split_response
+from perdure.agents.messages.message import Message, normalize_messages
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate, declare_format
-from perdure.agents.turn.recording import recorded, recorded_stream, turn_of
-from perdure.data import frozen
+from perdure.agents.turn.recording import current_turn, record_call, record_stream
 from perdure.errors import ChatClientInvalidResponseException, MiddlewareException
 from perdure.streams import ResponseStream
 
@@ -36,7 +35,7 @@ OptionsT = TypeVar("OptionsT", default=ChatOptions[Any])
 
 @runtime_checkable
 class SupportsChatGetResponse(Protocol):
-    """Anything that answers a conversation: a client of a model."""
+    """Any chat client."""
 
     additional_properties: dict[str, Any]
 
@@ -51,13 +50,13 @@ class SupportsChatGetResponse(Protocol):
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """An awaitable ChatResponse, or a ResponseStream of ChatResponseUpdates that ends in one."""
+        """Return an awaitable ChatResponse, or a ResponseStream of updates that ends in one."""
         ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a model is asked: the conversation as it will see it, options, and what is for this client alone."""
+    """The input of a model call: messages as the model sees them, options, and the client's own kwargs."""
 
     messages: Sequence[Message]
     options: Mapping[str, Any]
@@ -65,7 +64,7 @@ class ModelRequest:
 
 
 class ChatLayer(Generic[OptionsT]):
-    """The base of clients and of the layers around them: `super()` is what stands behind."""
+    """Base of clients and of their layers. `super()` is the next layer."""
 
     @overload
     def get_response(
@@ -104,90 +103,66 @@ class ChatLayer(Generic[OptionsT]):
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any: ...
     def get_response(self, messages: Sequence[Message], *, stream: bool = False, **more: Any) -> Any:
-        """The answer to a conversation: an awaitable ChatResponse, or a stream of pieces that ends in one."""
+        """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         del messages, stream, more
-        raise TypeError(
-            f"{type(self).__name__} has layers and no client behind them; let BaseChatClient be the last of its bases"
-        )
+        raise TypeError(f"{type(self).__name__} has layers but no client; make BaseChatClient the last of its bases")
 
     def _perdure_ask(self, request: ModelRequest) -> Awaitable[ChatResponse[Any]]:
-        """Ask the model. What is done here is done when it is really asked, and not when its answer was recorded."""
+        """Send the request to the model. Called only if there is no record_call response."""
         raise NotImplementedError
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
-        """Ask the model for an answer in pieces."""
+        """Send the request and stream the response."""
         raise NotImplementedError
 
 
 EXCLUDED = "_excluded"
-"""Where a strategy says of a message, among its additional properties, that the model is not to see it."""
+"""Key in `additional_properties` by which a strategy hides a message from the model."""
 
 
 @runtime_checkable
 class TokenizerProtocol(Protocol):
-    """Counts tokens, for strategies that look at them."""
+    """Count tokens for compaction strategies."""
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens a text is."""
+        """Return the number of tokens of a text."""
         ...
 
 
 @runtime_checkable
 class CompactionStrategy(Protocol):
-    """Makes a conversation shorter before a model sees it."""
+    """Shorten a conversation before a model sees it."""
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Change the list, or mark messages as excluded; True if something was changed.
+        """Change the list or mark messages as excluded. Returns True if anything changed.
 
-        The messages are copies: a history keeps what was said.
+        The messages are copies: the history keeps the originals.
         """
         ...
 
 
-async def compacted(messages: Sequence[Message], strategy: CompactionStrategy | None) -> Sequence[Message]:
-    """What a model is to see of a conversation."""
-    if strategy is None:
-        return messages
-    copies = [_copy(message) for message in messages]
+async def compact(messages: Sequence[Message], strategy: CompactionStrategy) -> list[Message]:
+    """Return the messages that a model is shown after compaction."""
+    copies = [copy(message) for message in messages]
+    for each in copies:
+        each.contents, each.additional_properties = list(each.contents), dict(each.additional_properties)
     await strategy(copies)
     return [message for message in copies if not message.additional_properties.get(EXCLUDED)]
 
 
-def _copy(message: Message) -> Message:
-    return Message(
-        message.role,
-        message.contents,
-        author_name=message.author_name,
-        message_id=message.message_id,
-        additional_properties=message.additional_properties,
-        raw_representation=message.raw_representation,
-    )
-
-
-__all__ = [
-    "BaseChatClient",
-    "ChatOptions",
-    "SupportsChatGetResponse",
-    "ToolMode",
-    "ask_recorded",
-    "prepend_instructions_to_messages",
-    "validate_chat_options",
-]
-
-
 class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
-    """A client of a model: subclasses say in `_inner_get_response` how it is asked.
+    """Base of chat clients. A subclass implements `_inner_get_response`.
 
-    In a workflow each answer is a step: it is on disk before anybody has it, and another life gets it from there. Give
-    a client its abilities by layers, in this order: `class MyClient(FunctionInvocationLayer, ChatMiddlewareLayer,
-    ChatTelemetryLayer, BaseChatClient)`.
+    In a workflow each response is a step: it is durable before the caller gets it, and a resumed run reuses it. Add
+    layers in this order: `class MyClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer,
+    BaseChatClient)`.
     """
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "unknown"
-    """What traces call the provider."""
+    """The provider's name in traces."""
 
     STORES_BY_DEFAULT: ClassVar[bool] = False
-    """Whether the provider keeps conversations itself, so that an agent need not."""
+    """True if the provider stores conversations, so that an agent doesn't."""
 
     def __init__(
         self,
@@ -205,11 +180,11 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        """Ask the model: give an awaitable ChatResponse, or if it is to stream a ResponseStream.
+        """Call the model. Return an awaitable ChatResponse, or a ResponseStream if `stream` is True.
 
-        A stream may also be an async iterator of ChatResponseUpdates, or an awaitable of one. Instructions come as
-        `options["instructions"]`: `prepend_instructions_to_messages` makes them the first message. `kwargs` are the
-        `client_kwargs` of the call.
+        A stream may also be an async iterator of ChatResponseUpdates, or an awaitable of one. Instructions are in
+        `options["instructions"]`; `prepend_instructions_to_messages` turns them into the first message. `kwargs` are
+        the `client_kwargs` of the call.
         """
 
     def get_response(
@@ -223,18 +198,37 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         function_invocation_kwargs: Mapping[str, Any] | None = None,
         client_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The answer to a conversation: an awaitable ChatResponse, or a stream of pieces that ends in one."""
+        """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         del tokenizer, function_invocation_kwargs
         kwargs = {name: value for name, value in (client_kwargs or {}).items() if name != "session"}
-        _require_none(kwargs.pop("middleware", None), type(self).__name__)
+        if middleware := kwargs.pop("middleware", None):
+            raise MiddlewareException(
+                f"{type(self).__name__} has no layer that runs {middleware!r}; "
+                "add FunctionInvocationLayer and ChatMiddlewareLayer to its bases"
+            )
         given = dict(cast("Mapping[str, Any]", options or {}))
-        checked_options(given)
-        request = ModelRequest(messages_of(messages), given, kwargs)
+        check_options(given)
+        request = ModelRequest(normalize_messages(messages), given, kwargs)
         strategy = compaction_strategy or self.compaction_strategy
-        turn = turn_of(type(self).__name__, request.messages)
+        turn = current_turn(type(self).__name__, request.messages)
+        response_format = given.get("response_format")
+        if strategy is None:
+            if stream:
+                return ask_model_stream(turn, lambda: self._perdure_ask_stream(request), response_format)
+            return ask_model(turn, lambda: self._perdure_ask(request), response_format)
+
+        async def compacted() -> ModelRequest:
+            return replace(request, messages=await compact(request.messages, strategy))
+
+        async def whole() -> ChatResponse[Any]:
+            return await self._perdure_ask(await compacted())
+
+        async def streamed() -> ChatStream:
+            return self._perdure_ask_stream(await compacted())
+
         if stream:
-            return ask_recorded_stream(turn, lambda: _streamed(self._perdure_ask_stream, request, strategy), given)
-        return ask_recorded(turn, lambda: _whole(self._perdure_ask, request, strategy), given)
+            return ask_model_stream(turn, lambda: ResponseStream.from_awaitable(streamed()), response_format)
+        return ask_model(turn, whole, response_format)
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
         given: object = self._inner_get_response(
@@ -250,21 +244,21 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         return chat_stream(given, request.options.get("response_format"))
 
     async def _validate_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options, if a model can take them. Raises ValueError."""
+        """Return the options if a model can accept them. Raises ValueError."""
         return await validate_chat_options(options)
 
     def _build_response_stream(self, stream: Any, *, response_format: ResponseFormat = None) -> ChatStream:
-        """A stream of these pieces that ends in the ChatResponse that they make."""
+        """Return a stream of these updates that ends in the ChatResponse they form."""
         return chat_stream(stream, response_format)
 
     def service_url(self) -> str:
-        """Where the model is asked."""
+        """Return the address of the model's server."""
         return "Unknown"
 
     def as_agent(
         self,
         *,
-        id: str | None = None,  # noqa: A002 - the reference's name
+        id: str | None = None,  # noqa: A002 - public name
         name: str | None = None,
         description: str | None = None,
         instructions: str | None = None,
@@ -277,8 +271,8 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         tokenizer: TokenizerProtocol | None = None,
         additional_properties: Mapping[str, Any] | None = None,
     ) -> Agent[OptionsT]:
-        """An agent that asks this client."""
-        from perdure.agents.agent import Agent  # noqa: PLC0415 - agents are made of clients
+        """Create an agent that uses this client."""
+        from perdure.agents.agent import Agent  # noqa: PLC0415 - agents import clients
 
         return Agent(
             self,
@@ -297,89 +291,66 @@ class BaseChatClient(ChatLayer[OptionsT], ABC, Generic[OptionsT]):
         )
 
 
-async def _whole(
-    ask: Callable[[ModelRequest], Awaitable[ChatResponse[Any]]],
-    request: ModelRequest,
-    strategy: CompactionStrategy | None,
-) -> ChatResponse[Any]:
-    return await ask(replace(request, messages=await compacted(request.messages, strategy)))
-
-
-def _streamed(
-    ask: Callable[[ModelRequest], ChatStream], request: ModelRequest, strategy: CompactionStrategy | None
-) -> ChatStream:
-    if strategy is None:
-        return ask(request)
-
-    async def asked() -> ChatStream:
-        return ask(replace(request, messages=await compacted(request.messages, strategy)))
-
-    return ResponseStream.from_awaitable(asked())
-
-
 def prepend_instructions_to_messages(
     messages: Sequence[Message], instructions: str | Sequence[str] | None, role: str = "system"
 ) -> list[Message]:
-    """A conversation that begins with instructions."""
+    """Return the messages with the instructions in front."""
     texts = [instructions] if isinstance(instructions, str) else list(instructions or ())
     return [*[Message(role, [text]) for text in texts if text], *messages]
 
 
-def ask_recorded(turn: Turn, ask: Any, options: Mapping[str, Any]) -> Awaitable[ChatResponse[Any]]:
-    """Ask a model for a whole answer, as a step of the turn."""
-    declare_format(options.get("response_format"))
-    return _answered(recorded(turn, ask, name="model", counted=lambda whole: _count(turn, whole)), options)
+def ask_model(
+    turn: Turn, ask: Callable[[], Awaitable[ChatResponse[Any]]], response_format: ResponseFormat
+) -> Awaitable[ChatResponse[Any]]:
+    """Call a model as a record_call step of the turn."""
+    declare_format(response_format)
+    answer = record_call(turn, ask, name="model", count=lambda response: _count_tokens(turn, response))
+
+    async def respond() -> ChatResponse[Any]:
+        response = await answer
+        # A response that was read from a record doesn't know its format.
+        response.response_format = response_format or response.response_format
+        return response
+
+    return respond()
 
 
-def ask_recorded_stream(turn: Turn, make: Any, options: Mapping[str, Any]) -> ChatStream:
-    """Ask a model for an answer in pieces, as a step of the turn."""
-    response_format = options.get("response_format")
+def ask_model_stream(turn: Turn, ask: Callable[[], ChatStream], response_format: ResponseFormat) -> ChatStream:
+    """Stream a model call as a record_call step of the turn."""
     declare_format(response_format)
 
-    def rebuilt(updates: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
+    def rebuild(updates: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
         return ChatResponse[Any].from_updates(updates, output_format_type=response_format)
 
-    stream = recorded_stream(
-        turn, make, name="model", counted=lambda whole: _count(turn, whole), pieces=updates_of, rebuilt=rebuilt
+    def set_format(response: ChatResponse[Any]) -> None:
+        response.response_format = response_format or response.response_format
+
+    stream = record_stream(
+        turn,
+        ask,
+        name="model",
+        count=lambda response: _count_tokens(turn, response),
+        split=split_response,
+        rebuild=rebuild,
     )
-    return stream.with_result_hook(lambda whole: _formatted(whole, response_format))
+    return stream.with_result_hook(set_format)
 
 
-async def _answered(answer: Awaitable[ChatResponse[Any]], options: Mapping[str, Any]) -> ChatResponse[Any]:
-    return _formatted(await answer, options.get("response_format"))
-
-
-def _formatted(response: ChatResponse[Any], response_format: ResponseFormat) -> ChatResponse[Any]:
-    """What comes from a record does not know what it was to look like."""
-    if response_format is not None:
-        response.response_format = response_format
-    return response
-
-
-def _count(turn: Turn, response: ChatResponse[Any]) -> None:
+def _count_tokens(turn: Turn, response: ChatResponse[Any]) -> None:
     usage = response.usage_details or {}
     spent = {
         "input_tokens": usage.get("input_token_count") or 0,
         "output_tokens": usage.get("output_token_count") or 0,
     }
     spent["total_tokens"] = usage.get("total_token_count") or sum(spent.values())
-    if any(spent.values()):
-        turn.spend(**spent)
+    if turn.activation is not None and any(spent.values()):
+        turn.activation.spend(spent)
 
 
 def require_response(found: object, client: str) -> ChatResponse[Any]:
-    """What a client gave, if it is an answer. Raises ChatClientInvalidResponseException."""
+    """Return what a client gave if it is a ChatResponse. Raises ChatClientInvalidResponseException."""
     if isinstance(found, ChatResponse):
         return cast("ChatResponse[Any]", found)
     raise ChatClientInvalidResponseException(
-        f"{client} gave {type(found).__name__!r} for an answer; its _inner_get_response is to give a ChatResponse"
+        f"{client} returned a {type(found).__name__!r}; its _inner_get_response must return a ChatResponse"
     )
-
-
-def _require_none(middleware: Any, client: str) -> None:
-    """Middleware that nobody has taken would be left out without a word."""
-    if middleware:
-        raise MiddlewareException(
-            f"{client} has no layer for {middleware!r}; "
-            "let FunctionInvocationLayer and ChatMiddlewareLayer be among its bases"
-        )

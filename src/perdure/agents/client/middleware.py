@@ -1,16 +1,16 @@
-"""Middleware at work: chains around runs of agents, calls of models and calls of tools; and the layer of a client."""
+"""Middleware around agent runs, model calls and tool calls, and the client layer that runs chat middleware."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from perdure.agents.client.base import ChatLayer, OptionsT
-from perdure.agents.client.streaming import told_as_stream
+from perdure.agents.client.streaming import stream_response
 from perdure.agents.messages.responses import ChatResponse
-from perdure.agents.turn.recording import taking, turn_of
+from perdure.agents.turn.recording import current_turn, use_turn
 from perdure.errors import MiddlewareException, MiddlewareTermination
 from perdure.streams import ResponseStream
 
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from perdure.streams import CleanupHook, Hook
 
     CallNext: TypeAlias = Callable[[], Awaitable[None]]
-    from perdure.agents.turn.recording import Turn
 
 
 class _Context:
-    """What the contexts of agents and of models have in common.
+    """Base of the contexts of agents and models.
 
-    `metadata` is for middleware to share. The hooks are for a stream: each sees a piece, the whole, the end.
+    Middleware shares data in `metadata`. The hooks apply to a stream: to each update, the final response, the end.
     """
 
     def __init__(
@@ -55,9 +54,9 @@ class _Context:
 
 
 class AgentContext(_Context):
-    """One run of an agent: what it is given and, when the next one was called, its `result`.
+    """One run of an agent: its inputs and, after `call_next()`, its `result`.
 
-    The result is an AgentResponse, or a ResponseStream if `stream`. Whoever sets it decides what comes back.
+    The result is an AgentResponse, or a ResponseStream if `stream` is True. Middleware may replace it.
     """
 
     def __init__(
@@ -89,9 +88,9 @@ class AgentContext(_Context):
 
 
 class ChatContext(_Context):
-    """One call of a model: what it is shown and, when the next one was called, its `result`.
+    """One model call: its inputs and, after `call_next()`, its `result`.
 
-    The result is a ChatResponse, or a ResponseStream if `stream`. Whoever sets it decides what comes back.
+    The result is a ChatResponse, or a ResponseStream if `stream` is True. Middleware may replace it.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class ChatContext(_Context):
         client: SupportsChatGetResponse,
         messages: Sequence[Message],
         options: Mapping[str, Any] | None,
-        stream: bool = False,  # noqa: FBT001, FBT002 - the reference's signature
+        stream: bool = False,  # noqa: FBT001, FBT002 - public signature
         session: AgentSession | None = None,
         *,
         result: ChatResponse[Any] | ChatStream | None = None,
@@ -115,43 +114,42 @@ class ChatContext(_Context):
 
 
 class AgentMiddleware(ABC):
-    """Stands around runs of an agent."""
+    """Base of middleware around agent runs."""
 
     @abstractmethod
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Do something before and after `await call_next()`, or in its place.
+        """Run code before and after `await call_next()`, or instead of it.
 
         Raise MiddlewareTermination to end the run here.
         """
 
 
 class FunctionMiddleware(ABC):
-    """Stands around calls of tools. In a workflow it is part of what is recorded."""
+    """Base of middleware around tool calls. In a workflow its work is part of the recorded step."""
 
     @abstractmethod
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Do something before and after `await call_next()`, or in its place.
+        """Run code before and after `await call_next()`, or instead of it.
 
-        Raise MiddlewareTermination to end the turn with what the tools have given.
+        Raise MiddlewareTermination to end the turn with the results so far.
         """
 
 
 class ChatMiddleware(ABC):
-    """Stands around calls of a model. When a turn is taken up again it is called again; the model is not."""
+    """Base of middleware around model calls. A resumed turn calls it again, but not the model."""
 
     @abstractmethod
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Do something before and after `await call_next()`, or in its place.
+        """Run code before and after `await call_next()`, or instead of it.
 
         Raise MiddlewareTermination to end the call here.
         """
 
 
 Kind: TypeAlias = Literal["agent", "function", "chat"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MiddlewareTypes: TypeAlias = "AgentMiddleware | FunctionMiddleware | ChatMiddleware | Callable[..., Any]"
-"""Middleware of any kind: an object, or an async function of a context and `call_next`."""
+"""Middleware of any kind: an object, or an async function with the parameters `context` and `call_next`."""
 
 FnT = TypeVar("FnT", bound=Callable[..., Any])
 
@@ -162,7 +160,7 @@ _PARAMETERS_MIN = 2
 
 
 class MiddlewareDict(TypedDict):
-    """Middleware, by kind."""
+    """Middleware by kind."""
 
     agent: list[Any]
     function: list[Any]
@@ -170,36 +168,34 @@ class MiddlewareDict(TypedDict):
 
 
 def agent_middleware(func: FnT) -> FnT:
-    """Let a function be middleware around runs of an agent."""
-    return _marked(func, "agent")
+    """Mark a function as middleware of agent runs."""
+    setattr(func, _MARK, "agent")
+    return func
 
 
 def function_middleware(func: FnT) -> FnT:
-    """Let a function be middleware around calls of tools."""
-    return _marked(func, "function")
+    """Mark a function as middleware of tool calls."""
+    setattr(func, _MARK, "function")
+    return func
 
 
 def chat_middleware(func: FnT) -> FnT:
-    """Let a function be middleware around calls of a model."""
-    return _marked(func, "chat")
-
-
-def _marked(func: FnT, kind: Kind) -> FnT:
-    setattr(func, _MARK, kind)
+    """Mark a function as middleware of model calls."""
+    setattr(func, _MARK, "chat")
     return func
 
 
 def categorize_middleware(*sources: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> MiddlewareDict:
-    """Middleware by kind, each kind in its order. Raises MiddlewareException."""
+    """Sort middleware by kind and keep the order within each kind. Raises MiddlewareException."""
     found = MiddlewareDict(agent=[], function=[], chat=[])
     for source in sources:
-        for each in listed_middleware(source):
+        for each in list_middleware(source):
             found[_kind(each)].append(each)
     return found
 
 
-def listed_middleware(given: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> list[MiddlewareTypes]:
-    """One middleware or several, as a list."""
+def list_middleware(given: MiddlewareTypes | Sequence[MiddlewareTypes] | None) -> list[MiddlewareTypes]:
+    """Return one or several middleware as a list."""
     if given is None:
         return []
     return list(cast("Sequence[MiddlewareTypes]", given)) if isinstance(given, Sequence) else [given]
@@ -211,8 +207,8 @@ def _kind(middleware: object) -> Kind:
             return kind
     if not callable(middleware):
         raise MiddlewareException(
-            f"{middleware!r} is no middleware; "
-            "give an AgentMiddleware, a FunctionMiddleware, a ChatMiddleware or a function"
+            f"{middleware!r} is not middleware; "
+            "use an AgentMiddleware, a FunctionMiddleware, a ChatMiddleware or a function"
         )
     return _kind_of_function(middleware)
 
@@ -223,13 +219,13 @@ def _kind_of_function(func: Callable[..., Any]) -> Kind:
     annotated = _annotated(func, name)
     if marked and annotated and marked != annotated:
         raise MiddlewareException(
-            f"{name!r} is decorated as {marked} middleware, and its first parameter is that of {annotated} middleware; "
+            f"{name!r} is decorated as {marked} middleware, but its first parameter belongs to {annotated} middleware; "
             "change one of the two"
         )
     kind = marked or annotated
     if kind is None:
         raise MiddlewareException(
-            f"it can't be seen what {name!r} stands around; annotate its first parameter with AgentContext, "
+            f"the kind of middleware {name!r} is unknown; annotate its first parameter with AgentContext, "
             "FunctionInvocationContext or ChatContext, or decorate it with @agent_middleware, @function_middleware or "
             "@chat_middleware"
         )
@@ -241,56 +237,37 @@ def _annotated(func: Callable[..., Any], name: str) -> Kind | None:
     if len(parameters) < _PARAMETERS_MIN:
         raise MiddlewareException(f"{name!r} has {len(parameters)} parameters; middleware takes (context, call_next)")
     annotation = parameters[0].annotation
-    # Where annotations are texts, the class need not be visible: its name is enough.
+    # The annotation may be a string whose class is not imported, so compare names.
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return _CONTEXTS.get(text.strip("'\"").rpartition(".")[2])
 
 
-__all__ = [
-    "KINDS",
-    "AgentContext",
-    "AgentMiddleware",
-    "ChatContext",
-    "ChatMiddleware",
-    "ChatMiddlewareLayer",
-    "FunctionMiddleware",
-    "MiddlewareTermination",
-    "MiddlewareTypes",
-    "agent_middleware",
-    "categorize_middleware",
-    "chat_middleware",
-    "function_middleware",
-    "run_function_middleware",
-    "run_middleware",
-]
-
-
-async def _chained(
+async def call_chain(
     middleware: Sequence[Any], context: Any, call: Callable[[], Awaitable[Any]], *, place: int = 0
 ) -> None:
-    """Call each middleware around the next, and the call itself innermost; the result goes into the context."""
+    """Call each middleware around the next one and `call` innermost, and put the result into the context."""
     if place == len(middleware):
         context.result = await call()
         return
     each = middleware[place]
     process = getattr(each, "process", each)
-    await process(context, lambda: _chained(middleware, context, call, place=place + 1))
+    await process(context, lambda: call_chain(middleware, context, call, place=place + 1))
 
 
 async def run_middleware(
     middleware: Sequence[Any], context: AgentContext | ChatContext, call: Callable[[], Any]
 ) -> Any:
-    """What comes back of a call with middleware around it: a whole or a stream; None if it was ended without one."""
+    """Run a call inside its middleware. Returns a response or a stream, or None if it ended without a result."""
 
-    async def made() -> Any:
+    async def resolve() -> Any:
         given = call()
         if isinstance(given, ResponseStream):
-            # It could be awaited, too, and would begin.
+            # A stream is awaitable too; awaiting it here would start it.
             return cast("Any", given)
         return await given if inspect.isawaitable(given) else given
 
     try:
-        await _chained(middleware, context, made)
+        await call_chain(middleware, context, resolve)
     except MiddlewareTermination as termination:
         if termination.result is not None:
             context.result = termination.result
@@ -308,18 +285,12 @@ def _hooked(stream: ResponseStream[Any, Any], context: AgentContext | ChatContex
     return stream
 
 
-async def run_function_middleware(middleware: Sequence[Any], context: Any, call: Callable[[], Awaitable[Any]]) -> Any:
-    """What a tool gave, with middleware around its call. MiddlewareTermination is raised: it ends the turn."""
-    await _chained(middleware, context, call)
-    return context.result
-
-
 class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
-    """Lets chat middleware stand around each call of the model: that of the client, then that of the call."""
+    """Run chat middleware around each model call: first the client's own, then that of the call."""
 
     def __init__(self, *, middleware: MiddlewareTypes | Sequence[MiddlewareTypes] | None = None, **more: Any) -> None:
         super().__init__(**more)
-        self.chat_middleware: list[MiddlewareTypes] = listed_middleware(middleware)
+        self.chat_middleware: list[MiddlewareTypes] = list_middleware(middleware)
 
     def get_response(
         self,
@@ -331,7 +302,7 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
         client_kwargs: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Any:
-        """The answer to a conversation: an awaitable ChatResponse, or a stream of pieces that ends in one."""
+        """Return an awaitable ChatResponse, or a stream of updates that ends in one."""
         kwargs = dict(client_kwargs or {})
         session: AgentSession | None = kwargs.pop("session", None)
         found = categorize_middleware(self.chat_middleware, kwargs.pop("middleware", None))
@@ -349,39 +320,33 @@ class ChatMiddlewareLayer(ChatLayer[OptionsT], Generic[OptionsT]):
             kwargs={**kwargs, **{name: value for name, value in more.items() if value is not None}},
             function_invocation_kwargs=function_invocation_kwargs,
         )
-        turn = turn_of(type(self).__name__, context.messages)
+        turn = current_turn(type(self).__name__, context.messages)
         ask = super().get_response
 
-        def answered() -> Awaitable[Any]:
-            return run_middleware(found["chat"], context, lambda: _passed_on(ask, context, turn))
+        def call_model() -> Any:
+            """Call the next layer with the context as the middleware left it."""
+            left = dict(context.kwargs)
+            for_layers: Any = {name: left.pop(name, None) for name in ("compaction_strategy", "tokenizer")}
+            with use_turn(turn):
+                return ask(
+                    context.messages,
+                    stream=context.stream,
+                    options=context.options,
+                    function_invocation_kwargs=context.function_invocation_kwargs,
+                    client_kwargs=left,
+                    **for_layers,
+                )
 
-        return ResponseStream.from_awaitable(_as_stream(answered)) if stream else _as_whole(answered)
+        async def whole() -> ChatResponse[Any]:
+            result = await run_middleware(found["chat"], context, call_model)
+            if isinstance(result, ResponseStream):
+                return await cast("ChatStream", result).get_final_response()
+            return ChatResponse() if result is None else result
 
+        async def streamed() -> ChatStream:
+            result = await run_middleware(found["chat"], context, call_model)
+            if isinstance(result, ResponseStream):
+                return cast("ChatStream", result)
+            return stream_response(ChatResponse() if result is None else result)
 
-def _passed_on(ask: Callable[..., Any], context: ChatContext, turn: Turn) -> Any:
-    """Ask what stands behind the layer, with what middleware has left in the context."""
-    kwargs = dict(context.kwargs)
-    for_layers: Any = {name: kwargs.pop(name, None) for name in ("compaction_strategy", "tokenizer")}
-    with taking(turn):
-        return ask(
-            context.messages,
-            stream=context.stream,
-            options=context.options,
-            function_invocation_kwargs=context.function_invocation_kwargs,
-            client_kwargs=kwargs,
-            **for_layers,
-        )
-
-
-async def _as_stream(answered: Callable[[], Awaitable[Any]]) -> ChatStream:
-    found = await answered()
-    if isinstance(found, ResponseStream):
-        return cast("ChatStream", found)
-    return told_as_stream(ChatResponse() if found is None else found)
-
-
-async def _as_whole(answered: Callable[[], Awaitable[Any]]) -> ChatResponse[Any]:
-    found = await answered()
-    if isinstance(found, ResponseStream):
-        return await cast("ChatStream", found).get_final_response()
-    return ChatResponse() if found is None else found
+        return ResponseStream.from_awaitable(streamed()) if stream else whole()

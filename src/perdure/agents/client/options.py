@@ -1,4 +1,4 @@
-"""What a call of a model can be told: common options, and how those of an agent and of one run come together."""
+"""Options of a model call, and the merging of an agent's options with those of one run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 ResponseModelT = TypeVar("ResponseModelT", bound="BaseModel | None", default=Any)
 
 Tools: TypeAlias = "Any | Sequence[Any] | None"
-"""Functions, FunctionTools, MCP tools, and dicts for tools that the provider has: one, or several."""
+"""Functions, FunctionTools, MCP tools, and dicts for tools of the provider: one or several."""
 
 
 class ToolMode(TypedDict, total=False):
-    """Whether a model may call tools, has to, or must not; and which of them."""
+    """If a model may, must or must not call tools, and which ones."""
 
     mode: Literal["auto", "required", "none"]
     required_function_name: str
@@ -28,7 +28,7 @@ class ToolMode(TypedDict, total=False):
 
 
 class ChatOptions(TypedDict, Generic[ResponseModelT], total=False):
-    """What most models can be told. A client may know more, and says so in a TypedDict of its own."""
+    """Options that most models know. A client with more declares its own TypedDict."""
 
     model: str
     temperature: float
@@ -63,11 +63,11 @@ _RANGES = {
     "top_p": (0.0, 1.0),
 }
 _MODES = ("auto", "required", "none")
-_MODES_SAID = "'auto', 'required' or 'none'"
+_MODES_TEXT = "'auto', 'required' or 'none'"
 
 
-def merged_options(*every: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options together: the later ones win, instructions add up, None says nothing. Tools are not looked at."""
+def merge_options(*every: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Merge options: later ones win, instructions are joined, None is ignored. Tools are not merged."""
     merged: dict[str, Any] = {}
     for options in every:
         for name, value in (options or {}).items():
@@ -79,8 +79,8 @@ def merged_options(*every: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def merge_chat_options(base: Mapping[str, Any] | None, override: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Two sets of options together: the second wins, instructions and tools add up, None says nothing."""
-    merged = merged_options(base, override)
+    """Merge two sets of options: the second wins, instructions and tools are joined, None is ignored."""
+    merged = merge_options(base, override)
     tools = [tool for options in (base, override) for tool in _listed((options or {}).get("tools"))]
     if tools:
         merged["tools"] = [tool for place, tool in enumerate(tools) if not any(tool is each for each in tools[:place])]
@@ -94,12 +94,12 @@ def _listed(tools: Any) -> Sequence[Any]:
 
 
 async def validate_chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if they are such as a model can take. Raises ValueError, TypeError."""
-    return checked_options(options)
+    """Return the options if a model can accept them. Raises ValueError, TypeError."""
+    return check_options(options)
 
 
-def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if those that are known are such as a model can take. Raises ValueError, TypeError."""
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options if the known ones are valid. Raises ValueError, TypeError."""
     found = dict(options)
     for name, (least, most) in _RANGES.items():
         if found.get(name) is not None:
@@ -112,7 +112,7 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if tokens <= 0:
             raise ValueError(f"max_tokens is {tokens}; it must be greater than 0")
     choice = found.get("tool_choice")
-    if not (isinstance(choice, Mapping) and "mode" not in choice):  # A provider may have its own way to say it.
+    if not (isinstance(choice, Mapping) and "mode" not in choice):  # a provider's own format
         validate_tool_mode(choice)
     require_format(found.get("response_format"))
     return found
@@ -124,26 +124,21 @@ def _require_number(name: str, value: object) -> None:
 
 
 def validate_tool_mode(tool_choice: Any) -> ToolMode | None:
-    """Whether a model may call tools, as a dict. Raises OptionsError, TypeError."""
+    """Return the tool choice as a dict. Raises OptionsError, TypeError."""
     if tool_choice is None:
         return None
     chosen: Any = {"mode": tool_choice} if isinstance(tool_choice, str) else tool_choice
     if not isinstance(chosen, Mapping):
-        raise TypeError(f"tool_choice is {tool_choice!r}; it must be {_MODES_SAID}, or a dict with one of them as mode")
-    _require_mode(cast("Mapping[str, Any]", chosen))
-    return cast("ToolMode", chosen)
-
-
-def _require_mode(chosen: Mapping[str, Any]) -> None:
-    mode = chosen.get("mode")
+        raise TypeError(f"tool_choice is {tool_choice!r}; it must be {_MODES_TEXT}, or a dict with one of them as mode")
+    choice = cast("Mapping[str, Any]", chosen)
+    mode = choice.get("mode")
     if mode not in _MODES:
-        raise OptionsError(f"the tool_choice is {mode!r}; it must be {_MODES_SAID}")
-    if mode != "required" and "required_function_name" in chosen:
-        raise OptionsError(f"the tool_choice is {mode!r} and names a function; only 'required' can require one")
-    allowed = chosen.get("allowed_tools")
-    if allowed is None:
-        return
-    if mode == "none":
-        raise OptionsError("the tool_choice is 'none' and allows tools; leave out one of the two")
-    if isinstance(allowed, str) or not isinstance(allowed, Sequence):
+        raise OptionsError(f"tool_choice is {mode!r}; it must be {_MODES_TEXT}")
+    if mode != "required" and "required_function_name" in choice:
+        raise OptionsError(f"tool_choice {mode!r} names a required function; only 'required' can")
+    allowed = choice.get("allowed_tools")
+    if allowed is not None and mode == "none":
+        raise OptionsError("tool_choice 'none' has allowed_tools; drop one of the two")
+    if allowed is not None and (isinstance(allowed, str) or not isinstance(allowed, Sequence)):
         raise OptionsError(f"the allowed_tools of tool_choice are {allowed!r}; they must be a list of names")
+    return cast("ToolMode", chosen)

@@ -1,4 +1,4 @@
-"""Streams of answers: how one is made of what a client gives, what is told of a whole, and whether hooks changed it."""
+"""Chat streams: convert what a client returns, and forward streams through hooks."""
 
 from __future__ import annotations
 
@@ -21,75 +21,65 @@ FinalT = TypeVar("FinalT")
 ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse[Any]]
 
 
-class Told(Generic[UpdateT]):
-    """The pieces that came out of a stream, to see later whether a hook has put others in their place."""
+class SentUpdates(Generic[UpdateT]):
+    """The updates of a stream as they were sent, to detect later if a hook replaced any of them."""
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[UpdateT, tuple[Any, ...]]] = []
+        self._updates: list[tuple[UpdateT, list[Any]]] = []
 
-    def note(self, update: UpdateT) -> UpdateT:
-        """Note one piece."""
-        self._pieces.append((update, _contents(update)))
+    def add(self, update: UpdateT) -> UpdateT:
+        """Remember an update and return it."""
+        self._updates.append((update, list(getattr(update, "contents", ()))))
         return update
 
-    def are(self, updates: Sequence[UpdateT]) -> bool:
-        """Whether these are the very pieces, with the contents that they had. What a hook changes it replaces."""
-        return len(updates) == len(self._pieces) and all(
-            mine is its and _same(contents, _contents(its))
-            for (mine, contents), its in zip(self._pieces, updates, strict=True)
+    def equal(self, updates: Sequence[UpdateT]) -> bool:
+        """Return True if these are the same objects, with the same contents."""
+        return len(updates) == len(self._updates) and all(
+            sent is update and list(map(id, contents)) == list(map(id, getattr(update, "contents", ())))
+            for (sent, contents), update in zip(self._updates, updates, strict=True)
         )
 
 
-def _contents(update: object) -> tuple[Any, ...]:
-    return tuple(getattr(update, "contents", ()))
+class _Forwarded:
+    """The iterator behind `forward_stream`.
 
-
-def _same(mine: tuple[Any, ...], its: tuple[Any, ...]) -> bool:
-    return len(mine) == len(its) and all(first is second for first, second in zip(mine, its, strict=True))
-
-
-class _Pieces:
-    """The pieces of another stream, each changed and noted.
-
-    It is no async generator: a loop that shuts down closes all of them at once, and the inner one would be closed
-    twice.
+    It is not an async generator: an event loop that shuts down closes all generators at once, and the inner stream
+    would be closed twice.
     """
 
-    def __init__(self, inner: ResponseStream[Any, Any], each: Callable[[Any], Any], told: Told[Any]) -> None:
+    def __init__(self, inner: ResponseStream[Any, Any], convert: Callable[[Any], Any], sent: SentUpdates[Any]) -> None:
         self._inner = inner
-        self._each = each
-        self._told = told
+        self._convert = convert
+        self._sent = sent
 
-    def __aiter__(self) -> _Pieces:
+    def __aiter__(self) -> _Forwarded:
         return self
 
     async def __anext__(self) -> Any:
-        return self._told.note(self._each(await anext(self._inner)))
+        return self._sent.add(self._convert(await anext(self._inner)))
 
     async def aclose(self) -> None:
-        """Close the other stream."""
         await self._inner.aclose()
 
 
-def retold(
+def forward_stream(
     inner: ResponseStream[Any, Any],
     *,
-    rebuilt: Callable[[Sequence[UpdateT]], FinalT],
-    each: Callable[[Any], UpdateT] = lambda piece: piece,
-    whole: Callable[[Any], FinalT] = lambda final: final,
+    rebuild: Callable[[Sequence[UpdateT]], FinalT],
+    convert: Callable[[Any], UpdateT] = lambda update: update,
+    convert_final: Callable[[Any], FinalT] = lambda final: final,
 ) -> ResponseStream[UpdateT, FinalT]:
-    """A stream told on: its pieces, and its whole. If hooks put others in their place, the whole is `rebuilt`."""
-    told: Told[UpdateT] = Told()
+    """Forward a stream with converted updates. If hooks replace updates, `rebuild` makes the final response."""
+    sent: SentUpdates[UpdateT] = SentUpdates()
 
-    async def finalized(updates: Sequence[UpdateT]) -> FinalT:
-        return whole(await inner.get_final_response()) if told.are(updates) else rebuilt(updates)
+    async def finalize(updates: Sequence[UpdateT]) -> FinalT:
+        return convert_final(await inner.get_final_response()) if sent.equal(updates) else rebuild(updates)
 
-    pieces = cast("AsyncIterable[UpdateT]", _Pieces(inner, each, told))
-    return ResponseStream(pieces, finalizer=finalized)
+    return ResponseStream(cast("AsyncIterable[UpdateT]", _Forwarded(inner, convert, sent)), finalizer=finalize)
 
 
-def updates_of(response: ChatResponse[Any]) -> list[ChatResponseUpdate]:
-    """A whole answer as pieces: one for each message, the last with what was counted."""
+def split_response(response: ChatResponse[Any]) -> list[ChatResponseUpdate]:
+    """Split a response into updates, one for each message. The last one holds the token counts."""
     updates = [
         ChatResponseUpdate(
             contents=message.contents,
@@ -112,45 +102,39 @@ def updates_of(response: ChatResponse[Any]) -> list[ChatResponseUpdate]:
     return updates
 
 
-def told_as_stream(response: ChatResponse[Any]) -> ChatStream:
-    """A whole answer as a stream of its pieces."""
+def stream_response(response: ChatResponse[Any]) -> ChatStream:
+    """Stream a complete response."""
 
-    async def told() -> AsyncGenerator[ChatResponseUpdate]:
-        for update in updates_of(response):
+    async def updates() -> AsyncGenerator[ChatResponseUpdate]:
+        for update in split_response(response):
             yield update
 
-    return ResponseStream(told(), finalizer=lambda _: response)
+    return ResponseStream(updates(), finalizer=lambda _: response)
 
 
 def chat_stream(given: object, response_format: ResponseFormat) -> ChatStream:
-    """The stream of what a client gave: a ResponseStream, pieces to iterate over, or an awaitable of these.
+    """Convert what a client returned: a ResponseStream, an async iterable of updates, or an awaitable of these.
 
     Raises ChatClientInvalidResponseException.
     """
-    if isinstance(given, ResponseStream):
-        return cast("ChatStream", given).with_result_hook(_whole(response_format))
-    if isinstance(given, AsyncIterable):
-        return ResponseStream(cast("AsyncIterable[ChatResponseUpdate]", given), finalizer=_whole(response_format))
-    if isinstance(given, ChatResponse):
-        return told_as_stream(cast("ChatResponse[Any]", given))
-    if isinstance(given, Awaitable):
-        return ResponseStream.from_awaitable(_awaited(cast("Awaitable[object]", given), response_format))
-    raise ChatClientInvalidResponseException(
-        f"a model was to stream and gave {type(given).__name__!r}; give a ResponseStream, or an async iterator of "
-        "ChatResponseUpdates"
-    )
 
-
-async def _awaited(given: Awaitable[object], response_format: ResponseFormat) -> ChatStream:
-    return chat_stream(await given, response_format)
-
-
-def _whole(response_format: ResponseFormat) -> Callable[[Any], ChatResponse[Any]]:
-    """Makes the whole of pieces; of a stream that has made it itself, that."""
-
-    def finalized(found: ChatResponse[Any] | Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
+    def finalize(found: Any) -> ChatResponse[Any]:
         if isinstance(found, ChatResponse):
-            return found
+            return cast("ChatResponse[Any]", found)
         return ChatResponse[Any].from_updates(found, output_format_type=response_format)
 
-    return finalized
+    async def resolve(awaitable: Awaitable[object]) -> ChatStream:
+        return chat_stream(await awaitable, response_format)
+
+    if isinstance(given, ResponseStream):
+        return cast("ChatStream", given).with_result_hook(finalize)
+    if isinstance(given, AsyncIterable):
+        return ResponseStream(cast("AsyncIterable[ChatResponseUpdate]", given), finalizer=finalize)
+    if isinstance(given, ChatResponse):
+        return stream_response(cast("ChatResponse[Any]", given))
+    if isinstance(given, Awaitable):
+        return ResponseStream.from_awaitable(resolve(cast("Awaitable[object]", given)))
+    raise ChatClientInvalidResponseException(
+        f"a client must stream a ResponseStream or an async iterator of ChatResponseUpdates, not "
+        f"{type(given).__name__!r}"
+    )

@@ -1,4 +1,4 @@
-"""A span for each call of a model, with the names that OpenTelemetry has for generative AI. No contents are told."""
+"""A span for each model call, with OpenTelemetry's names for generative AI. Contents are never traced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
     from perdure.tracing import Span
 
-_REQUESTED = ("temperature", "top_p", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
-_COUNTED = {
+_REQUEST_OPTIONS = ("temperature", "top_p", "max_tokens", "frequency_penalty", "presence_penalty", "seed")
+_TOKEN_COUNTS = {
     "gen_ai.usage.input_tokens": "input_token_count",
     "gen_ai.usage.output_tokens": "output_token_count",
     "gen_ai.usage.cache_creation.input_tokens": "cache_creation_input_token_count",
@@ -26,58 +26,58 @@ _COUNTED = {
 
 
 class ChatTelemetryLayer(ChatLayer[OptionsT], Generic[OptionsT]):
-    """Traces the calls of a model that are really made: one whose answer was recorded is not made, and has no span."""
+    """Trace model calls. A call whose recorded response is reused makes no request and has no span."""
 
     def __init__(self, *, otel_provider_name: str | None = None, **more: Any) -> None:
         super().__init__(**more)
         self.otel_provider_name = otel_provider_name or str(getattr(self, "OTEL_PROVIDER_NAME", "unknown"))
 
     async def _perdure_ask(self, request: ModelRequest) -> ChatResponse[Any]:
-        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
+        span = _begin_span(request, self.otel_provider_name, getattr(self, "model", None))
         with traced(span), current(span):
             response = await super()._perdure_ask(request)
-            _tell(span, response)
+            _describe(span, response)
             return response
 
     def _perdure_ask_stream(self, request: ModelRequest) -> ChatStream:
-        span = _begun(request, self.otel_provider_name, getattr(self, "model", None))
+        span = _begin_span(request, self.otel_provider_name, getattr(self, "model", None))
         try:
             inner = super()._perdure_ask_stream(request)
         except BaseException as error:
             span.end(error)
             raise
-        return ResponseStream(_TracedPieces(inner, span), finalizer=lambda _: inner.get_final_response())
+        return ResponseStream(_TracedUpdates(inner, span), finalizer=lambda _: inner.get_final_response())
 
 
-def _begun(request: ModelRequest, provider: str, own_model: object) -> Span:
+def _begin_span(request: ModelRequest, provider: str, own_model: object) -> Span:
     model = request.options.get("model") or own_model or "unknown"
-    told = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUESTED}
+    requested = {f"gen_ai.request.{name}": request.options.get(name) for name in _REQUEST_OPTIONS}
     names = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": provider,
         "gen_ai.request.model": str(model),
     }
-    return begin(f"chat {model}", linked=None, **names, **told)
+    return begin(f"chat {model}", linked=None, **names, **requested)
 
 
-class _TracedPieces:
-    """The pieces of a stream; with the last one, or with an error, the span ends.
+class _TracedUpdates:
+    """The updates of a stream. The span ends with the last update or with an error.
 
-    Whoever reads may be another task at the end than at the beginning: the span is nobody's current one.
+    The task that reads the end may not be the one that read the start, so the span is never the current one.
     """
 
     def __init__(self, inner: ChatStream, span: Span) -> None:
         self._inner = inner
         self._span = span
 
-    def __aiter__(self) -> _TracedPieces:
+    def __aiter__(self) -> _TracedUpdates:
         return self
 
     async def __anext__(self) -> ChatResponseUpdate:
         try:
             return await anext(self._inner)
         except StopAsyncIteration:
-            _tell(self._span, await self._inner.get_final_response())
+            _describe(self._span, await self._inner.get_final_response())
             self._span.end()
             raise
         except BaseException as error:
@@ -85,15 +85,14 @@ class _TracedPieces:
             raise
 
     async def aclose(self) -> None:
-        """Nobody wants the rest."""
         try:
             await self._inner.aclose()
         finally:
             self._span.end()
 
 
-def _tell(span: Span, response: ChatResponse[Any]) -> None:
+def _describe(span: Span, response: ChatResponse[Any]) -> None:
     usage: Mapping[str, Any] = response.usage_details or {}
-    counted = {name: usage.get(key) for name, key in _COUNTED.items()}
-    named = {"gen_ai.response.model": response.model, "gen_ai.response.id": response.response_id}
-    span.say(**named, **counted)
+    counts = {name: usage.get(key) for name, key in _TOKEN_COUNTS.items()}
+    names = {"gen_ai.response.model": response.model, "gen_ai.response.id": response.response_id}
+    span.say(**names, **counts)

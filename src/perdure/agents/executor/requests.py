@@ -1,17 +1,15 @@
-"""What an agent asks of the outside in the middle of a turn, and what an answer comes to."""
+"""Questions of an agent to the outside: approvals, calls that the user answers, requests of an inner workflow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.agents.messages.content import Content
-from perdure.agents.messages.conversation import is_of_a_tool
+from perdure.agents.messages.conversation import is_tool_question
 from perdure.agents.messages.message import Message
-from perdure.data import frozen
 from perdure.engine import ActivationRecorder
 from perdure.graph import Terms
 
@@ -22,78 +20,95 @@ if TYPE_CHECKING:
     from perdure.kernel import Request
 
 _NAME: Final = "request_info"
-"""The function that a workflow as agent seems to call when it asks."""
-_INWARDS: Final = "answers_inside"
-"""Marks what answers a question of the workflow inside. It is nobody else's affair."""
+"""The function by which a workflow used as an agent asks."""
+_INNER_ANSWER: Final = "answers_inside"
+"""Marks the answer to a question of the inner workflow. Other agents don't see it."""
 _ANSWERS: Final = frozenset({"function_result", "function_approval_response"})
 
 
-def is_question(content: Content) -> bool:
-    """Whether a content is how the workflow tells of a question. The arguments of a model's calls hold no event."""
+def is_inner_question(content: Content) -> bool:
+    """Return True for a content that stands for a request of an inner workflow. Calls of models contain no event."""
     arguments: object = content.arguments
     is_call = content.type == "function_call" and content.name == _NAME
     return is_call and isinstance(arguments, Mapping) and isinstance(arguments.get("request_event"), Mapping)
 
 
-def questions_of(activation: ActivationPort) -> list[Request]:
-    """What the workflow waits for as this handler call has left it, but for what agents in it ask as contents."""
+def inner_requests(activation: ActivationPort) -> list[Request]:
+    """Return the open requests of the inner workflow, except those that its agents ask as contents."""
     if not isinstance(activation, ActivationRecorder) or activation.child is None:
         return []
     give, asked = activation.around.values.give, activation.asked_inside
     found = [asked.get(key, each) for key, each in activation.child.requests.items()]
-    return [each for each in found if not _asks_as_content(give(each.data))]
+    return [each for each in found if not _is_content_request(give(each.data))]
 
 
-def _asks_as_content(data: object) -> bool:
+def _is_content_request(data: object) -> bool:
     return isinstance(data, Content) and data.user_input_request is True
 
 
-def asked_outside(activation: ActivationPort, questions: Iterable[Request]) -> dict[str, Content]:
-    """Open a request for each; by the ids that they have outside, which call an answer is the result of inside."""
-    assert isinstance(activation, ActivationRecorder), "who has a workflow inside is run by the engine"
+def open_outer_requests(activation: ActivationPort, questions: Iterable[Request]) -> dict[str, Content]:
+    """Open a request for each inner one. Returns the calls that the answers belong to, by outer request id."""
+    assert isinstance(activation, ActivationRecorder), "an executor with an inner workflow runs in the engine"
     opened: dict[str, Content] = {}
     for each in questions:
         chosen = f"{each.id}-{activation.idempotency_key}" if activation.is_open(each.id) else each.id
         give = activation.around.values.give
         terms = Terms(approved_digest=each.approves)
         if each.deadline is not None and each.default is not None:
-            # Nobody looks at the deadlines of what waits inside.
+            # Deadlines inside are not watched, so the outer request takes them over.
             terms = replace(terms, deadline=datetime.fromisoformat(each.deadline), default=give(each.default))
         activation.request(give(each.data), each.response_type, chosen, terms)
         opened[chosen] = Content.from_function_call(each.id, _NAME)
     return opened
 
 
-def result_inside(question: Content, answer: Any) -> Content:
-    """The answer to a question, as the workflow inside is told it."""
-    return Content("function_result", call_id=question.call_id, result=answer, additional_properties={_INWARDS: True})
+def to_inner_result(question: Content, answer: Any) -> Content:
+    """Return an answer as the inner workflow gets it."""
+    return Content(
+        "function_result", call_id=question.call_id, result=answer, additional_properties={_INNER_ANSWER: True}
+    )
 
 
-def without_inside(messages: Sequence[Message]) -> list[Message]:
-    """Messages without the questions that were answered from outside, and without the answers."""
+def without_inner_answers(messages: Sequence[Message]) -> list[Message]:
+    """Remove inner questions that were answered from outside, and their answers."""
     every = (content for message in messages for content in message.contents)
-    answered = {content.call_id for content in every if _INWARDS in content.additional_properties}
+    answered = {content.call_id for content in every if _INNER_ANSWER in content.additional_properties}
     if not answered:
         return list(messages)
-    return left_over(messages, lambda content: content.call_id in answered)
+    return without_contents(messages, lambda content: content.call_id in answered)
 
 
-def left_over(messages: Iterable[Message], is_out: Callable[[Content], bool]) -> list[Message]:
-    """Messages without some contents, and without those that were nothing else."""
-    return [kept for message in messages if (kept := _rest_of(message, is_out)) is not None]
+def without_contents(messages: Iterable[Message], is_out: Callable[[Content], bool]) -> list[Message]:
+    """Remove contents from messages, and messages that become empty."""
+    kept: list[Message] = []
+    for message in messages:
+        contents = [content for content in message.contents if not is_out(content)]
+        if contents or not message.contents:
+            kept.append(message.with_contents(contents))
+    return kept
 
 
-def _rest_of(message: Message, is_out: Callable[[Content], bool]) -> Message | None:
-    contents = [content for content in message.contents if not is_out(content)]
-    if len(contents) == len(message.contents):
-        return message
-    kept = copy(message)
-    kept.contents = contents
-    return kept if contents else None
+def visible_messages(messages: Sequence[Message]) -> list[Message]:
+    """Remove inner questions, and calls whose approval is requested in the same response.
+
+    A stream sends a call and then asks about it; a complete response only asks.
+    """
+    every = [content for message in messages for content in message.contents]
+    asked = {content.function_call.call_id for content in every if content.user_input_request and content.function_call}
+    return without_contents(
+        messages,
+        lambda content: is_inner_question(content) or (content.type == "function_call" and content.call_id in asked),
+    )
 
 
-def first_told(messages: Sequence[Message]) -> Sequence[Message]:
-    """What a workflow that waits is told now: answers come alone, whatever else was said meanwhile."""
+def spoken_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return the texts of the agent's own messages."""
+    worded = [message for message in messages if message.role == "assistant" and message.text.strip()]
+    return without_contents(worded, lambda content: content.type != "text")
+
+
+def next_input(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages for a waiting workflow: answers come alone, later messages after them."""
     is_answer = bool(messages) and all(content.type in _ANSWERS for content in messages[0].contents)
     return messages[:1] if is_answer else messages
 
@@ -103,11 +118,11 @@ _APPROVALS = frozenset({APPROVAL, "function_approval_response"})
 _OF_CALLS = _APPROVALS | {"function_call", "function_result"}
 
 Answer: TypeAlias = Content | bool
-"""An answer to a question whether a call may be made. True and False will do."""
+"""An answer to an approval request. True and False are accepted."""
 
 
-def distinct(asked: Iterable[Content]) -> list[Content]:
-    """What is asked, each once: a stream tells it in its updates and in its whole."""
+def deduplicate(asked: Iterable[Content]) -> list[Content]:
+    """Remove duplicates: a stream asks in its updates and in its final response."""
     found: list[Content] = []
     for content in asked:
         if not any(content == each or _is_same(content, each) for each in found):
@@ -116,14 +131,14 @@ def distinct(asked: Iterable[Content]) -> list[Content]:
 
 
 def _is_same(asked: Content, other: Content) -> bool:
-    """Whether two contents ask one thing. Two questions about two calls are two, whatever their ids are."""
+    """Return True if two contents ask the same. Questions about two calls differ, whatever their ids."""
     if asked.id is None or (asked.type, asked.id, asked.call_id) != (other.type, other.id, other.call_id):
         return False
-    return what_is_done(asked) == what_is_done(other)
+    return approved_call(asked) == approved_call(other)
 
 
-def what_is_done(asked: Content) -> dict[str, Any] | None:
-    """The call that is made if a question is answered with yes; None if it is no such question."""
+def approved_call(asked: Content) -> dict[str, Any] | None:
+    """Return the call that an approval allows; None if this is no approval request."""
     call = asked.function_call
     if asked.type != APPROVAL or call is None:
         return None
@@ -134,85 +149,71 @@ def _call(call: Content) -> dict[str, Any]:
     return {"name": call.name, "arguments": call.parse_arguments()}
 
 
-def misfit(asked: Content, answer: Answer) -> str | None:
-    """Why an answer is none to what was asked; None if it is one."""
+def find_mismatch(asked: Content, answer: Answer) -> str | None:
+    """Return why an answer doesn't fit the question; None if it fits."""
     if isinstance(answer, bool):
-        return None if asked.type == APPROVAL else "True and False answer only whether a call may be made"
-    if asked.type != APPROVAL:
-        return _misfit_of_others(asked, answer)
-    if answer.type != "function_approval_response" or answer.approved is None:
-        return f"a content of type {answer.type!r} says neither yes nor no"
-    call = answer.function_call
-    if answer.approved and call is not None and _call(call) != what_is_done(asked):
-        return f"it approves another call of {call.name!r} than the one that was asked about"
-    return None
-
-
-def _misfit_of_others(asked: Content, answer: Content) -> str | None:
-    """Why an answer is none to what is no question for approval: it must not be taken for an answer to another one."""
+        return None if asked.type == APPROVAL else "True and False answer only approval requests"
     if asked.type == "function_call":
-        is_result = answer.type == "function_result"
-        return None if is_result else f"a content of type {answer.type!r} is no function_result"
-    if answer.type in _OF_CALLS:
-        return f"a content of type {answer.type!r} is about a call, and none was asked about"
+        return None if answer.type == "function_result" else f"a {answer.type!r} content is not a function_result"
+    if asked.type != APPROVAL:
+        # It must not be taken for the answer to another question.
+        is_about_call = answer.type in _OF_CALLS
+        return f"a {answer.type!r} content is about a call, but no call was asked about" if is_about_call else None
+    if answer.type != "function_approval_response" or answer.approved is None:
+        return f"a {answer.type!r} content says neither yes nor no"
+    call = answer.function_call
+    if answer.approved and call is not None and _call(call) != approved_call(asked):
+        return f"it approves another {call.name!r} call than the one that was asked about"
     return None
 
 
-def answer_to(asked: Content, answer: Answer) -> Content:
-    """The answer as the agent gets it. Which call it is about is what was asked, and never what the answer says."""
+def to_answer(asked: Content, answer: Answer) -> Content:
+    """Return the answer for the agent. The call comes from the question, never from the answer."""
     if asked.type != APPROVAL:
-        assert isinstance(answer, Content), "an answer that fits was given"
+        assert isinstance(answer, Content), "checked by find_mismatch"
         return replace(answer, call_id=asked.call_id) if asked.type == "function_call" else answer
     approved = answer if isinstance(answer, bool) else answer.approved is True
     return asked.to_function_approval_response(approved)
 
 
-def message_of(answers: Sequence[Content]) -> Message:
-    """The answers as a message: results of calls come from a tool."""
+def to_message(answers: Sequence[Content]) -> Message:
+    """Return the answers as a message. Results of calls come from a tool."""
     are_results = all(answer.type == "function_result" for answer in answers)
     return Message("tool" if are_results else "user", list(answers))
 
 
-def told_on(said: Sequence[Message]) -> list[Message]:
-    """A conversation as others get it: calls that were asked about are calls, and those that came to nothing are gone.
+def share_conversation(said: Sequence[Message]) -> list[Message]:
+    """Return a conversation for other agents: approved calls become plain calls, calls without result are removed.
 
-    A question or an answer that another agent found in it would be taken for one of its own.
+    Another agent would take a question or an answer in it for one of its own.
     """
-    conversation = without_inside(said)
+    conversation = without_inner_answers(said)
     every = [content for message in conversation for content in message.contents]
     if not any(_is_between_turns(content) for content in every):
         return conversation
     done = {content.call_id for content in every if content.type == "function_result"}
-    told = {content.call_id for content in every if content.type == "function_call"}
-    calls = _Calls(done=done, told=told & done)
-    return [kept for message in conversation if (kept := calls.told_on(message)) is not None]
+    calls = {content.call_id for content in every if content.type == "function_call"} & done
+
+    def resolve(content: Content) -> Content | None:
+        if content.type == "function_call":
+            return replace(content, user_input_request=None) if content.call_id in done else None
+        if content.type != APPROVAL:
+            return None if _is_between_turns(content) else content
+        call = content.function_call
+        is_made = call is not None and not is_tool_question(content) and call.call_id in done - calls
+        return call if is_made else None
+
+    def is_unresolved(content: Content) -> bool:
+        return _is_between_turns(content) or (content.type == "function_call" and content.call_id not in done)
+
+    shared: list[Message] = []
+    for message in conversation:
+        if not any(map(is_unresolved, message.contents)):
+            shared.append(message)
+        elif contents := [kept for content in message.contents if (kept := resolve(content)) is not None]:
+            shared.append(Message(message.role, contents, author_name=message.author_name))
+    return shared
 
 
 def _is_between_turns(content: Content) -> bool:
     return content.type in _APPROVALS or content.user_input_request is True
-
-
-@frozen
-class _Calls:
-    """The calls of a conversation, by id: those that have a result, and those of them that are told as calls."""
-
-    done: set[str | None]
-    told: set[str | None]
-
-    def told_on(self, message: Message) -> Message | None:
-        if not any(self._is_to_change(content) for content in message.contents):
-            return message
-        contents = [kept for content in message.contents if (kept := self._settled(content)) is not None]
-        return Message(message.role, contents, author_name=message.author_name) if contents else None
-
-    def _is_to_change(self, content: Content) -> bool:
-        return _is_between_turns(content) or (content.type == "function_call" and content.call_id not in self.done)
-
-    def _settled(self, content: Content) -> Content | None:
-        if content.type == "function_call":
-            return replace(content, user_input_request=None) if content.call_id in self.done else None
-        if content.type != APPROVAL:
-            return None if _is_between_turns(content) else content
-        call = content.function_call
-        is_call = call is not None and not is_of_a_tool(content) and call.call_id in self.done - self.told
-        return call if is_call else None

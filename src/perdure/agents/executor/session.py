@@ -1,15 +1,14 @@
-"""The session of an agent in a workflow: what a run keeps of it, and the object that the program has."""
+"""An agent's session in a workflow: the record in the run's state, and the object that the program holds."""
 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from perdure.agents.sessions.session import AgentSession, apply, changes, copied, share
+from perdure.agents.sessions.session import AgentSession, apply_changes, copy_state, find_changes, share_logs
 from perdure.codec import register_type
-from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from perdure.agents.sessions.session import Change
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as a run keeps it, and changes that are to be made to its state.
+    """A session as the run stores it, with changes to apply to its state.
 
-    It is a value: what is taken from it belongs to whoever took it, so that nothing in it ever needs to be copied.
+    It is a value: readers get copies, so it never needs to be copied itself.
     """
 
     session_id: str
@@ -31,22 +30,22 @@ class SessionRecord:
 
     @classmethod
     def of(cls, session: AgentSession) -> SessionRecord:
-        """A session as it is now."""
-        return cls(session.session_id, session.service_session_id, copied(session.state))
+        """Record a session."""
+        return cls(session.session_id, session.service_session_id, copy_state(session.state))
 
     def session(self) -> AgentSession:
-        """The session, for one turn."""
+        """Return the session for one turn."""
         session = AgentSession(session_id=self.session_id, service_session_id=self.service_session_id)
-        session.state.update(copied(self.state))
-        apply(self.changes, session.state)
+        session.state.update(copy_state(self.state))
+        apply_changes(self.changes, session.state)
         return session
 
     def __deepcopy__(self, _: object) -> SessionRecord:
-        """Nobody changes it."""
+        """Return the record itself, which nobody changes."""
         return self
 
 
-def _stored(record: SessionRecord) -> dict[str, Any]:
+def _record_fields(record: SessionRecord) -> dict[str, Any]:
     found = {
         "session_id": record.session_id,
         "service_session_id": record.service_session_id,
@@ -56,70 +55,70 @@ def _stored(record: SessionRecord) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-def _read(found: Mapping[str, Any]) -> SessionRecord:
+def _record_of(found: Mapping[str, Any]) -> SessionRecord:
     return SessionRecord(
         found["session_id"], found.get("service_session_id"), found.get("state", {}), found.get("changes", ())
     )
 
 
-register_type(SessionRecord, name="perdure:SessionRecord", encode=_stored, decode=_read)
+register_type(SessionRecord, name="perdure:SessionRecord", encode=_record_fields, decode=_record_of)
 
 
-def update_of(session: AgentSession, *, base: SessionRecord, is_first: bool) -> SessionRecord:
-    """What a turn has made of a session that several executors share, to be merged with what others made of it.
+def session_update(session: AgentSession, *, base: SessionRecord, is_first: bool) -> SessionRecord:
+    """Return a turn's changes to a session that several executors share, to be merged with those of others.
 
-    The first update is the value, so it has what the session was before; of the others only the changes count.
+    The first update is the stored value, so it also holds the state before the turn. Later ones count by their changes.
     """
     before = base.session().state
-    changed = list(changes(before, copied(session.state)))
+    changed = list(find_changes(before, copy_state(session.state)))
     return SessionRecord(base.session_id, session.service_session_id, before if is_first else {}, changed)
 
 
-def merged(record: SessionRecord, update: SessionRecord) -> SessionRecord:
-    """A session with what another turn has made of it."""
+def merge_records(record: SessionRecord, update: SessionRecord) -> SessionRecord:
+    """Apply another turn's changes to a record."""
     session = record.session()
-    apply(update.changes, session.state)
+    apply_changes(update.changes, session.state)
     session.service_session_id = update.service_session_id or session.service_session_id
     return SessionRecord(session.session_id, session.service_session_id, session.state)
 
 
 class LiveSession:
-    """The object that the program has: it is brought up to date with what runs make of the session.
+    """The session object that the program holds, kept up to date with what runs do to the session.
 
-    What a run goes on with is its own record. What the program itself does to the object meanwhile, the next turn sees.
+    A run continues from its own record. Changes that the program makes to the object are seen by the next turn.
     """
 
     def __init__(self, session: AgentSession) -> None:
         self.session = session
         self._pristine: SessionRecord | None = None
-        """What it was before any run: what a new run begins with."""
+        """The session before any run. A new run starts with it."""
         self._left: SessionRecord | None = None
-        """What it was when it was last brought up to date."""
+        """The session when the object was last updated."""
         self._kept: SessionRecord | None = None
-        """What a run has kept last, with all that was decoded of it."""
+        """The last stored record, with its decoded elements."""
 
     def base(self, stored: SessionRecord | None, *, is_shared: bool) -> SessionRecord:
-        """What a turn goes on with."""
+        """Return the record that a turn starts from."""
         if self._pristine is None or self._left is None:
             self._pristine = self._left = SessionRecord.of(self.session)
-        base = self._pristine if stored is None else self._known(stored)
-        meanwhile = list(changes(self._left.state, self.session.state))
-        if not meanwhile:
+        base = self._pristine if stored is None else self._with_decoded(stored)
+        changed = list(find_changes(self._left.state, self.session.state))
+        if not changed:
             return base
         if is_shared:
-            # Of turns side by side one takes it in: what each makes of the session is added to it.
+            # Of parallel turns only one takes these changes; the changes of the others are added to them.
             self._left = SessionRecord.of(self.session)
         session = base.session()
-        apply(meanwhile, session.state)
+        apply_changes(changed, session.state)
         return SessionRecord.of(session)
 
-    def renewed(self, key: str) -> SessionRecord:
-        """A session like the one that a new run begins with, under an id that `key` makes its own."""
-        begun = self.base(None, is_shared=False)
-        return SessionRecord(f"{begun.session_id}-{key}", None, begun.state)
+    def renew(self, key: str) -> SessionRecord:
+        """Return a session like that of a new run, under an id made unique by `key`."""
+        pristine = self.base(None, is_shared=False)
+        return SessionRecord(f"{pristine.session_id}-{key}", None, pristine.state)
 
     def session_of(self, record: SessionRecord) -> AgentSession:
-        """The session for one turn: of the class that the program has chosen."""
+        """Return the session for one turn, of the program's own class."""
         if type(self.session) is AgentSession:
             return record.session()
         session = copy(self.session)
@@ -127,34 +126,34 @@ class LiveSession:
         session.service_session_id = record.service_session_id
         return session
 
-    def _known(self, record: SessionRecord) -> SessionRecord:
-        """A record that was read. Of a long history only what is new is decoded."""
+    def _with_decoded(self, record: SessionRecord) -> SessionRecord:
+        """Reuse decoded elements of the last record, so that only the new part of a long history is decoded."""
         if self._kept is not None:
-            share(record.state, self._kept.state)
+            share_logs(record.state, self._kept.state)
         return record
 
-    def leave(self, session: AgentSession, kept: SessionRecord | None = None) -> None:
-        """A turn has ended with this, and this is kept of it; nothing, if it is still to be merged."""
+    def update(self, session: AgentSession, kept: SessionRecord | None = None) -> None:
+        """Update the object after a turn; `kept` is the stored record, if there is nothing left to merge."""
         self._kept = kept or self._kept
         self.session.state.clear()
-        self.session.state.update(copied(session.state))
+        self.session.state.update(copy_state(session.state))
         self.session.service_session_id = session.service_session_id
         self._left = SessionRecord.of(self.session)
 
-    def merged(self, record: SessionRecord, update: SessionRecord) -> SessionRecord:
-        """What turns that were taken side by side make of the session; the last to be merged leaves all of them."""
-        after = merged(self._known(record), update)
-        self.leave(after.session(), after)
+    def merge(self, record: SessionRecord, update: SessionRecord) -> SessionRecord:
+        """Merge parallel turns of a shared session. The last one to be merged updates the object."""
+        after = merge_records(self._with_decoded(record), update)
+        self.update(after.session(), after)
         return after
 
 
-_held: WeakValueDictionary[int, LiveSession] = WeakValueDictionary()
-"""By identity of the session: one for all executors that were given it."""
+_holders: WeakValueDictionary[int, LiveSession] = WeakValueDictionary()
+"""Holders by the identity of their session."""
 
 
-def live(session: AgentSession) -> LiveSession:
-    """The holder of a session, the same for all that have the session."""
-    found = _held.get(id(session))
+def live_session(session: AgentSession) -> LiveSession:
+    """Return the holder of a session, one for all executors that share it."""
+    found = _holders.get(id(session))
     if found is None:
-        found = _held[id(session)] = LiveSession(session)
+        found = _holders[id(session)] = LiveSession(session)
     return found

@@ -1,4 +1,4 @@
-"""One turn of an agent in a workflow: the session that it goes on with, the answer, and what is kept of both."""
+"""One turn of an agent in a workflow: load the session, run the agent, stream its updates, store the session."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.agent import Agent
-from perdure.agents.executor.requests import distinct, is_question, questions_of
-from perdure.agents.executor.session import SessionRecord, update_of
+from perdure.agents.executor.requests import deduplicate, inner_requests, is_inner_question
+from perdure.agents.executor.session import SessionRecord, session_update
 from perdure.agents.messages.responses import AgentResponse
 from perdure.agents.sessions.session import AgentSession
-from perdure.data import mutable
 from perdure.engine import GLOBAL_KWARGS_KEY, RUN_KWARGS_KEY
 from perdure.graph import StepCall
 
@@ -31,32 +30,35 @@ if TYPE_CHECKING:
 _KEY = "shown"
 _TEXTS = frozenset({"text", "text_reasoning"})
 _MARK = "\0"
-"""Stands in what was told before the name of each kind of content. No text has it."""
+"""Separates kinds of contents in the streamed text. No text contains it."""
 
 
-@mutable
-class Shown:
-    """All that was told, as one text, and how far another attempt has told the same again."""
+@dataclass(slots=True)
+class StreamedText:
+    """Everything that was streamed, as one text, and how far a new attempt has repeated it.
 
-    _told: str = ""
+    A retried turn streams only what its readers have not seen.
+    """
+
+    _streamed: str = ""
     _place: int = 0
     _kind: str = ""
-    """Of what was told last."""
+    """The kind of the last content."""
     _call_id: str = ""
     _is_call_new: bool = True
     _attempt: object = None
 
     @classmethod
-    def to(cls, activation: object, memo: dict[str, object]) -> Shown:
-        """What attempts before this one have told, as they left it behind."""
+    def to(cls, activation: object, memo: dict[str, object]) -> StreamedText:
+        """Return what earlier attempts streamed."""
         shown = memo.setdefault(_KEY, cls())
-        assert isinstance(shown, cls), "nobody else has this key"
+        assert isinstance(shown, cls), "the key is ours"
         if shown._attempt is not activation:
             shown._attempt, shown._place, shown._kind, shown._call_id = activation, 0, "", ""
         return shown
 
-    def rest_of(self, update: AgentResponseUpdate) -> AgentResponseUpdate | None:
-        """What of an update is still to be told; None if nothing is."""
+    def new_part(self, update: AgentResponseUpdate) -> AgentResponseUpdate | None:
+        """Return the part of an update that was not streamed yet; None if there is none."""
         contents = [rest for content in update.contents if (rest := self._rest(content)) is not None]
         if contents == update.contents:
             return update
@@ -73,22 +75,22 @@ class Shown:
             new = self._new("" if is_more else f"{_MARK}{kind}{_MARK}", text)
             return content if new == text else replace(content, text=new) if new else None
         if kind == "function_call" and is_more and key in {"", self._call_id}:
-            # More of the arguments of the call before it.
+            # More arguments of the same call.
             return content if self._is_call_new else None
         is_new = bool(self._new(f"{_MARK}{kind}{_MARK}", f"{key}{_MARK}"))
         self._call_id, self._is_call_new = key, is_new
         return content if is_new else None
 
     def _new(self, mark: str, text: str) -> str:
-        """What of a text was not told yet at this place."""
-        whole, told = f"{mark}{text}", self._told
+        """Return the part of a text that was not streamed at this place."""
+        whole, marked = f"{mark}{text}", self._streamed
         start, self._place = self._place, self._place + len(whole)
-        if told.startswith(whole, start):
+        if marked.startswith(whole, start):
             return ""
-        tail = told[start : self._place]
-        # What was told beyond this place, if it was something else, is not what is told now.
-        self._told = told[:start] + whole
-        is_same_so_far = start + len(tail) == len(told) and whole.startswith(tail)
+        tail = marked[start : self._place]
+        # The earlier attempt streamed something else from here on.
+        self._streamed = marked[:start] + whole
+        is_same_so_far = start + len(tail) == len(marked) and whole.startswith(tail)
         return text[max(0, len(tail) - len(mark)) :] if is_same_so_far else text
 
 
@@ -100,9 +102,9 @@ _KWARGS = ("function_invocation_kwargs", "client_kwargs")
 
 @dataclass
 class AgentTurn:
-    """Asks an agent once. `asked` is what the agent wants to know before it goes on.
+    """Run an agent once. `asked` are its questions, `questions` those of a workflow inside it.
 
-    `questions` are those of a workflow inside of the agent. Who reads a stream is told the answer if `is_told`.
+    A stream gets the updates if `streams_response`.
     """
 
     agent: SupportsAgentRun
@@ -110,72 +112,72 @@ class AgentTurn:
     session: Any
     live: LiveSession | None
     ctx: WorkflowContext[Any, Any]
-    is_told: bool = True
+    streams_response: bool = True
     asked: list[Content] = field(default_factory=list["Content"], init=False)
     questions: list[Request] = field(default_factory=list["Request"], init=False)
-    _has_shown: bool = field(default=False, init=False)
+    _has_streamed: bool = field(default=False, init=False)
 
     @property
     def _activation(self) -> ActivationPort:
         return self.ctx.activation
 
-    async def taken(self, messages: Sequence[Message]) -> AgentResponse[Any]:
-        """The agent's answer. The session is kept with it."""
+    async def run(self, messages: Sequence[Message]) -> AgentResponse[Any]:
+        """Run the agent, store its session, and return its response."""
         if self.live is None:
-            # It is none of ours, and nobody knows how to keep it.
-            response, _ = await self._answered(messages, self.session)
+            # A session of another kind can't be stored.
+            response, _ = await self._respond(messages, self.session)
         else:
-            response = await self._kept(messages, self.live)
-        if self._activation.streaming and not self._has_shown:
-            # It came from a record, or from an agent that does not stream.
+            response = await self._run_with_session(messages, self.live)
+        if self._activation.streaming and not self._has_streamed:
+            # It comes from a record, or from an agent that doesn't stream.
             for update in response.to_updates():
-                self._show(update)
-        # The whole first: a piece of a stream that asks a call lacks the arguments, which were told before.
-        self.asked = distinct([*response.user_input_requests, *self.asked])
-        self.questions = questions_of(self._activation)
+                self._stream_update(update)
+        # The response first: a call in an update may lack arguments that were streamed before.
+        self.asked = deduplicate([*response.user_input_requests, *self.asked])
+        self.questions = inner_requests(self._activation)
         return response
 
-    async def _kept(self, messages: Sequence[Message], live: LiveSession) -> AgentResponse[Any]:
+    async def _run_with_session(self, messages: Sequence[Message], live: LiveSession) -> AgentResponse[Any]:
         common = self._activation.common_scope()
         scope = common or self._activation.private_scope()
-        stored = self._stored(scope)
+        stored = self._stored_record(scope)
         base = live.base(stored, is_shared=common is not None)
-        response, session = await self._answered(messages, live.session_of(base))
+        response, session = await self._respond(messages, live.session_of(base))
         if common is None:
             record = SessionRecord.of(session)
-            live.leave(session, record)
+            live.update(session, record)
         else:
-            record = update_of(session, base=stored or base, is_first=stored is None)
-            live.leave(session)
+            record = session_update(session, base=stored or base, is_first=stored is None)
+            live.update(session)
         self._activation.write(scope, SESSION_KEY, record)
         return response
 
-    def _stored(self, scope: str) -> SessionRecord | None:
+    def _stored_record(self, scope: str) -> SessionRecord | None:
         try:
             return self._activation.read(scope, SESSION_KEY)
         except KeyError:
             return None
 
-    async def _answered(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
-        """The answer, and the session after it. An agent of ours records each of its calls itself."""
+    async def _respond(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
+        """Return the response and the session after it. Our agents record each of their calls themselves."""
         if isinstance(self.agent, Agent) or getattr(self.agent, "records_itself", False):
-            return await self._run(messages, session), session
-        return await self._recorded(messages, session)
+            return await self._run_agent(messages, session), session
+        return await self._respond_in_step(messages, session)
 
-    async def _recorded(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
-        """The whole turn of an agent that records nothing, as one step."""
+    async def _respond_in_step(self, messages: Sequence[Message], session: Any) -> tuple[AgentResponse[Any], Any]:
+        """Run an agent that records nothing as one step."""
         activation = self._activation
 
         async def turn() -> tuple[AgentResponse[Any], SessionRecord | None]:
             activation.require_budget()
-            response = await self._run(messages, session)
-            activation.spend(tokens_in(response))
+            response = await self._run_agent(messages, session)
+            activation.spend(token_spending(response))
             return response, SessionRecord.of(session) if isinstance(session, AgentSession) else None
 
         response, record = await activation.step(StepCall(f"turn of {self.name}", turn, (), is_stable=True))
         return response, session if record is None else record.session()
 
-    async def _run(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
+    async def _run_agent(self, messages: Sequence[Message], session: Any) -> AgentResponse[Any]:
         kwargs = self._kwargs()
         if not self._activation.streaming:
             whole: Any = self.agent.run(list(messages), stream=False, session=session, **kwargs)
@@ -186,44 +188,44 @@ class AgentTurn:
         updates: list[AgentResponseUpdate] = []
         async for update in stream:
             updates.append(update)
-            self._show(update)
+            self._stream_update(update)
         if hasattr(stream, "get_final_response"):
             return await stream.get_final_response()
         return AgentResponse.from_updates(updates)
 
-    def _show(self, update: AgentResponseUpdate) -> None:
-        """Tell an update, without what is told as a request."""
+    def _stream_update(self, update: AgentResponseUpdate) -> None:
+        """Stream an update without its requests, which are emitted as request events."""
         self.asked += update.user_input_requests
-        left = [each for each in update.contents if not (each.user_input_request is True or is_question(each))]
-        if not self.is_told or (update.contents and not left):
+        left = [each for each in update.contents if not (each.user_input_request is True or is_inner_question(each))]
+        if not self.streams_response or (update.contents and not left):
             return
-        self._has_shown = True
+        self._has_streamed = True
         if len(left) < len(update.contents):
             update = copy(update)
             update.contents = left
-        rest = Shown.to(self._activation, self._activation.memo).rest_of(self._declared(update))
+        rest = StreamedText.to(self._activation, self._activation.memo).new_part(self._mark_declared_calls(update))
         if rest is not None:
             self._activation.show(rest)
 
-    def _declared(self, update: AgentResponseUpdate) -> AgentResponseUpdate:
-        """An update that says which of its calls others are to make: they are asked for them."""
+    def _mark_declared_calls(self, update: AgentResponseUpdate) -> AgentResponseUpdate:
+        """Mark the calls that the user answers as requests."""
         names = _declared_tools(self.agent)
         if not any(content.name in names for content in update.contents if content.type == "function_call"):
             return update
-        told = copy(update)
-        told.contents = [_asking(each) if each.name in names else each for each in update.contents]
-        return told
+        marked = copy(update)
+        marked.contents = [_as_request(each) if each.name in names else each for each in update.contents]
+        return marked
 
     def _kwargs(self) -> dict[str, Any]:
-        """What the run was given for this executor, or for all."""
+        """Return the run's kwargs for this executor, or for all."""
         given: Mapping[str, Mapping[str, Any]] = self.ctx.get_state(RUN_KWARGS_KEY, {})
-        return {kind: self._own(given.get(kind, {})) for kind in _KWARGS}
+        return {kind: self._own_kwargs(given.get(kind, {})) for kind in _KWARGS}
 
-    def _own(self, by_target: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _own_kwargs(self, by_target: Mapping[str, Any]) -> dict[str, Any] | None:
         own: object = by_target.get(self.name, by_target.get(GLOBAL_KWARGS_KEY))
         if own is None or isinstance(own, dict):
             return cast("dict[str, Any] | None", own)
-        logger.warning("agent %r is given kwargs that are no dict but a %s: ignored", self.name, type(own).__name__)
+        logger.warning("agent %r: kwargs of type %s are ignored; give a dict", self.name, type(own).__name__)
         return None
 
 
@@ -232,12 +234,12 @@ def _declared_tools(agent: SupportsAgentRun) -> set[str]:
     return {each.name for each in own if getattr(each, "declaration_only", False)}
 
 
-def _asking(call: Content) -> Content:
+def _as_request(call: Content) -> Content:
     return replace(call, id=call.id or call.call_id, user_input_request=True) if call.type == "function_call" else call
 
 
-def tokens_in(response: AgentResponse[Any]) -> dict[str, float]:
-    """What an answer has cost, as a run counts it."""
+def token_spending(response: AgentResponse[Any]) -> dict[str, float]:
+    """Return the tokens of a response as a run counts them."""
     usage: Mapping[str, Any] = response.usage_details or {}
     names = {"input_tokens": "input", "output_tokens": "output", "total_tokens": "total"}
     counts = {name: usage.get(f"{short}_token_count") for name, short in names.items()}

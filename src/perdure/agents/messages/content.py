@@ -1,4 +1,4 @@
-"""What a message is made of: texts, data, calls of tools and their results, requests to whoever uses an agent."""
+"""Contents of a message: texts, data, tool calls and their results, requests to the user."""
 
 from __future__ import annotations
 
@@ -6,99 +6,13 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import KW_ONLY, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast, get_args
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias, cast, get_args
 
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from perdure.data import mutable
+from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ContentError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class HostedContents:
-    """Makes contents of what a provider's own tools were asked and gave."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __init__(self, type: Any, **fields: Any) -> None: ...  # noqa: A002 - the reference's name
-
-    @classmethod
-    def from_search_tool_call(
-        cls, call_id: str, *, tool_name: str, arguments: str | Mapping[str, Any] | None = None, **more: Any
-    ) -> Self:
-        """A search."""
-        return cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, **more)
-
-    @classmethod
-    def from_search_tool_result(cls, call_id: str, *, tool_name: str, result: Any = None, **more: Any) -> Self:
-        """What a search has found."""
-        return cls("search_tool_result", call_id=call_id, tool_name=tool_name, result=result, **more)
-
-    @classmethod
-    def from_code_interpreter_tool_call(
-        cls, *, call_id: str | None = None, inputs: Sequence[Any] | None = None, **more: Any
-    ) -> Self:
-        """Code that was run."""
-        return cls("code_interpreter_tool_call", call_id=call_id, inputs=inputs, **more)
-
-    @classmethod
-    def from_code_interpreter_tool_result(
-        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
-    ) -> Self:
-        """What code gave that was run."""
-        return cls("code_interpreter_tool_result", call_id=call_id, outputs=outputs, **more)
-
-    @classmethod
-    def from_image_generation_tool_call(cls, *, image_id: str | None = None, **more: Any) -> Self:
-        """A picture that was asked for."""
-        return cls("image_generation_tool_call", image_id=image_id, **more)
-
-    @classmethod
-    def from_image_generation_tool_result(
-        cls, *, image_id: str | None = None, outputs: Any = None, **more: Any
-    ) -> Self:
-        """A picture that was made."""
-        return cls("image_generation_tool_result", image_id=image_id, outputs=outputs, **more)
-
-    @classmethod
-    def from_shell_tool_call(
-        cls, *, call_id: str | None = None, commands: Sequence[str] | None = None, **more: Any
-    ) -> Self:
-        """Commands that were given to a shell."""
-        return cls("shell_tool_call", call_id=call_id, commands=commands, **more)
-
-    @classmethod
-    def from_shell_tool_result(
-        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
-    ) -> Self:
-        """What the commands gave, one content of type `shell_command_output` for each."""
-        return cls("shell_tool_result", call_id=call_id, outputs=outputs, **more)
-
-    @classmethod
-    def from_shell_command_output(
-        cls, *, stdout: str | None = None, stderr: str | None = None, exit_code: int | None = None, **more: Any
-    ) -> Self:
-        """What one command gave."""
-        return cls("shell_command_output", stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
-
-    @classmethod
-    def from_mcp_server_tool_call(
-        cls, call_id: str, tool_name: str, *, server_name: str | None = None, arguments: Any = None, **more: Any
-    ) -> Self:
-        """A call that the provider has made at an MCP server."""
-        told = {"server_name": server_name, "arguments": arguments, "informational_only": True, **more}
-        return cls("mcp_server_tool_call", call_id=call_id, tool_name=tool_name, **told)
-
-    @classmethod
-    def from_mcp_server_tool_result(cls, call_id: str, *, output: Any = None, **more: Any) -> Self:
-        """What an MCP server gave to the provider."""
-        return cls("mcp_server_tool_result", call_id=call_id, output=output, **more)
-
 
 ContentType: TypeAlias = Literal[
     "text",
@@ -130,7 +44,7 @@ _TYPES = frozenset(get_args(ContentType))
 
 
 class UsageDetails(TypedDict, total=False):
-    """Tokens that a model has counted. A provider may count more, under names of its own."""
+    """Token counts of a model call. A provider may add counts of its own."""
 
     input_token_count: int | None
     output_token_count: int | None
@@ -141,7 +55,7 @@ class UsageDetails(TypedDict, total=False):
 
 
 def add_usage_details(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails:
-    """The sum, name by name; what neither has counted is not there."""
+    """Add the counts name by name. A name that neither has is left out."""
     total: dict[str, int] = {}
     for usage in (first, second):
         for name, count in (usage or {}).items():
@@ -150,12 +64,11 @@ def add_usage_details(first: UsageDetails | None, second: UsageDetails | None) -
     return cast("UsageDetails", total)
 
 
-@mutable
-class Content(HostedContents):
-    """One piece of a message. `type` says which of the fields mean something.
+@dataclass(slots=True)
+class Content:
+    """One part of a message. `type` decides which fields are meaningful.
 
-    What a provider sent stands in `raw_representation`, for programs that know it; it is never stored, compared or
-    written.
+    `raw_representation` is the provider's own object. It is never stored, compared or serialized.
     """
 
     type: ContentType
@@ -173,7 +86,7 @@ class Content(HostedContents):
     arguments: str | Mapping[str, Any] | None = None
     exception: str | None = None
     informational_only: bool = False
-    """Whether a call is one that the provider has already done itself."""
+    """True for a call that the provider has already made."""
     result: Any = None
     items: Sequence[Content] | None = None
     file_id: str | None = None
@@ -195,7 +108,7 @@ class Content(HostedContents):
     id: str | None = None
     function_call: Content | None = None
     user_input_request: bool | None = None
-    """Whether whoever uses the agent has to answer before it goes on."""
+    """True if the user has to answer before the agent continues."""
     approved: bool | None = None
     consent_link: str | None = None
     annotations: Sequence[Mapping[str, Any]] | None = None
@@ -204,27 +117,27 @@ class Content(HostedContents):
 
     def __post_init__(self) -> None:
         if self.type not in _TYPES:
-            raise ContentError(f"there is no content of type {self.type!r}; there are: {', '.join(sorted(_TYPES))}")
+            raise ContentError(f"unknown content type {self.type!r}; use one of {', '.join(sorted(_TYPES))}")
 
     @classmethod
     def from_text(cls, text: str, **more: Any) -> Content:
-        """A text."""
+        """Create a text."""
         return cls("text", text=text, **more)
 
     @classmethod
     def from_text_reasoning(cls, *, text: str | None = None, protected_data: str | None = None, **more: Any) -> Content:
-        """What a model has thought, in words or sealed by its provider."""
+        """Create a model's reasoning, as text or as data that only the provider can read."""
         return cls("text_reasoning", text=text, protected_data=protected_data, **more)
 
     @classmethod
     def from_data(cls, data: bytes, media_type: str, **more: Any) -> Content:
-        """Bytes: an image, a sound, a document."""
+        """Create inline data, such as an image, a sound or a document."""
         text = base64.b64encode(data).decode("ascii")
         return cls("data", uri=f"data:{media_type};base64,{text}", media_type=media_type, **more)
 
     @classmethod
     def from_uri(cls, uri: str, *, media_type: str | None = None, **more: Any) -> Content:
-        """Something that stands elsewhere; a `data:` URI is data."""
+        """Create a link. A `data:` URI becomes inline data."""
         if uri.startswith("data:"):
             found = uri.removeprefix("data:").partition(",")[0].partition(";")[0]
             return cls("data", uri=uri, media_type=media_type or found or None, **more)
@@ -234,14 +147,14 @@ class Content(HostedContents):
     def from_error(
         cls, *, message: str | None = None, error_code: str | None = None, error_details: str | None = None, **more: Any
     ) -> Content:
-        """Something that went wrong at the model."""
+        """Create an error that the model reported."""
         return cls("error", message=message, error_code=error_code, error_details=error_details, **more)
 
     @classmethod
     def from_function_call(
         cls, call_id: str, name: str, *, arguments: str | Mapping[str, Any] | None = None, **more: Any
     ) -> Content:
-        """A call of a tool that the model wants made."""
+        """Create a tool call that the model asks for."""
         return cls("function_call", call_id=call_id, name=name, arguments=arguments, **more)
 
     @classmethod
@@ -254,47 +167,126 @@ class Content(HostedContents):
         exception: str | None = None,
         **more: Any,
     ) -> Content:
-        """What a tool gave, or why it did not."""
+        """Create the result of a tool call, or the reason why there is none."""
         return cls("function_result", call_id=call_id, result=result, items=items, exception=exception, **more)
 
     @classmethod
     def from_usage(cls, usage_details: UsageDetails, **more: Any) -> Content:
-        """Tokens that were counted."""
+        """Create token counts."""
         return cls("usage", usage_details=usage_details, **more)
 
     @classmethod
     def from_hosted_file(cls, file_id: str, **more: Any) -> Content:
-        """A file that the provider keeps."""
+        """Create a reference to a file that the provider stores."""
         return cls("hosted_file", file_id=file_id, **more)
 
     @classmethod
     def from_hosted_vector_store(cls, vector_store_id: str, **more: Any) -> Content:
-        """A vector store that the provider keeps."""
+        """Create a reference to a vector store of the provider."""
         return cls("hosted_vector_store", vector_store_id=vector_store_id, **more)
 
     @classmethod
-    def from_function_approval_request(cls, id: str, function_call: Content, **more: Any) -> Content:  # noqa: A002 - the reference's name
-        """The question whether a call may be made."""
+    def from_function_approval_request(cls, id: str, function_call: Content, **more: Any) -> Content:  # noqa: A002 - public name
+        """Ask the user to approve a call."""
         return cls("function_approval_request", id=id, function_call=function_call, user_input_request=True, **more)
 
     @classmethod
-    def from_function_approval_response(cls, approved: bool, id: str, function_call: Content, **more: Any) -> Content:  # noqa: A002, FBT001 - the reference's signature
-        """The answer whether a call may be made."""
+    def from_function_approval_response(cls, approved: bool, id: str, function_call: Content, **more: Any) -> Content:  # noqa: A002, FBT001 - public signature
+        """Approve or reject a call."""
         return cls("function_approval_response", approved=approved, id=id, function_call=function_call, **more)
 
     @classmethod
     def from_oauth_consent_request(cls, consent_link: str, **more: Any) -> Content:
-        """The wish that somebody follows a link and consents."""
+        """Ask the user to open a link and give consent."""
         return cls("oauth_consent_request", consent_link=consent_link, user_input_request=True, **more)
 
-    def to_function_approval_response(self, approved: bool) -> Content:  # noqa: FBT001 - the reference's signature
-        """The answer to this question. Raises ContentError if it is none about a call."""
+    @classmethod
+    def from_search_tool_call(
+        cls, call_id: str, *, tool_name: str, arguments: str | Mapping[str, Any] | None = None, **more: Any
+    ) -> Content:
+        """Create a search that the provider ran."""
+        return cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, **more)
+
+    @classmethod
+    def from_search_tool_result(cls, call_id: str, *, tool_name: str, result: Any = None, **more: Any) -> Content:
+        """Create the result of a provider's search."""
+        return cls("search_tool_result", call_id=call_id, tool_name=tool_name, result=result, **more)
+
+    @classmethod
+    def from_code_interpreter_tool_call(
+        cls, *, call_id: str | None = None, inputs: Sequence[Any] | None = None, **more: Any
+    ) -> Content:
+        """Create code that the provider ran."""
+        return cls("code_interpreter_tool_call", call_id=call_id, inputs=inputs, **more)
+
+    @classmethod
+    def from_code_interpreter_tool_result(
+        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
+    ) -> Content:
+        """Create the output of code that the provider ran."""
+        return cls("code_interpreter_tool_result", call_id=call_id, outputs=outputs, **more)
+
+    @classmethod
+    def from_image_generation_tool_call(cls, *, image_id: str | None = None, **more: Any) -> Content:
+        """Create a request for an image."""
+        return cls("image_generation_tool_call", image_id=image_id, **more)
+
+    @classmethod
+    def from_image_generation_tool_result(
+        cls, *, image_id: str | None = None, outputs: Any = None, **more: Any
+    ) -> Content:
+        """Create a generated image."""
+        return cls("image_generation_tool_result", image_id=image_id, outputs=outputs, **more)
+
+    @classmethod
+    def from_shell_tool_call(
+        cls, *, call_id: str | None = None, commands: Sequence[str] | None = None, **more: Any
+    ) -> Content:
+        """Create shell commands that the provider ran."""
+        return cls("shell_tool_call", call_id=call_id, commands=commands, **more)
+
+    @classmethod
+    def from_shell_tool_result(
+        cls, *, call_id: str | None = None, outputs: Sequence[Any] | None = None, **more: Any
+    ) -> Content:
+        """Create the outputs of shell commands, one `shell_command_output` each."""
+        return cls("shell_tool_result", call_id=call_id, outputs=outputs, **more)
+
+    @classmethod
+    def from_shell_command_output(
+        cls, *, stdout: str | None = None, stderr: str | None = None, exit_code: int | None = None, **more: Any
+    ) -> Content:
+        """Create the output of one shell command."""
+        return cls("shell_command_output", stdout=stdout, stderr=stderr, exit_code=exit_code, **more)
+
+    @classmethod
+    def from_mcp_server_tool_call(
+        cls, call_id: str, tool_name: str, *, server_name: str | None = None, arguments: Any = None, **more: Any
+    ) -> Content:
+        """Create a call that the provider made to an MCP server."""
+        more.setdefault("informational_only", True)
+        return cls(
+            "mcp_server_tool_call",
+            call_id=call_id,
+            tool_name=tool_name,
+            server_name=server_name,
+            arguments=arguments,
+            **more,
+        )
+
+    @classmethod
+    def from_mcp_server_tool_result(cls, call_id: str, *, output: Any = None, **more: Any) -> Content:
+        """Create the result of a provider's call to an MCP server."""
+        return cls("mcp_server_tool_result", call_id=call_id, output=output, **more)
+
+    def to_function_approval_response(self, approved: bool) -> Content:  # noqa: FBT001 - public signature
+        """Answer this approval request. Raises ContentError if it is not one."""
         if self.type != "function_approval_request" or self.id is None or self.function_call is None:
-            raise ContentError(f"only a function_approval_request can be approved, not a content of type {self.type!r}")
+            raise ContentError(f"only a function_approval_request can be approved, not a {self.type!r} content")
         return Content.from_function_approval_response(approved, self.id, self.function_call)
 
     def parse_arguments(self) -> dict[str, Any] | None:
-        """The arguments of a call as a dict. A text that is no JSON object comes as `{"raw": text}`."""
+        """Return the call's arguments as a dict. Text that is not a JSON object becomes `{"raw": text}`."""
         if self.arguments is None:
             return None
         if isinstance(self.arguments, Mapping):
@@ -308,83 +300,85 @@ class Content(HostedContents):
         return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {"raw": parsed}
 
     def data_bytes(self) -> bytes:
-        """The bytes of a data content. Raises ContentError if there are none."""
+        """Return the bytes of inline data. Raises ContentError if there are none."""
         _, marker, text = (self.uri or "").partition(";base64,")
         try:
             if marker:
                 return base64.b64decode(text, validate=True)
         except binascii.Error as error:
-            raise ContentError(f"the data of this content is no base64: {error}") from error
-        raise ContentError(f"a content of type {self.type!r} with the URI {(self.uri or '')[:40]!r} has no bytes")
+            raise ContentError(f"the content's data is not valid base64: {error}") from error
+        raise ContentError(f"a {self.type!r} content with URI {(self.uri or '')[:40]!r} has no inline data")
 
     def has_top_level_media_type(self, top_level_media_type: str) -> bool:
-        """Whether it is an image, a sound and so on: `image` of `image/png`. Raises ContentError if nobody says."""
+        """Compare the first part of the media type: `image` of `image/png`. Raises ContentError if it is unknown."""
         if self.media_type is None:
-            raise ContentError(f"a content of type {self.type!r} without media_type does not say what it is")
+            raise ContentError(f"a {self.type!r} content without media_type has no known kind; set media_type")
         return self.media_type.partition("/")[0].lower() == top_level_media_type.lower()
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> dict[str, Any]:
-        """As plain values, for JSON. `from_dict` takes them back."""
-        stored = self.stored() if exclude_none else {name: getattr(self, name) for name in _FIELDS}
-        return {name: _plain(value) for name, value in stored.items() if name not in (exclude or ())}
+        """Convert to plain values for JSON. `from_dict` is the inverse."""
+        stored = self.stored_fields() if exclude_none else {name: getattr(self, name) for name in _FIELDS}
+        return {name: _to_plain(value) for name, value in stored.items() if name not in (exclude or ())}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Content:
-        """The content of what `to_dict` gave. Raises ContentError."""
+        """Read the output of `to_dict`. Raises ContentError."""
         if "type" not in data:
-            raise ContentError(f"a content has a type, one of {', '.join(sorted(_TYPES))}; this has only {list(data)}")
+            raise ContentError(f"a content needs a type, one of {', '.join(sorted(_TYPES))}; found only {list(data)}")
         unknown = sorted(set(data) - {*_FIELDS, "raw_representation"})
         if unknown:
-            raise ContentError(f"a content has no {', '.join(unknown)}; it may have {', '.join(_FIELDS)}")
+            raise ContentError(f"unknown content fields {', '.join(unknown)}; known fields are {', '.join(_FIELDS)}")
         known = {name: data[name] for name in _FIELDS if data.get(name) is not None}
         for name in ("items", "inputs", "outputs"):
             if isinstance(known.get(name), list | tuple):
-                known[name] = [_revived(each) for each in known[name]]
+                known[name] = [_from_plain(each) for each in known[name]]
         if "function_call" in known:
-            known["function_call"] = _revived(known["function_call"])
+            known["function_call"] = _from_plain(known["function_call"])
         return cls(**known)
 
-    def stored(self) -> dict[str, Any]:
-        """What is to be kept: all that was set, but for `raw_representation`."""
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the fields to store: everything that is set, except `raw_representation`."""
         values = ((name, getattr(self, name)) for name in _FIELDS)
-        # False and {} say something of a result or an answer, and nothing only where they stand for "not given".
-        return {name: value for name, value in values if value is not None and (value or name not in _EMPTY_IS_NOTHING)}
+        # An empty value is data in a result or an answer. In these fields it means "not set".
+        return {
+            name: value for name, value in values if value is not None and (value or name not in _EMPTY_MEANS_UNSET)
+        }
 
     def __add__(self, other: Content) -> Content:
-        """Two pieces of a stream as one. Raises AdditionItemMismatch if they are not pieces of one thing."""
+        """Join two consecutive stream updates. Raises AdditionItemMismatch if they don't belong together."""
         if self.type != other.type or self.type not in {"text", "text_reasoning", "function_call", "usage"}:
-            raise AdditionItemMismatch(f"a {self.type!r} and a {other.type!r} can't be put together")
+            raise AdditionItemMismatch(f"a {self.type!r} content can't be joined with a {other.type!r} content")
         more: dict[str, Any] = {"additional_properties": {**self.additional_properties, **other.additional_properties}}
         if self.annotations or other.annotations:
             more["annotations"] = [*(self.annotations or ()), *(other.annotations or ())]
         if self.type == "usage":
             return replace(self, usage_details=add_usage_details(self.usage_details, other.usage_details), **more)
         if self.type == "function_call":
-            return self._with_arguments_of(other, more)
+            return self._join_arguments(other, more)
         if self.protected_data and (other.text or other.protected_data):
-            # The provider's seal is about what came before it, and about nothing else.
-            raise AdditionItemMismatch("a thought that is sealed is whole: what follows is another one")
+            # The provider's signature covers the reasoning before it and nothing after it.
+            raise AdditionItemMismatch("signed reasoning is complete: what follows is a new content")
         text = None if self.text is None and other.text is None else (self.text or "") + (other.text or "")
         return replace(self, text=text, protected_data=other.protected_data or self.protected_data, **more)
 
-    def _with_arguments_of(self, other: Content, more: dict[str, Any]) -> Content:
+    def _join_arguments(self, other: Content, more: dict[str, Any]) -> Content:
         if other.call_id and self.call_id and other.call_id != self.call_id:
-            raise AdditionItemMismatch(f"calls {self.call_id!r} and {other.call_id!r} are two")
-        mine, its = self.arguments, other.arguments
-        if not mine or not its:
-            arguments = mine or its
-        elif isinstance(mine, str) and isinstance(its, str):
-            arguments = mine + its
-        elif isinstance(mine, Mapping) and isinstance(its, Mapping):
-            arguments = {**mine, **its}
+            raise AdditionItemMismatch(f"{self.call_id!r} and {other.call_id!r} are two different calls")
+        first, second = self.arguments, other.arguments
+        if not first or not second:
+            arguments = first or second
+        elif isinstance(first, str) and isinstance(second, str):
+            arguments = first + second
+        elif isinstance(first, Mapping) and isinstance(second, Mapping):
+            arguments = {**first, **second}
         else:
-            raise AdditionItemMismatch("the arguments of a call are a text or a mapping, not first one, then the other")
+            raise AdditionItemMismatch("a call's arguments are all text or all mappings, not a mix")
         return replace(
             self,
             call_id=self.call_id or other.call_id,
             name=self.name or other.name,
             arguments=arguments,
-            # That it is for the user to answer is told when the call is complete.
+            # The flag arrives with the last update of a call.
             user_input_request=self.user_input_request or other.user_input_request,
             id=self.id or other.id,
             **more,
@@ -396,26 +390,26 @@ class Content(HostedContents):
         return self.text or ""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={_short(value)}" for name, value in self.stored().items() if name != "type")
+        shown = ", ".join(f"{name}={_short(value)}" for name, value in self.stored_fields().items() if name != "type")
         return f"Content({self.type!r}, {shown})" if shown else f"Content({self.type!r})"
 
 
 _FIELDS = tuple([each.name for each in fields(Content) if each.name != "raw_representation"])
-_EMPTY_IS_NOTHING = frozenset({"informational_only", "additional_properties"})
-_SHOWN_MAX = 80
+_EMPTY_MEANS_UNSET = frozenset({"informational_only", "additional_properties"})
+_REPR_LENGTH_MAX = 80
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Content):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {key: _to_plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in cast("Sequence[Any]", value)]
+        return [_to_plain(each) for each in cast("Sequence[Any]", value)]
     return value
 
 
-def _revived(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     if not isinstance(value, Mapping) or "type" not in value:
         return cast("Any", value)
     return Content.from_dict(cast("Mapping[str, Any]", value))
@@ -423,4 +417,33 @@ def _revived(value: Any) -> Any:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+    return text if len(text) <= _REPR_LENGTH_MAX else f"{text[:_REPR_LENGTH_MAX]}..."
+
+
+def function_result(call: Content, result: Any, *, exception: str | None = None) -> Content:
+    """Return the result of a call.
+
+    `result` holds the text. Contents beyond text, such as images, go into `items`, all of them in order.
+    """
+    given = cast("list[Any]", result) if isinstance(result, list) else []
+    items: list[Content] | None = None
+    if given and all(isinstance(each, Content) for each in given):
+        result = "\n".join([each.text for each in given if each.type == "text" and each.text])
+        items = None if all(each.type == "text" for each in given) else given
+    return Content.from_function_result(
+        call.call_id or "",
+        result=result,
+        items=items,
+        exception=exception,
+        additional_properties=dict(call.additional_properties),
+    )
+
+
+def function_error(call: Content, text: str, error: BaseException | str) -> Content:
+    """Return the result of a failed call: `text` is for the model, `error` for the program."""
+    return function_result(
+        call, text, exception=error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    )
+
+
+register_type(Content, name="perdure:Content", encode=Content.stored_fields, decode=lambda fields: Content(**fields))

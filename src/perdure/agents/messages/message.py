@@ -1,34 +1,43 @@
-"""Messages: who said what."""
+"""Messages: a role and a list of contents."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NotRequired, TypeAlias, cast
+
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from perdure.agents.messages.content import Content
+from perdure.codec import register_form, register_type
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-"""Who speaks. A provider may know others."""
+"""The author of a message. A provider may define others."""
 
 RoleLiteral: TypeAlias = Role
 
-Said: TypeAlias = "str | Content | Mapping[str, Any]"
-"""What a content can be made of."""
+ContentInput: TypeAlias = "str | Content | Mapping[str, Any]"
+"""Anything a content can be made from."""
 
 AgentRunInputs: TypeAlias = "str | Content | Message | Sequence[str | Content | Message]"
-"""What can be said to an agent."""
+"""Anything an agent can be given as input."""
+
+ATTRIBUTION = "_attribution"
+"""Key in `additional_properties` that names the context provider a message comes from."""
+
+_STORED = ("role", "contents", "author_name", "message_id", "additional_properties")
 
 
 class Message:
-    """What somebody has said: one or more contents. `raw_representation` is never stored."""
+    """A role and its contents. `raw_representation` is the provider's own object and is never stored."""
 
     __slots__ = ("additional_properties", "author_name", "contents", "message_id", "raw_representation", "role")
 
     def __init__(
         self,
         role: Role | str,
-        contents: Sequence[Said] | Said | None = None,
+        contents: Sequence[ContentInput] | ContentInput | None = None,
         *,
         author_name: str | None = None,
         message_id: str | None = None,
@@ -36,7 +45,7 @@ class Message:
         raw_representation: Any = None,
     ) -> None:
         self.role: str = role
-        self.contents = contents_of(contents)
+        self.contents = to_contents(contents)
         self.author_name = author_name
         self.message_id = message_id
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
@@ -44,12 +53,12 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All that was said in words."""
+        """Join the texts of the message."""
         return " ".join([content.text or "" for content in self.contents if content.type == "text"])
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> dict[str, Any]:
-        """As plain values, for JSON. `from_dict` takes them back."""
-        found: dict[str, Any] = {
+        """Convert to plain values for JSON. `from_dict` is the inverse."""
+        fields: dict[str, Any] = {
             "type": "message",
             "role": self.role,
             "contents": [content.to_dict(exclude_none=exclude_none) for content in self.contents],
@@ -60,39 +69,46 @@ class Message:
         left_out = exclude or set()
         return {
             name: value
-            for name, value in found.items()
+            for name, value in fields.items()
             if name not in left_out and not (exclude_none and value is None)
         }
 
     def to_json(self, *, exclude_none: bool = True, exclude: set[str] | None = None, **options: Any) -> str:
-        """As JSON."""
+        """Convert to JSON."""
         return json.dumps(self.to_dict(exclude_none=exclude_none, exclude=exclude), **options)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
-        """The message of what `to_dict` gave. Raises ContentError, ValueError."""
+        """Read the output of `to_dict`. Raises ContentError, ValueError."""
         if "role" not in data:
-            raise ValueError(f"a message has a role; this has only {list(data)}")
-        return cls(
-            str(data["role"]),
-            data.get("contents"),
-            author_name=data.get("author_name"),
-            message_id=data.get("message_id"),
-            additional_properties=data.get("additional_properties"),
-        )
+            raise ValueError(f"a message needs a role; found only {list(data)}")
+        fields = {name: data.get(name) for name in _STORED}
+        return cls(**{**fields, "role": str(data["role"])})  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Message:
-        """The message of what `to_json` gave."""
+        """Read the output of `to_json`."""
         return cls.from_dict(json.loads(text))
 
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the fields to store: everything that is set, except `raw_representation`."""
+        values = ((name, getattr(self, name)) for name in _STORED)
+        return {name: value for name, value in values if value is not None and value != {}}
+
+    def with_contents(self, contents: list[Content]) -> Message:
+        """Copy the message with other contents. Returns the message itself if nothing changes."""
+        if len(contents) == len(self.contents) and all(a is b for a, b in zip(contents, self.contents, strict=True)):
+            return self
+        changed = copy.copy(self)
+        changed.contents = contents
+        return changed
+
     def __eq__(self, other: object) -> bool:
-        """Whether the same was said, by the same."""
         if not isinstance(other, Message):
             return NotImplemented
-        return _compared(self) == _compared(other)
+        return all(getattr(self, name) == getattr(other, name) for name in _STORED)
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it can be changed
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - messages are mutable
 
     def __str__(self) -> str:
         return self.text
@@ -102,55 +118,60 @@ class Message:
         return f"Message({self.role!r}, {self.contents!r}{author})"
 
 
-def contents_of(said: Sequence[Said] | Said | None) -> list[Content]:
-    """Contents, of texts, contents and what `Content.to_dict` gave. Raises TypeError, ContentError."""
-    if said is None:
+def to_contents(given: Sequence[ContentInput] | ContentInput | None) -> list[Content]:
+    """Convert texts, contents and dicts of contents. Raises TypeError, ContentError."""
+    if given is None:
         return []
-    if isinstance(said, str | Content | Mapping):
-        return [_content_of(said)]
-    return [_content_of(each) for each in said]
+    several = [given] if isinstance(given, str | Content | Mapping) else given
+    return [each if isinstance(each, Content) else _to_content(each) for each in several]
 
 
-def _content_of(said: object) -> Content:
-    match said:
-        case Content():
-            return said
-        case str():
-            return Content.from_text(said)
-        case Mapping():
-            return Content.from_dict(cast("Mapping[str, Any]", said))
-        case _:
-            raise TypeError(f"a message is made of texts, contents and dicts of contents, not of {said!r}")
+def _to_content(given: object) -> Content:
+    if isinstance(given, str):
+        return Content.from_text(given)
+    if isinstance(given, Mapping):
+        return Content.from_dict(cast("Mapping[str, Any]", given))
+    raise TypeError(f"a message takes texts, contents and dicts of contents, not {given!r}")
 
 
-def messages_of(said: AgentRunInputs | None, *, role: Role | str = "user") -> list[Message]:
-    """What was said to an agent as messages: a text, a content or a message, or several of them. Raises TypeError."""
-    given = cast("object", said)
-    match given:
-        case None:
-            return []
-        case Message():
-            return [given]
-        case str() | Content():
-            return [Message(role, [given])]
-        case Sequence():
-            return [_message_of(each, role) for each in cast("Sequence[object]", given)]
-        case _:
-            raise TypeError(f"an agent is told a str, a Content, a Message or a list of these, not {given!r}")
+def normalize_messages(messages: AgentRunInputs | None = None, *, role: Role | str = "user") -> list[Message]:
+    """Convert the input of an agent to messages; texts and contents get `role`. Raises TypeError."""
+    given = cast("object", messages)
+    if given is None:
+        return []
+    several = [given] if isinstance(given, str | Content | Message) else given
+    if not isinstance(several, Sequence):
+        raise TypeError(f"an agent takes a str, a Content, a Message or a list of these, not {given!r}")
+    found: list[Message] = []
+    for each in cast("Sequence[object]", several):
+        if isinstance(each, Message):
+            found.append(each)
+        elif isinstance(each, str | Content):
+            found.append(Message(role, [each]))
+        else:
+            raise TypeError(f"an agent takes strs, Contents and Messages; the list contains {each!r}")
+    return found
 
 
-def normalize_messages(messages: AgentRunInputs | None = None) -> list[Message]:
-    """What was said to an agent as messages of the user. Raises TypeError."""
-    return messages_of(messages)
+class MessageFields(TypedDict):
+    """A message in an answer given as plain data: the output of `Message.to_dict`. A text stands for a content."""
+
+    type: NotRequired[Literal["message"]]
+    role: str
+    contents: NotRequired[str | Content | list[str | Content] | None]
+    author_name: NotRequired[str | None]
+    message_id: NotRequired[str | None]
+    additional_properties: NotRequired[dict[str, Any] | None]
 
 
-def _message_of(said: object, role: str) -> Message:
-    if isinstance(said, Message):
-        return said
-    if isinstance(said, str | Content):
-        return Message(role, [said])
-    raise TypeError(f"an agent is told strs, Contents and Messages; among them was {said!r}")
+def _from_plain_data(data: str | MessageFields) -> Message:
+    return Message("user", [data]) if isinstance(data, str) else Message.from_dict(cast("Mapping[str, Any]", data))
 
 
-def _compared(message: Message) -> tuple[Any, ...]:
-    return (message.role, message.contents, message.author_name, message.message_id, message.additional_properties)
+register_type(Message, name="perdure:Message", encode=Message.stored_fields, decode=lambda fields: Message(**fields))
+register_form(
+    Message,
+    str | MessageFields,
+    make=_from_plain_data,
+    told="a text, which becomes a message of the user, or an object with a 'role' and 'contents'",
+)

@@ -1,4 +1,4 @@
-"""What models and agents answer, whole or in pieces."""
+"""Responses of models and agents, complete or as stream updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, cast
 from typing_extensions import TypeVar
 
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.message import Message, contents_of
+from perdure.agents.messages.message import Message, to_contents
+from perdure.codec import register_type
 from perdure.errors import AdditionItemMismatch, ResponseValueError
 from perdure.typenames import type_name
 
@@ -20,65 +21,70 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from perdure.agents.messages.message import Said
+    from perdure.agents.messages.message import ContentInput
 
 
-class Kept:
-    """Something that is what its fields are. What a provider sent is not among them, and neither is a parsed value."""
+class _Fields:
+    """Base of responses and updates: they are stored, compared and serialized by their fields.
+
+    `raw_representation` and parsed values are not among the fields.
+    """
 
     _TYPE: ClassVar[str]
     _STORED: ClassVar[tuple[str, ...]]
-    _PARTS: ClassVar[str]
-    """The field that holds what it is made of."""
+    _ITEMS: ClassVar[str]
+    """The field that lists the messages or contents."""
 
     @property
     def text(self) -> str:
-        """All that is said in words."""
+        """Join the texts."""
         raise NotImplementedError
 
     def to_dict(self, *, exclude: set[str] | None = None, exclude_none: bool = True) -> dict[str, Any]:
-        """As plain values, for JSON. `from_dict` takes them back."""
-        kept = self.stored() if exclude_none else {name: getattr(self, name) for name in self._STORED}
-        parts = [part.to_dict(exclude_none=exclude_none) for part in getattr(self, self._PARTS)]
-        found = {"type": self._TYPE, **kept, self._PARTS: parts}
-        return {name: value for name, value in found.items() if name not in (exclude or ())}
+        """Convert to plain values for JSON. `from_dict` is the inverse."""
+        fields = self._fields_set() if exclude_none else {name: getattr(self, name) for name in self._STORED}
+        items = [item.to_dict(exclude_none=exclude_none) for item in getattr(self, self._ITEMS)]
+        every = {"type": self._TYPE, **fields, self._ITEMS: items}
+        return {name: value for name, value in every.items() if name not in (exclude or ())}
 
     def to_json(self, *, exclude: set[str] | None = None, exclude_none: bool = True, **options: Any) -> str:
-        """As JSON."""
+        """Convert to JSON."""
         return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), **options)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave, taken back."""
+        """Read the output of `to_dict`."""
         return cls(**{name: value for name, value in data.items() if name in cls._STORED})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """What `to_json` gave, taken back."""
+        """Read the output of `to_json`."""
         return cls.from_dict(json.loads(text))
 
-    def stored(self) -> dict[str, Any]:
-        """What is to be kept."""
+    def stored_fields(self) -> dict[str, Any]:
+        """Return the fields to store."""
+        return self._fields_set()
+
+    def _fields_set(self) -> dict[str, Any]:
         values = ((name, getattr(self, name)) for name in self._STORED)
         return {name: value for name, value in values if value is not None and value != {}}
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same is said."""
         if type(other) is not type(self):
             return NotImplemented
-        return self.stored() == cast("Self", other).stored()
+        return self._fields_set() == cast("Self", other)._fields_set()
 
-    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - it can be changed
+    __hash__ = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - responses are mutable
 
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({getattr(self, self._PARTS)!r})"
+        return f"{type(self).__name__}({getattr(self, self._ITEMS)!r})"
 
 
-def take_in(response: Any, update: Any) -> None:
-    """Add a piece to a response: a new message begins where its id or its role says so."""
+def _add_update(response: Any, update: Any) -> None:
+    """Add an update to a response. A new message starts where the message id or the role changes."""
     messages: list[Message] = response.messages
     contents: list[Content] = update.contents
     last = messages[-1] if messages else None
@@ -94,7 +100,7 @@ def take_in(response: Any, update: Any) -> None:
         last.author_name = update.author_name or last.author_name
         last.message_id = update.message_id or last.message_id
         for content in spoken:
-            _append(last.contents, content)
+            _append_content(last.contents, content)
     for content in contents:
         if content.type == "usage":
             response.usage_details = add_usage_details(response.usage_details, content.usage_details)
@@ -103,8 +109,8 @@ def take_in(response: Any, update: Any) -> None:
     response.additional_properties.update(update.additional_properties)
 
 
-def _append(contents: list[Content], content: Content) -> None:
-    """Add a content, or put it to the one that it goes on with."""
+def _append_content(contents: list[Content], content: Content) -> None:
+    """Append a content, or join it with the one it continues."""
     place = len(contents) - 1
     if content.type == "function_call" and content.call_id:
         calls = [at for at, each in enumerate(contents) if each.type == "function_call"]
@@ -120,14 +126,14 @@ def _append(contents: list[Content], content: Content) -> None:
 
 _SHOWN_MAX = 80
 
-_declared: dict[str, list[weakref.ref[type[Any]]]] = {}
+_formats: dict[str, list[weakref.ref[type[Any]]]] = {}
 
 
 def require_format(wanted: object) -> None:
-    """Raise TypeError if no answer could be read as this."""
+    """Raise TypeError if no answer can be parsed as `wanted`."""
     if wanted is None or isinstance(wanted, Mapping) or (isinstance(wanted, type) and _is_model(wanted)):
         return
-    raise TypeError(f"response_format is a pydantic model or a JSON schema, not {wanted!r}; give one of these")
+    raise TypeError(f"response_format must be a pydantic model or a JSON schema, not {wanted!r}")
 
 
 def _is_model(wanted: type) -> bool:
@@ -135,42 +141,42 @@ def _is_model(wanted: type) -> bool:
 
 
 def declare_format(wanted: object) -> None:
-    """Note what answers of this program are to look like. Raises TypeError if no answer could be read as it."""
+    """Register a response format, so that stored responses can name its class. Raises TypeError."""
     require_format(wanted)
     if isinstance(wanted, type):
-        known = _declared.setdefault(type_name(wanted), [])
+        known = _formats.setdefault(type_name(wanted), [])
         if not known or known[-1]() is not wanted:
-            # The one that was asked for last is the last.
+            # The most recent declaration comes last.
             known[:] = [each for each in known if each() not in {None, wanted}]
             known.append(weakref.ref(wanted))
 
 
-def stored_format(wanted: object) -> str | Mapping[str, Any] | None:
-    """What is kept of it: the name of a class; of a schema, which is not needed to read an answer, that it is JSON."""
+def _stored_format(wanted: object) -> str | Mapping[str, Any] | None:
+    """Return the name of a class, or `{}` for a schema: parsing JSON doesn't need the schema."""
     if isinstance(wanted, type):
         return type_name(wanted)
     return {} if isinstance(wanted, Mapping) else wanted if isinstance(wanted, str) else None
 
 
-def declared_format(name: str) -> type[Any]:
-    """The class of a name. Raises ResponseValueError if no model was asked for it here, or for two that differ."""
-    found = [cls for each in _declared.get(name, ()) if (cls := each()) is not None]
+def find_format(name: str) -> type[Any]:
+    """Return the class of a stored format name. Raises ResponseValueError if none is declared, or several differ."""
+    found = [cls for each in _formats.get(name, ()) if (cls := each()) is not None]
     if not found:
         raise ResponseValueError(
-            f"the answer is to be read as {name!r}, and no agent of this program has the class as response_format; "
-            "give it to one, or read the text of the answer yourself"
+            f"the response has the format {name!r}, and no agent of this program uses that class as response_format; "
+            "give it to an agent, or parse the response text yourself"
         )
-    # One that a module has replaced by another, as a notebook does, is not meant any more. One that is made anew each
-    # time that a function is called is as good as the one before.
-    if not _is_in_module(found[-1]) and any(_fields(each) != _fields(found[-1]) for each in found):
+    # A class that its module has since replaced (a notebook cell run again) doesn't count. A class created anew by each
+    # call of a function is fine if its fields are equal.
+    if not _is_current(found[-1]) and any(_fields(each) != _fields(found[-1]) for each in found):
         raise ResponseValueError(
-            f"the answer is to be read as {name!r}, and agents of this program have different classes of that name as "
-            "response_format; give each a name of its own, or read the text of the answer yourself"
+            f"the response has the format {name!r}, and agents of this program use different classes of that name as "
+            "response_format; give each class its own name, or parse the response text yourself"
         )
     return found[-1]
 
 
-def _is_in_module(cls: type[Any]) -> bool:
+def _is_current(cls: type[Any]) -> bool:
     place: object = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         place = getattr(place, name, None)
@@ -184,9 +190,9 @@ def _fields(cls: type[Any]) -> object:
     return {name: repr(field) for name, field in cast("Mapping[str, Any]", fields).items()}
 
 
-def parsed_value(text: str, response_format: type[Any] | Mapping[str, Any] | str) -> Any:
-    """A text as the value that it is to be; None if there is none. Raises ResponseValueError, pydantic's error."""
-    wanted = declared_format(response_format) if isinstance(response_format, str) else response_format
+def _parse_value(text: str, response_format: type[Any] | Mapping[str, Any] | str) -> Any:
+    """Parse a text as `response_format`; None if it is empty. Raises ResponseValueError, pydantic's ValidationError."""
+    wanted = find_format(response_format) if isinstance(response_format, str) else response_format
     if not text:
         return None
     if isinstance(wanted, type):
@@ -195,22 +201,22 @@ def parsed_value(text: str, response_format: type[Any] | Mapping[str, Any] | str
         return json.loads(text)
     except ValueError as error:
         raise ResponseValueError(
-            f"the answer is no JSON: {error}; it begins with {text[:_SHOWN_MAX]!r}", error
+            f"the response is not JSON: {error}; it starts with {text[:_SHOWN_MAX]!r}", error
         ) from error
 
 
 ValueT = TypeVar("ValueT", default=Any)
 
 ResponseFormat: TypeAlias = "type[BaseModel] | Mapping[str, Any] | str | None"
-"""What an answer is to look like: a pydantic model, or a JSON schema; of a stored answer, the name of the model."""
+"""A pydantic model or a JSON schema; in a stored response, the name of the model."""
 
 _VALUE_MISSING = object()
 
 
-class _Response(Kept, Generic[ValueT]):
-    """What a model or an agent has answered."""
+class _Response(_Fields, Generic[ValueT]):
+    """Base of the responses of models and agents."""
 
-    _PARTS = "messages"
+    _ITEMS = "messages"
     _STORED = (
         "messages",
         "response_id",
@@ -248,38 +254,43 @@ class _Response(Kept, Generic[ValueT]):
 
     @property
     def text(self) -> str:
-        """All that was said in words."""
+        """Join the texts of all messages."""
         return "".join([message.text for message in self.messages])
 
     @property
     def value(self) -> ValueT | None:
-        """The answer as its `response_format` says; None if there is none, or if nothing was said.
+        """Parse the answer as `response_format`; None without a format or without text.
 
-        Raises pydantic's ValidationError if it does not fit a pydantic model, ResponseValueError (a ValueError, and an
-        AgentInvalidResponseException) if it is no JSON, or if nobody can say which class it was to be.
+        Raises pydantic's ValidationError if the text doesn't fit the model, and ResponseValueError (a ValueError and an
+        AgentInvalidResponseException) if it is not JSON or the class is unknown.
         """
         if self._value is _VALUE_MISSING:
             if self.response_format is None:
                 return None
-            self._value = parsed_value(_last_words(self.messages), self.response_format)
+            self._value = _parse_value(_last_text(self.messages), self.response_format)
         return cast("ValueT", self._value)
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """What whoever uses the agent has to answer before it goes on."""
+        """Return the requests that the user has to answer before the agent continues."""
         return [
             content for message in self.messages for content in message.contents if content.user_input_request is True
         ]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The response of what `to_dict` gave."""
-        said = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("messages", ())]
-        return super().from_dict({**data, "messages": said})
+        given = [each if isinstance(each, Message) else Message.from_dict(each) for each in data.get("messages", ())]
+        response = super().from_dict({**data, "messages": given})
+        response.response_format = data.get("format")
+        return response
+
+    def stored_fields(self) -> dict[str, Any]:
+        fields, response_format = self._fields_set(), _stored_format(self.response_format)
+        return fields if response_format is None else {**fields, "format": response_format}
 
 
 class ChatResponse(_Response[ValueT]):
-    """What a model has answered."""
+    """The response of a model."""
 
     _TYPE = "chat_response"
     _STORED = (*_Response._STORED, "conversation_id", "model")
@@ -293,17 +304,17 @@ class ChatResponse(_Response[ValueT]):
 
     @property
     def model_id(self) -> str | None:
-        """The model that answered."""
+        """Return the model that answered."""
         return self.model
 
     @classmethod
     def from_updates(
         cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat = None
     ) -> ChatResponse[Any]:
-        """The whole that pieces make."""
+        """Join updates into a complete response."""
         response = cls(response_format=output_format_type)
         for update in updates:
-            take_in(response, update)
+            _add_update(response, update)
             response.conversation_id = update.conversation_id or response.conversation_id
             response.model = update.model or response.model
         return response
@@ -312,12 +323,12 @@ class ChatResponse(_Response[ValueT]):
     async def from_update_generator(
         cls, updates: AsyncIterable[ChatResponseUpdate], *, output_format_type: ResponseFormat = None
     ) -> ChatResponse[Any]:
-        """The whole that pieces make, as they come."""
+        """Read all updates and join them."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
 
 class AgentResponse(_Response[ValueT]):
-    """What an agent has answered in one turn."""
+    """The response of an agent to one turn."""
 
     _TYPE = "agent_response"
     _STORED = (*_Response._STORED, "agent_id")
@@ -334,10 +345,10 @@ class AgentResponse(_Response[ValueT]):
         output_format_type: ResponseFormat = None,
         value: Any = None,
     ) -> AgentResponse[Any]:
-        """The whole that pieces make."""
+        """Join updates into a complete response."""
         response = cls(response_format=output_format_type, value=value)
         for update in updates:
-            take_in(response, update)
+            _add_update(response, update)
             response.agent_id = update.agent_id or response.agent_id
         return response
 
@@ -345,11 +356,11 @@ class AgentResponse(_Response[ValueT]):
     async def from_update_generator(
         cls, updates: AsyncIterable[AgentResponseUpdate], *, output_format_type: ResponseFormat = None
     ) -> AgentResponse[Any]:
-        """The whole that pieces make, as they come."""
+        """Read all updates and join them."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[AgentResponseUpdate]:
-        """The whole as pieces: one for each message, the last with what was counted."""
+        """Split into updates, one for each message. The last one holds the token counts."""
         usage = [] if self.usage_details is None else [Content.from_usage(self.usage_details)]
         last = len(self.messages) - 1
         return [
@@ -367,10 +378,10 @@ class AgentResponse(_Response[ValueT]):
         ]
 
 
-class _Update(Kept):
-    """A piece of an answer."""
+class _Update(_Fields):
+    """Base of stream updates."""
 
-    _PARTS = "contents"
+    _ITEMS = "contents"
     _STORED = (
         "contents",
         "role",
@@ -386,7 +397,7 @@ class _Update(Kept):
     def __init__(
         self,
         *,
-        contents: Sequence[Said] | None = None,
+        contents: Sequence[ContentInput] | None = None,
         role: str | None = None,
         author_name: str | None = None,
         response_id: str | None = None,
@@ -397,7 +408,7 @@ class _Update(Kept):
         additional_properties: Mapping[str, Any] | None = None,
         raw_representation: Any = None,
     ) -> None:
-        self.contents = contents_of(contents)
+        self.contents = to_contents(contents)
         self.role = role
         self.author_name = author_name
         self.response_id = response_id
@@ -410,17 +421,17 @@ class _Update(Kept):
 
     @property
     def text(self) -> str:
-        """What it says in words."""
+        """Join the texts."""
         return "".join([content.text or "" for content in self.contents if content.type == "text"])
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """What whoever uses the agent has to answer before it goes on."""
+        """Return the requests that the user has to answer before the agent continues."""
         return [content for content in self.contents if content.user_input_request is True]
 
 
 class ChatResponseUpdate(_Update):
-    """A piece of what a model answers."""
+    """A stream update of a model."""
 
     _TYPE = "chat_response_update"
     _STORED = (*_Update._STORED, "conversation_id", "model")
@@ -434,12 +445,12 @@ class ChatResponseUpdate(_Update):
 
     @property
     def model_id(self) -> str | None:
-        """The model that answers."""
+        """Return the model that answers."""
         return self.model
 
 
 class AgentResponseUpdate(_Update):
-    """A piece of what an agent answers."""
+    """A stream update of an agent."""
 
     _TYPE = "agent_response_update"
     _STORED = (*_Update._STORED, "agent_id")
@@ -449,6 +460,11 @@ class AgentResponseUpdate(_Update):
         self.agent_id = agent_id
 
 
-def _last_words(messages: Sequence[Message]) -> str:
+def _last_text(messages: Sequence[Message]) -> str:
     words = (message.text for message in reversed(messages) if message.role == "assistant")
     return next(filter(None, words), "")
+
+
+for _cls in (ChatResponse, AgentResponse, ChatResponseUpdate, AgentResponseUpdate):
+    _any: Any = _cls
+    register_type(_any, name=f"perdure:{_cls.__name__}", encode=_any.stored_fields, decode=_any.from_dict)

@@ -1,4 +1,4 @@
-"""Histories: what was said in a session before, loaded for a turn and written when it is over."""
+"""Histories: providers that load a session's messages before a turn and store them after it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class HistoryProvider(ContextProvider, ABC):
-    """Keeps what was said. Subclasses say how messages are found and saved; the flags say which.
+    """Store the messages of sessions. A subclass implements loading and saving; the flags select messages.
 
-    `load_messages=False` only writes, for an audit. `store_context_messages` keeps what other providers have added as
-    well, of all or of those in `store_context_from`.
+    `load_messages=False` only writes, for an audit. `store_context_messages` also stores what other providers added:
+    all of it, or that of the providers in `store_context_from`.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class HistoryProvider(ContextProvider, ABC):
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
-        """What was said in a session."""
+        """Return the messages of a session."""
 
     @abstractmethod
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        """Keep what was said. Where the messages are kept outside of `state`, a turn may come twice after a crash."""
+        """Store messages. If they are stored outside `state`, a crash may store a turn twice."""
 
     async def before_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
@@ -67,15 +67,19 @@ class HistoryProvider(ContextProvider, ABC):
         """Load the history into the context."""
         del agent, session
         found = await self.get_messages(context.session_id, state=state)
-        # A history is told as it is, however long: no copies that say where they come from.
+        # Extend directly: `extend_messages` would copy each message of a long history to attribute it.
         context.context_messages.setdefault(self.source_id, []).extend(found)
 
     async def after_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Write what is to be kept of the turn."""
+        """Store the messages of the turn."""
         del agent, session
-        messages = _context_to_store(self, context)
+        messages: list[Message] = []
+        if self.store_context_messages:
+            sources = self.store_context_from
+            exclude = None if sources is not None else {self.source_id}
+            messages += context.get_messages(sources=sources, exclude_sources=exclude)
         if self.store_inputs:
             messages += context.input_messages
         if self.store_outputs and context.response is not None:
@@ -85,7 +89,7 @@ class HistoryProvider(ContextProvider, ABC):
 
 
 class InMemoryHistoryProvider(HistoryProvider):
-    """Keeps what was said in the session itself, as a `Log`: keeping the session costs what was added."""
+    """Store messages in the session itself, as a `Log`: saving the session costs only what was added."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "in_memory"
 
@@ -113,17 +117,24 @@ class InMemoryHistoryProvider(HistoryProvider):
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[Message]:
-        """What was said in the session."""
+        """Return the messages of the session."""
         del session_id, kwargs
-        found = _require_messages(self.source_id, (state or {}).get("messages", ()))
+        given: object = (state or {}).get("messages", ())
+        found: list[Any] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
+        for each in found:
+            if not isinstance(each, Message):
+                raise TypeError(
+                    f"the history in session.state[{self.source_id!r}]['messages'] must be a list of Messages; it "
+                    f"contains {each!r}"
+                )
         if self.skip_excluded:
-            found = [message for message in found if not message.additional_properties.get(EXCLUDED)]
+            return [message for message in found if not message.additional_properties.get(EXCLUDED)]
         return found
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        """Add to what was said."""
+        """Append messages to the session."""
         del session_id, kwargs
         if state is None:
             return
@@ -133,26 +144,8 @@ class InMemoryHistoryProvider(HistoryProvider):
         cast("Log[Message]", known).extend(messages)
 
 
-def _context_to_store(provider: HistoryProvider, context: SessionContext) -> list[Message]:
-    if not provider.store_context_messages:
-        return []
-    if provider.store_context_from is not None:
-        return context.get_messages(sources=provider.store_context_from)
-    return context.get_messages(exclude_sources={provider.source_id})
-
-
-def _require_messages(source_id: str, given: object) -> list[Message]:
-    found: list[Any] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
-    for each in found:
-        if not isinstance(each, Message):
-            raise TypeError(
-                f"the history in session.state[{source_id!r}]['messages'] is a list of Messages, and {each!r} is none"
-            )
-    return found
-
-
 class HistoryPerCall(ChatMiddleware):
-    """Writes what was new in a call of the model, and its answer, for one run of an agent."""
+    """Store the history after each model call of one run, so that an interrupted turn leaves its messages."""
 
     def __init__(
         self,
@@ -165,8 +158,8 @@ class HistoryPerCall(ChatMiddleware):
         self._session = session
         self._providers = providers
         self._run = run
-        self._shown: list[Message] | None = None
-        """What the model was shown last, and what it said: None of it is new any more."""
+        self._known: list[Message] | None = None
+        """The messages of the last model call and its response. None of them is new."""
         self._written: list[Message] = []
 
     @override
@@ -180,26 +173,26 @@ class HistoryPerCall(ChatMiddleware):
             await self._write(new, shown, context.result)
 
     def _new(self, messages: Sequence[Message]) -> list[Message]:
-        if self._shown is None:
+        if self._known is None:
             return list(self._run.input_messages)
-        return [message for message in messages[len(self._run.get_messages()) :] if message not in self._shown]
+        return [message for message in messages[len(self._run.get_messages()) :] if message not in self._known]
 
     async def _write(self, new: list[Message], shown: list[Message], response: ChatResponse[Any]) -> None:
         call = SessionContext(
             session_id=self._run.session_id,
             input_messages=new,
-            # What providers have added to the run is kept once, if it is to be kept.
-            context_messages=self._run.context_messages if self._shown is None else None,
+            # Messages of other providers are stored once per run.
+            context_messages=self._run.context_messages if self._known is None else None,
         )
-        call.answered(AgentResponse(messages=response.messages))
-        self._shown = [*shown, *response.messages]
+        call.set_response(AgentResponse(messages=response.messages))
+        self._known = [*shown, *response.messages]
         self._written += [*new, *response.messages]
-        await self._keep(call)
+        await self._store(call)
 
     async def finish(self, response: AgentResponse[Any]) -> None:
-        """Write results that the model was not shown as something new.
+        """Store results that no model call got as new messages.
 
-        Calls that had been approved were made before it was asked, and a turn may end with a call.
+        Approved calls were made before the first model call, and a turn may end with a call.
         """
         written = [content for message in self._written for content in message.contents]
         rest = [
@@ -209,10 +202,10 @@ class HistoryPerCall(ChatMiddleware):
         ]
         if rest:
             call = SessionContext(session_id=self._run.session_id, input_messages=[])
-            call.answered(AgentResponse(messages=rest))
-            await self._keep(call)
+            call.set_response(AgentResponse(messages=rest))
+            await self._store(call)
 
-    async def _keep(self, call: SessionContext) -> None:
+    async def _store(self, call: SessionContext) -> None:
         for provider in reversed(self._providers):
             state = self._session.state.setdefault(provider.source_id, {})
             await provider.after_run(agent=self._agent, session=self._session, context=call, state=state)

@@ -1,11 +1,12 @@
-"""What an agent is given beside the new messages: providers of context, and what they put together for one run."""
+"""Context providers: they add messages, instructions, tools and middleware to each run of an agent."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents.client.middleware import categorize_middleware
-from perdure.agents.messages.message import Message
+from perdure.agents.messages.message import ATTRIBUTION
 from perdure.errors import MiddlewareException
 
 if TYPE_CHECKING:
@@ -13,15 +14,13 @@ if TYPE_CHECKING:
 
     from perdure.agents.agent import SupportsAgentRun
     from perdure.agents.client.middleware import MiddlewareTypes
+    from perdure.agents.messages.message import Message
     from perdure.agents.messages.responses import AgentResponse
     from perdure.agents.sessions.session import AgentSession
 
-ATTRIBUTION = "_attribution"
-"""Where a message says what provider it comes from."""
-
 
 class SessionContext:
-    """What providers add to one run of an agent, each under its `source_id`; when it is over, the `response`."""
+    """The additions of all providers to one run of an agent, by `source_id`, and at the end its `response`."""
 
     def __init__(
         self,
@@ -51,22 +50,30 @@ class SessionContext:
 
     @property
     def response(self) -> AgentResponse[Any] | None:
-        """What the agent has answered; None before."""
+        """Return the agent's response; None before the run has ended."""
         return self._response
 
-    def answered(self, response: AgentResponse[Any]) -> None:
-        """Note what the agent has answered."""
+    def set_response(self, response: AgentResponse[Any]) -> None:
+        """Set the agent's response."""
         self._response = response
 
     def extend_messages(self, source: str | object, messages: Sequence[Message]) -> None:
-        """Let the model see more messages, before the new ones.
+        """Show the model more messages, before the new ones.
 
-        `source` is a `source_id`, or a provider. The model is shown copies, which say among their additional
-        properties where they come from.
+        `source` is a `source_id` or a provider. The model sees copies whose additional properties name the source.
         """
-        source_id, attribution = _source(source)
-        told = [_attributed(message, attribution) for message in messages]
-        self.context_messages.setdefault(source_id, []).extend(told)
+        source_id: str = source if isinstance(source, str) else cast("Any", source).source_id
+        attribution = {"source_id": source_id}
+        if not isinstance(source, str):
+            attribution["source_type"] = type(source).__name__
+        shown = self.context_messages.setdefault(source_id, [])
+        for message in messages:
+            properties = message.additional_properties
+            # A message that is passed on keeps the name of its first source.
+            first = {**attribution, **properties.get(ATTRIBUTION, {})}
+            attributed = copy(message)
+            attributed.additional_properties = {**properties, ATTRIBUTION: first}
+            shown.append(attributed)
 
     def extend_instructions(self, source_id: str, instructions: str | Sequence[str]) -> None:
         """Add to the agent's instructions."""
@@ -82,16 +89,16 @@ class SessionContext:
         self.tools.extend(tools)
 
     def extend_middleware(self, source_id: str, middleware: MiddlewareTypes | Sequence[MiddlewareTypes]) -> None:
-        """Add chat or function middleware. Raises MiddlewareException if it is of another kind."""
+        """Add chat or function middleware. Raises MiddlewareException for agent middleware."""
         found = categorize_middleware(middleware)
         if found["agent"]:
             raise MiddlewareException(
-                f"provider {source_id!r} adds agent middleware, and the run has begun; give it to the agent"
+                f"provider {source_id!r} adds agent middleware, but the run has already begun; give it to the agent"
             )
         self.middleware.setdefault(source_id, []).extend([*found["function"], *found["chat"]])
 
     def get_middleware(self) -> list[MiddlewareTypes]:
-        """The middleware of all providers."""
+        """Return the middleware of all providers."""
         return [each for found in self.middleware.values() for each in found]
 
     def get_messages(
@@ -102,7 +109,7 @@ class SessionContext:
         include_input: bool = False,
         include_response: bool = False,
     ) -> list[Message]:
-        """The messages of providers, those of some of them if `sources` are given, in the order of the conversation."""
+        """Return the providers' messages in order, or only those of `sources`."""
         found: list[Message] = []
         for source_id, messages in self.context_messages.items():
             if (sources is None or source_id in sources) and source_id not in (exclude_sources or ()):
@@ -115,10 +122,9 @@ class SessionContext:
 
 
 class ContextProvider:
-    """Adds something to each run of an agent: messages, instructions, tools, middleware.
+    """Base of context providers.
 
-    What it wants to remember it puts into `state`, its own part of the session's state: plain values, which are kept
-    with the session.
+    A provider keeps its data in `state`, its own part of the session's state: plain values, stored with the session.
     """
 
     def __init__(self, source_id: str) -> None:
@@ -127,29 +133,9 @@ class ContextProvider:
     async def before_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Add to the context, before the model is asked."""
+        """Add to the context before the model is called."""
 
     async def after_run(
         self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Look at `context.response`, when the turn is over."""
-
-
-def _source(source: str | object) -> tuple[str, dict[str, Any]]:
-    if isinstance(source, str):
-        return source, {"source_id": source}
-    source_id: str = cast("Any", source).source_id
-    return source_id, {"source_id": source_id, "source_type": type(source).__name__}
-
-
-def _attributed(message: Message, attribution: Mapping[str, Any]) -> Message:
-    """A copy that says where it comes from; who first had it stays named."""
-    properties = message.additional_properties
-    return Message(
-        message.role,
-        message.contents,
-        author_name=message.author_name,
-        message_id=message.message_id,
-        additional_properties={**properties, ATTRIBUTION: {**attribution, **properties.get(ATTRIBUTION, {})}},
-        raw_representation=message.raw_representation,
-    )
+        """Read `context.response` after the turn."""

@@ -1,16 +1,14 @@
-"""What a call of a tool is given, beside its arguments."""
+"""The context of a tool call, and operations on lists of tools."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.agents.tools.tool_list import joined_tools, listed_tools, tool_name
 from perdure.clock import SystemClock
 from perdure.engine import is_inside_step, step_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydantic import BaseModel
 
     from perdure.agents.messages.content import Content
@@ -18,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class FunctionInvocationContext:
-    """One call of a tool, as function middleware sees it, and the tool itself if it has a parameter of this type.
+    """One tool call, as function middleware and a tool with a parameter of this type see it.
 
-    In a workflow, tools of one answer that are given this are called one after the other: each sees the session as the
-    one before has left it.
+    In a workflow, the tools of one response that take this context are called one after the other, so that each sees
+    the session as the previous one left it.
     """
 
-    def __init__(  # noqa: PLR0917 - the reference's signature
+    def __init__(  # noqa: PLR0917 - public signature
         self,
         function: FunctionTool,
         arguments: BaseModel | Mapping[str, Any],
@@ -42,61 +40,119 @@ class FunctionInvocationContext:
         self.session = session
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.result = result
-        """What the tool gave; a middleware may set another."""
+        """The tool's result. Middleware may replace it."""
         self.kwargs: dict[str, Any] = dict(kwargs or {})
         """The `function_invocation_kwargs` of the run."""
         self.tools = tools
-        """The tools that the model has, in this turn; None outside of one."""
+        """The model's tools in this turn; None outside a turn."""
         self.answers: tuple[Content, ...] = tuple(answers)
-        """What was answered, if the tool had asked something with UserInputRequiredException."""
+        """The answers, if the tool has asked with UserInputRequiredException."""
         self.added_tools: list[Any] = []
-        """What this call has given the model."""
+        """The tools that this call added."""
         self.removed_tools: list[str] = []
-        """The names of what this call has taken from it."""
+        """The names of the tools that this call removed."""
         self._idempotency_key = idempotency_key
 
     @property
     def idempotency_key(self) -> str:
-        """What names this call to others, such as a payment provider that does a thing once for each key.
+        """Return a key for services that do a thing once per key, such as payment providers.
 
-        In a workflow it is the same however often the call is tried, in any process.
+        In a workflow every attempt of the call has the same key, in any process.
         """
         if self._idempotency_key is None:
             self._idempotency_key = step_key() if is_inside_step() else SystemClock().new_id()
         return self._idempotency_key
 
     def add_tools(self, tools: Any) -> None:
-        """Give the model more tools, from its next answer on, for this turn.
+        """Give the model more tools, from its next response to the end of the turn.
 
-        After a crash they are found again among the client's `additional_tools`; without that, a call of one that is
-        made only then raises ToolException.
+        After a crash they are looked up in the client's `additional_tools`. A call of a tool that is not found there
+        raises ToolException.
 
         Raises:
             RuntimeError: the call is not part of a turn.
-            ValueError: there is another tool of that name.
+            ValueError: another tool has the same name.
         """
-        live, more = self._live_tools(), listed_tools(tools, type(self.function).of)
-        live[:] = joined_tools(live, more)
+        current, more = self._require_tools(), list_tools(tools, type(self.function).of)
+        current[:] = join_tools(current, more)
         self.added_tools += more
 
     def remove_tools(self, tools: Any) -> None:
-        """Take tools away from the model, from its next answer on: by name, or the tools themselves.
+        """Take tools away from the model, from its next response on. Give names or tools.
 
         Raises:
             RuntimeError: the call is not part of a turn.
         """
-        live = self._live_tools()
+        current = self._require_tools()
         given = list(cast("Sequence[Any]", tools)) if isinstance(tools, list | tuple) else [tools]
-        named = {each for each in given if isinstance(each, str)}
+        names = {each for each in given if isinstance(each, str)}
         others = [each for each in given if not isinstance(each, str)]
-        named |= {tool_name(each) for each in listed_tools(others, type(self.function).of)}
-        live[:] = [each for each in live if tool_name(each) not in named]
-        self.removed_tools += sorted(each for each in named if each is not None)
+        names |= {tool_name(each) for each in list_tools(others, type(self.function).of)}
+        current[:] = [each for each in current if tool_name(each) not in names]
+        self.removed_tools += sorted(each for each in names if each is not None)
 
-    def _live_tools(self) -> list[Any]:
+    def _require_tools(self) -> list[Any]:
         if self.tools is None:
             raise RuntimeError(
                 f"tool {self.function.name!r} was not called by an agent, so there are no tools to change; "
-                "change them inside of a turn"
+                "change them inside a turn"
             )
         return self.tools
+
+
+def list_tools(tools: object, make: Callable[[Callable[..., Any]], Any]) -> list[Any]:
+    """Return tools as a list: `make` converts functions, collections are opened, everything else stays."""
+    if tools is None:
+        return []
+    if isinstance(tools, Mapping | str) or is_function_tool(tools) or is_server(tools):
+        return [tools]
+    if callable(tools):
+        return [make(tools)]
+    inner: object = getattr(tools, "tools", tools)
+    if not hasattr(inner, "model_dump") and isinstance(inner, Iterable):
+        return [found for each in cast("Iterable[object]", inner) for found in list_tools(each, make)]
+    return [tools]
+
+
+def is_function_tool(given: object) -> bool:
+    """Return True if a model can be told of it as a function."""
+    return hasattr(given, "to_json_schema_spec")
+
+
+def is_server(given: object) -> bool:
+    """Return True for an MCP server, which lists its tools after connecting."""
+    return hasattr(given, "functions") and hasattr(given, "connect")
+
+
+def expand_tools(tools: Iterable[Any]) -> list[Any]:
+    """Replace servers by their functions. Raises ValueError for two tools of one name."""
+    found: list[Any] = []
+    for each in tools:
+        found += list(each.functions) if is_server(each) else [each]
+    return join_tools([], found)
+
+
+def join_tools(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Join two lists, each tool once. Raises ValueError for two tools of one name."""
+    found = list(first)
+    by_name = {name: each for each in found if (name := tool_name(each)) is not None}
+    for each in second:
+        name = tool_name(each)
+        if name is not None and name in by_name:
+            if by_name[name] is not each:
+                raise ValueError(f"there are two tools named {name!r}; rename one of them")
+            continue
+        found.append(each)
+        if name is not None:
+            by_name[name] = each
+    return found
+
+
+def tool_name(given: object) -> str | None:
+    """Return the name by which a model calls a tool; None if it has none."""
+    if isinstance(given, Mapping):
+        function = cast("Mapping[str, Any]", given).get("function")
+        name: object = cast("Mapping[str, Any]", function).get("name") if isinstance(function, Mapping) else None
+    else:
+        name = getattr(given, "name", None)
+    return name if isinstance(name, str) else None

@@ -1,20 +1,21 @@
-"""Tools: functions that a model can have called, what they take, and what each call of them is given."""
+"""Tools: functions that a model can call, and the conversion of their results."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args, overload
 
-from perdure.agents.tools.context import FunctionInvocationContext
-from perdure.agents.tools.results import SKIP_PARSING, SkipParsing, parsed_result
-from perdure.agents.tools.schema import Arguments, Shape, docstring_of, model_of, read_docstring, shape_of
-from perdure.agents.tools.tool_list import listed_tools
+from perdure.agents.messages.content import Content
+from perdure.agents.tools.context import FunctionInvocationContext, list_tools
+from perdure.agents.tools.docstrings import docstring_of, parse_docstring
+from perdure.agents.tools.schema import Arguments, CallSignature, make_model
 from perdure.annotations import Namespace, namespace_here
-from perdure.data import mutable
 from perdure.engine import has_failed, is_async, is_inside_step
 from perdure.errors import ToolException
 from perdure.graph import Retry, no_exit, policy_of
@@ -25,17 +26,25 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from perdure.agents.messages.content import Content
 
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[[], T]) -> T:
-    """What a function gives. A thread can't be cancelled: whoever is cancelled waits for its end.
+async def run_in_thread(function: Callable[[], T]) -> T:
+    """Run a function in a thread. A thread can't be cancelled, so a cancelled caller waits for its end.
 
-    Inside of a step the result is given nevertheless, so that it is recorded; whoever awaits the step is cancelled.
+    Inside a step the result is still returned, so that it is recorded; the caller of the step is cancelled instead.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(_plainly, function))
+
+    def call() -> T:
+        try:
+            with no_exit():
+                return function()
+        except StopIteration as error:
+            # A future can't hold a StopIteration: its reader would wait for ever.
+            raise RuntimeError("the tool raised StopIteration") from error
+
+    task = asyncio.ensure_future(asyncio.to_thread(call))
     interruption: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -43,50 +52,81 @@ async def in_thread(function: Callable[[], T]) -> T:
         except asyncio.CancelledError as error:
             interruption = error
     if interruption is not None and not is_inside_step():
-        has_failed(task)  # an exception that nobody has looked at would be told by asyncio
+        has_failed(task)  # marks the exception as retrieved, else asyncio logs it
         raise interruption
     return task.result()
 
 
-def _plainly(function: Callable[[], T]) -> T:
-    try:
-        with no_exit():
-            return function()
-    except StopIteration as error:
-        # No future can hold a StopIteration: whoever waits for the thread would wait for ever.
-        raise RuntimeError("the tool raised StopIteration") from error
+class SkipParsing:
+    """The type of `SKIP_PARSING`."""
+
+    def __repr__(self) -> str:
+        return "SKIP_PARSING"
 
 
-__all__ = ["SKIP_PARSING", "FunctionInvocationContext", "FunctionTool", "ToolTypes", "normalize_tools", "tool"]
+SKIP_PARSING: Final = SkipParsing()
+"""As a tool's `result_parser`: the result stays as it is."""
+
+
+def parse_result(result: Any) -> list[Content]:
+    """Convert any value to contents: texts and contents stay, everything else becomes JSON."""
+    several = cast("Sequence[Any]", result) if isinstance(result, list | tuple) else ()
+    if any(isinstance(each, Content) for each in several):
+        return [each if isinstance(each, Content) else _as_text(each) for each in several]
+    return [result if isinstance(result, Content) else _as_text("" if result is None else result)]
+
+
+def _as_text(value: Any) -> Content:
+    plain = value if isinstance(value, str) else _to_plain(value)
+    return Content.from_text(plain if isinstance(plain, str) else json.dumps(plain, default=str, ensure_ascii=False))
+
+
+def _to_plain(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {str(key): _to_plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        case list() | tuple() | set() | frozenset():
+            return [_to_plain(each) for each in cast("Sequence[Any]", value)]
+        case None | str() | int() | float():
+            return value
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type | Content):
+            return {each.name: _to_plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        case _ if callable(dump := getattr(value, "model_dump", None)):
+            return dump(mode="json")
+        case _ if callable(dump := getattr(value, "to_dict", None)):
+            return dump()
+        case _:
+            return value.text if isinstance(getattr(value, "text", None), str) else value
+
 
 ApprovalMode: TypeAlias = Literal["always_require", "never_require"]
 IfToolInterrupted: TypeAlias = "Literal['tell', 'rerun', 'ask'] | Callable[[str], Any]"
-"""What becomes of a call that a crash interrupted.
+"""The policy for a call that a crash interrupted.
 
-The model is told that nobody knows whether it was done; it is made again; somebody is asked; or a function finds out:
-it is given the idempotency key of the call, and returns what the tool would have given, or `NOT_DONE`.
+"tell": tell the model that the effect is unknown. "rerun": call again. "ask": ask somebody. A function gets the call's
+idempotency key and returns what the tool would have returned, or `NOT_DONE`.
 
-Inside of another step, as with the tools of an agent that is a tool itself, nobody can be asked: the model is told.
+Inside another step, such as a tool of an agent that is itself a tool, nobody can be asked: the model is told.
 """
 ResultParser: TypeAlias = "Callable[[Any], str | list[Content]] | SkipParsing"
 ToolTypes: TypeAlias = "FunctionTool | Callable[..., Any] | Mapping[str, Any] | object"
-"""What can be given as a tool: functions, tools, dicts for those that the provider runs, MCP servers."""
+"""Anything that can be given as a tool: functions, tools, dicts for tools of the provider, MCP servers."""
 
 _INTERRUPTED: Final = frozenset({"tell", "rerun", "ask"})
 
 
-@mutable
+@dataclasses.dataclass(slots=True)
 class _Counts:
-    """How often a tool was called; a method's tool counts for all instances."""
+    """Calls and failures of a tool. A method's tool counts for all instances."""
 
     calls: int = 0
     failures: int = 0
 
 
 class FunctionTool:
-    """A function that a model can have called; without a function, one that whoever uses the agent has to answer.
+    """A function that a model can call. Without a function, the user of the agent answers the calls.
 
-    `input_model` is a pydantic model or a JSON schema of its arguments; else they are read from the signature.
+    `input_model` is a pydantic model or a JSON schema of the arguments; by default the signature describes them.
     """
 
     def __init__(
@@ -107,42 +147,46 @@ class FunctionTool:
         timeout: timedelta | float | None = None,
         namespace: Namespace | None = None,
     ) -> None:
-        func = _innermost(func)
+        func = func.func if isinstance(func, FunctionTool) else func
         self.name = name
         self.description = description
-        self.approval_mode: ApprovalMode = _approval_mode(name, approval_mode)
+        self.approval_mode: ApprovalMode = approval_mode or "never_require"
         self.kind = kind
-        self.max_invocations = _limit(name, "max_invocations", max_invocations)
-        self.max_invocation_exceptions = _limit(name, "max_invocation_exceptions", max_invocation_exceptions)
+        self.max_invocations = max_invocations
+        self.max_invocation_exceptions = max_invocation_exceptions
         self.additional_properties: dict[str, Any] = dict(additional_properties or {})
         self.func = func
-        self.result_parser = _result_parser(name, result_parser)
-        self.if_interrupted: IfToolInterrupted = _if_interrupted(name, if_interrupted)
+        self.result_parser = result_parser
+        self.if_interrupted: IfToolInterrupted = if_interrupted
+        _require_valid(self)
         self.policy = policy_of(retry=retry, timeout=timeout, on_error=None)
-        self._shape = Shape() if func is None else shape_of(func, name=name, is_ctx_enough=input_model is not None)
-        self._input_model = _input_model(name, input_model)
+        allow_bare_ctx = input_model is not None
+        self._signature = CallSignature()
+        if func is not None:
+            self._signature = CallSignature.of(func, name=name, allow_bare_ctx=allow_bare_ctx)
+        self._input_model = _require_schema(name, input_model)
         self._namespace = namespace
         self._counts = _Counts()
         self._receiver: object = None
 
     @staticmethod
     def of(func: Callable[..., Any]) -> FunctionTool:
-        """A function as a tool, as `tool` makes it."""
+        """Make a tool of a function, as `tool` does."""
         return tool(func)
 
     @property
     def declaration_only(self) -> bool:
-        """Whether there is no function to call."""
+        """Return True if there is no function to call."""
         return self.func is None
 
     @property
     def sees_context(self) -> bool:
-        """Whether the function is given more than what a model says."""
-        return self._shape.context is not None or self._shape.takes_more
+        """Return True if the function gets more than the model's arguments."""
+        return self._signature.context is not None or self._signature.takes_kwargs
 
     @property
     def invocation_count(self) -> int:
-        """How often it was called in this process. It may be set, to begin anew."""
+        """Count the calls in this process. Set it to start again."""
         return self._counts.calls
 
     @invocation_count.setter
@@ -151,7 +195,7 @@ class FunctionTool:
 
     @property
     def invocation_exception_count(self) -> int:
-        """How often it raised in this process. It may be set, to begin anew."""
+        """Count the calls that raised in this process. Set it to start again."""
         return self._counts.failures
 
     @invocation_exception_count.setter
@@ -160,75 +204,70 @@ class FunctionTool:
 
     @property
     def input_model(self) -> type[BaseModel] | None:
-        """The pydantic model of its arguments; None if they were described by a JSON schema."""
+        """Return the pydantic model of the arguments; None if a JSON schema describes them."""
         return self._arguments.model
 
     @functools.cached_property
     def _arguments(self) -> Arguments:
-        given = self._input_model
-        if isinstance(given, Mapping):
-            return Arguments(self.name, schema=given, shape=self._shape)
-        if given is not None:
-            return Arguments(self.name, model=given, shape=self._shape)
-        if self.func is None:
-            return Arguments(self.name, schema={"type": "object", "properties": {}})
-        model = model_of(self.func, self._shape, name=self.name, namespace=self._namespace)
-        return Arguments(self.name, model=model, shape=self._shape)
+        description = self._input_model
+        if description is None and self.func is not None:
+            description = make_model(self.func, self._signature, name=self.name, namespace=self._namespace)
+        return Arguments(self.name, description or {"type": "object", "properties": {}}, self._signature)
 
     def parameters(self) -> dict[str, Any]:
-        """What it takes, as a JSON schema."""
-        return self._arguments.as_schema()
+        """Return the arguments as a JSON schema."""
+        return self._arguments.schema()
 
     def to_json_schema_spec(self) -> dict[str, Any]:
-        """What a model is told of it, as most providers want it."""
-        told = {"name": self.name, "description": self.description, "parameters": self.parameters()}
-        return {"type": "function", "function": told}
+        """Return the description of the tool in the form that most providers use."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters()}
+        return {"type": "function", "function": function}
 
-    def checked(self, arguments: object) -> dict[str, Any]:
-        """Arguments as the function takes them. Raises ArgumentsError (a TypeError)."""
-        return self._arguments.checked(arguments)
+    def validate_arguments(self, arguments: object) -> dict[str, Any]:
+        """Return the arguments as the function takes them. Raises ArgumentsError (a TypeError)."""
+        return self._arguments.validate(arguments)
 
     def __get__(self, instance: object, owner: type | None = None) -> FunctionTool:
-        """As an attribute of an instance, a tool that is called with it."""
-        receiver = owner if self._shape.receiver == "cls" else instance
-        if receiver is None or self._shape.receiver is None:
+        """Bind the tool to an instance, like a method."""
+        receiver = owner if self._signature.receiver == "cls" else instance
+        if receiver is None or self._signature.receiver is None:
             return self
         bound = copy.copy(self)
         bound._receiver = receiver
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function. Raises ToolException if there is none, or if it was called too often."""
+        """Call the function. Raises ToolException if there is none, or a limit is reached."""
         self._require_callable()
-        assert self.func is not None, "there is a function"
+        assert self.func is not None, "checked above"
         self._counts.calls += 1
         receiver = () if self._receiver is None else (self._receiver,)
         try:
-            outcome = self.func(*receiver, *args, **kwargs)
+            result = self.func(*receiver, *args, **kwargs)
         except Exception:
             self._counts.failures += 1
             raise
-        return self._counted(outcome) if inspect.iscoroutine(outcome) else outcome
+        return self._count_failure(result) if inspect.iscoroutine(result) else result
 
-    async def _counted(self, outcome: Any) -> Any:
+    async def _count_failure(self, result: Any) -> Any:
         try:
-            return await outcome
+            return await result
         except Exception:
             self._counts.failures += 1
             raise
 
     def _require_callable(self) -> None:
         if self.func is None:
-            raise ToolException(f"tool {self.name!r} has no function; whoever uses the agent answers its calls")
+            raise ToolException(f"tool {self.name!r} has no function; the user of the agent answers its calls")
         if self.max_invocations is not None and self._counts.calls >= self.max_invocations:
-            raise ToolException(f"tool {self.name!r} may be called {self.max_invocations} times, and has been")
+            raise ToolException(f"tool {self.name!r} may be called {self.max_invocations} times; the limit is reached")
         if self.max_invocation_exceptions is not None and self._counts.failures >= self.max_invocation_exceptions:
             raise ToolException(
-                f"tool {self.name!r} has failed {self._counts.failures} times; it can't be used any more"
+                f"tool {self.name!r} has failed {self._counts.failures} times; it can't be called any more"
             )
 
     def recall(self, *, has_failed: bool) -> None:
-        """Count a call that an earlier life has made."""
+        """Count a call that was make before the run was resumed."""
         self._counts.calls += 1
         self._counts.failures += has_failed
 
@@ -237,17 +276,17 @@ class FunctionTool:
         *,
         arguments: BaseModel | Mapping[str, Any] | None = None,
         context: FunctionInvocationContext | None = None,
-        tool_call_id: str | None = None,  # noqa: ARG002 - the reference's name
+        tool_call_id: str | None = None,  # noqa: ARG002 - public name
         skip_parsing: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Check the arguments, call the function, and give what it gave as contents.
+        """Validate the arguments, call the function, and convert its result to contents.
 
-        Arguments may be given by name as well. With `skip_parsing`, or `SKIP_PARSING` as the tool's parser, what the
-        function gave comes back as it is.
+        Arguments may also be given by name. With `skip_parsing`, or `SKIP_PARSING` as the tool's parser, the result is
+        returned as it is.
 
         Raises:
-            ToolException: there is no function, or it was called too often.
+            ToolException: there is no function, or a limit is reached.
             TypeError: the arguments don't fit.
         """
         if self.func is None:
@@ -255,39 +294,37 @@ class FunctionTool:
         if arguments is None:
             arguments = kwargs or ({} if context is None else context.arguments)
         elif kwargs:
-            raise TypeError(f"tool {self.name!r} is given arguments, or {', '.join(kwargs)} by name, not both")
-        checked = self.checked(arguments)
+            raise TypeError(f"tool {self.name!r}: give arguments, or {', '.join(kwargs)} by name, not both")
+        checked = self.validate_arguments(arguments)
         context = FunctionInvocationContext(self, checked) if context is None else context
         context.function, context.arguments = self, checked
-        result = await self._called(context)
+        positional, by_name = self._signature.bind(context.arguments, context.kwargs)
+        if self._signature.context is not None:
+            by_name[self._signature.context] = context
+        call = functools.partial(self, *positional, **by_name)
+        assert self.func is not None, "checked above"
+        if is_async(self.func):
+            result = await call()
+        else:
+            result = await run_in_thread(call)
+            result = await result if inspect.isawaitable(result) else result
         return result if skip_parsing else self.parse(result)
 
-    async def _called(self, context: FunctionInvocationContext) -> Any:
-        by_place, by_name = self._shape.bound(context.arguments, context.kwargs)
-        if self._shape.context is not None:
-            by_name[self._shape.context] = context
-        call = functools.partial(self, *by_place, **by_name)
-        assert self.func is not None, "there is a function"
-        if is_async(self.func):
-            return await call()
-        outcome = await in_thread(call)
-        return await outcome if inspect.isawaitable(outcome) else outcome
-
     def parse(self, result: Any) -> Any:
-        """What the function gave, as contents. If its parser fails, as text."""
+        """Convert a result to contents; if the tool's own parser fails, to text."""
         if isinstance(self.result_parser, SkipParsing):
             return result
         if self.result_parser is None:
-            return parsed_result(result)
+            return parse_result(result)
         try:
-            return parsed_result(self.result_parser(result))
-        except Exception:  # noqa: BLE001 - the tool has done its work, and that must not be lost
-            return parsed_result(str(result))
+            return parse_result(self.result_parser(result))
+        except Exception:  # noqa: BLE001 - the tool has done its work, and its result must not be lost
+            return parse_result(str(result))
 
     @staticmethod
     def parse_result(result: Any) -> list[Content]:
-        """Any value as contents, as it is told to a model."""
-        return parsed_result(result)
+        """Convert any value to contents, as a model is told it."""
+        return parse_result(result)
 
     def __str__(self) -> str:
         more = f", description={self.description}" if self.description else ""
@@ -296,40 +333,30 @@ class FunctionTool:
     __repr__ = __str__
 
 
-def _innermost(func: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    return func.func if isinstance(func, FunctionTool) else func
+def _require_valid(tool: FunctionTool) -> None:
+    """Check the options of a tool. Raises TypeError, ValueError."""
+    name = tool.name
+    for option in ("max_invocations", "max_invocation_exceptions"):
+        limit: Any = getattr(tool, option)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"tool {name!r}: {option} must be 1 or more, or None for no limit, not {limit!r}")
+    if tool.approval_mode not in get_args(ApprovalMode):
+        raise ValueError(
+            f"tool {name!r}: approval_mode must be 'always_require' or 'never_require', not {tool.approval_mode!r}"
+        )
+    if not callable(tool.if_interrupted) and tool.if_interrupted not in _INTERRUPTED:
+        raise ValueError(
+            f"tool {name!r}: if_interrupted must be 'tell', 'rerun', 'ask' or a function, not {tool.if_interrupted!r}"
+        )
+    parser: Any = tool.result_parser
+    if not (parser is None or callable(parser) or isinstance(parser, SkipParsing)):
+        raise TypeError(f"tool {name!r}: result_parser must be a function or SKIP_PARSING, not {parser!r}")
 
 
-def _approval_mode(name: str, mode: str | None) -> ApprovalMode:
-    if mode not in {None, *get_args(ApprovalMode)}:
-        raise ValueError(f"tool {name!r}: approval_mode is 'always_require' or 'never_require', not {mode!r}")
-    return cast("ApprovalMode", mode or "never_require")
-
-
-def _limit(name: str, what: str, limit: Any) -> int | None:
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"tool {name!r}: {what} is 1 or more, or None for no limit, not {limit!r}")
-    return limit
-
-
-def _input_model(name: str, given: Any) -> type[BaseModel] | Mapping[str, Any] | None:
+def _require_schema(name: str, given: Any) -> type[BaseModel] | Mapping[str, Any] | None:
     if given is None or isinstance(given, Mapping) or hasattr(given, "model_validate"):
         return cast("type[BaseModel] | Mapping[str, Any] | None", given)
-    raise TypeError(f"tool {name!r}: the schema of its arguments is a pydantic model or a JSON schema, not {given!r}")
-
-
-def _result_parser(name: str, parser: Any) -> ResultParser | None:
-    if parser is None or callable(parser) or isinstance(parser, SkipParsing):
-        return cast("ResultParser | None", parser)
-    raise TypeError(
-        f"tool {name!r}: result_parser is a function of what the tool gave, or SKIP_PARSING, not {parser!r}"
-    )
-
-
-def _if_interrupted(name: str, policy: object) -> IfToolInterrupted:
-    if not callable(policy) and policy not in _INTERRUPTED:
-        raise ValueError(f"tool {name!r}: if_interrupted is 'tell', 'rerun', 'ask' or a function, not {policy!r}")
-    return cast("IfToolInterrupted", policy)
+    raise TypeError(f"tool {name!r}: the schema must be a pydantic model or a JSON schema, not {given!r}")
 
 
 @overload
@@ -374,30 +401,30 @@ def tool(
     schema: type[BaseModel] | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """A function as a tool; a decorator, with or without arguments.
+    """Make a tool of a function. Use it as a decorator, with or without arguments.
 
-    What it is called and does is read from its name and docstring, what it takes from its signature: types, defaults,
-    `Annotated[..., "what it is"]`, and the docstring's sections on arguments. A parameter of type
-    FunctionInvocationContext, and `**kwargs`, are given the `function_invocation_kwargs` of the run.
+    Name and description come from the function's name and docstring. The arguments come from its signature: types,
+    defaults, `Annotated[..., "description"]` and the docstring's section on arguments. A FunctionInvocationContext
+    parameter and `**kwargs` get the `function_invocation_kwargs` of the run.
 
-    A call that came back is recorded. `if_interrupted` says what becomes of one that a crash cut off: the model is told
-    that its effect is unknown ("tell"), it is made again ("rerun"), somebody is asked ("ask"), or a function finds out.
+    A finished call is recorded. `if_interrupted` decides about a call that a crash interrupted: tell the model that
+    its effect is unknown ("tell"), call again ("rerun"), ask somebody ("ask"), or call a function to find out.
     """
     namespace = namespace_here(1)
 
-    def made(function: Callable[..., Any]) -> FunctionTool:
+    def make(function: Callable[..., Any]) -> FunctionTool:
         return FunctionTool(
             name=name or getattr(function, "__name__", type(function).__name__),
-            description=description or read_docstring(docstring_of(function)).text,
+            description=description or parse_docstring(docstring_of(function)).text,
             func=function,
             input_model=schema,
             namespace=namespace.needed_by(function),
             **options,
         )
 
-    return made if func is None else made(func)
+    return make if func is None else make(func)
 
 
 def normalize_tools(tools: ToolTypes | Sequence[ToolTypes] | None) -> list[Any]:
-    """Tools as a list: functions become tools, collections of tools are opened, everything else stays as it is."""
-    return listed_tools(tools, FunctionTool.of)
+    """Return tools as a list: functions become tools, collections are opened, everything else stays."""
+    return list_tools(tools, FunctionTool.of)

@@ -1,303 +1,278 @@
-"""The loop of a turn: the model is asked, its calls are made, it is told the results, and asked again."""
+"""The loop of a turn: call the model, make its tool calls, give it the results, and repeat until it has answered."""
 
 from __future__ import annotations
 
 import copy
 from contextlib import aclosing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.agents.messages.content import Content, UsageDetails, add_usage_details
-from perdure.agents.messages.conversation import is_local, repaired
+from perdure.agents.messages.conversation import is_local_call, repair_conversation
 from perdure.agents.messages.message import Message
 from perdure.agents.messages.responses import ChatResponse, ChatResponseUpdate
-from perdure.agents.tools.tool_list import expanded_tools
+from perdure.agents.tools.context import expand_tools
 from perdure.agents.turn.approvals import (
-    Asked,
     Batch,
     Decision,
+    Question,
+    add_batch,
     drop_questions,
-    keep_batch,
-    keep_batches,
-    questions_of,
-    settled,
-    waiting_ids,
+    find_questions,
+    resolve_answers,
+    store_batches,
+    waiting_call_ids,
 )
-from perdure.agents.turn.call_ids import CallIds, MadeCalls, ids_in
-from perdure.agents.turn.recording import taking
-from perdure.data import mutable
+from perdure.agents.turn.call_ids import ApprovedCalls, CallIds, ids_in
+from perdure.agents.turn.recording import use_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from perdure.agents.client.streaming import ChatStream
-    from perdure.agents.turn.layer import Limits
-    from perdure.agents.turn.tool_calls import Caller, Outcome
+    from perdure.agents.tools.tool import FunctionTool
+    from perdure.agents.turn.layer import FunctionInvocationConfiguration
+    from perdure.agents.turn.tool_calls import CallOutcome, ToolCaller
 
 _OUT_OF_CALLS: Final = "No more tools may be called in this turn, and there is no answer without them."
-_SHOWN: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})
+_VISIBLE: Final = frozenset({"data", "uri", "error", "hosted_file", "hosted_vector_store"})
 
 
-@mutable
-class Exchange:
-    """One request to a model, with all that its tools do for it."""
+@dataclass(slots=True)
+class TurnLoop:
+    """One request to a client, with all the model and tool calls it leads to."""
 
     ask: Callable[..., Any]
-    """Asks the model: `ask(messages, stream=..., options=...)`."""
-    caller: Caller
+    """The next layer: `ask(messages, stream=..., options=...)`."""
+    caller: ToolCaller
     messages: list[Message]
-    """What the model is shown, as it happened."""
+    """The conversation as it happened. The model sees a repaired copy."""
     options: dict[str, Any]
-    limits: Limits
+    limits: FunctionInvocationConfiguration
     stream: bool
-    said: list[Message] = field(default_factory=list[Message], init=False)
-    """What this request has led to."""
-    answer: ChatResponse[Any] | None = field(default=None, init=False)
+    produced: list[Message] = field(default_factory=list[Message], init=False)
+    """The messages of this request."""
+    response: ChatResponse[Any] | None = field(default=None, init=False)
     usage: UsageDetails | None = field(default=None, init=False)
     calls_made: int = field(default=0, init=False)
     failures_in_a_row: int = field(default=0, init=False)
     is_closed: bool = field(default=False, init=False)
-    """Whether the model may call no more tools."""
+    """True if the model may call no more tools."""
     is_over: bool = field(default=False, init=False)
 
-    def whole(self) -> ChatResponse[Any]:
-        """What came of it."""
-        whole = ChatResponse[Any]() if self.answer is None else copy.copy(self.answer)
-        whole.messages, whole.usage_details = list(self.said), self.usage
+    def final_response(self) -> ChatResponse[Any]:
+        """Return the final response with all messages and token counts of the request."""
+        whole = ChatResponse[Any]() if self.response is None else copy.copy(self.response)
+        whole.messages, whole.usage_details = list(self.produced), self.usage
         return whole
 
-    async def rounds(self) -> AsyncGenerator[ChatResponseUpdate]:
-        """Go on until there is an answer, or somebody else is to say something. Pieces are told if it streams."""
-        for update in await self._answers():
+    async def run(self) -> AsyncGenerator[ChatResponseUpdate]:
+        """Repeat until there is an answer, or the user has to answer. Yields updates if it streams."""
+        for update in await self._make_approved_calls():
             yield update
-        for number in range(self.limits.rounds + 1):
+        rounds = self.limits.get("max_iterations", 0)
+        for number in range(rounds + 1):
             if self.is_over:
                 return
-            self.is_closed |= number == self.limits.rounds
-            async with aclosing(self._asked()) as updates:
+            self.is_closed |= number == rounds
+            async with aclosing(self._call_model()) as updates:
                 async for update in updates:
                     yield update
-            for update in await self._calls():
+            for update in await self._make_calls():
                 yield update
 
     @property
-    def _is_kept_elsewhere(self) -> bool:
+    def _is_stored_by_provider(self) -> bool:
         return self.options.get("conversation_id") is not None
 
-    def _made_calls(self) -> MadeCalls:
+    def _approved_calls(self) -> ApprovedCalls:
         caller = self.caller
-        return MadeCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
+        return ApprovedCalls(caller.session, caller.owner, notes_begin=caller.turn.activation is None)
 
-    async def _answers(self) -> list[ChatResponseUpdate]:
-        """Make the calls that have been approved since they were asked about."""
-        caller, made = self.caller, self._made_calls()
+    async def _make_approved_calls(self) -> list[ChatResponseUpdate]:
+        """Make the calls that were approved since they were asked about."""
+        caller, approved = self.caller, self._approved_calls()
         updates: list[ChatResponseUpdate] = []
-        # Of a turn that came to nothing when they were made: nobody has heard of them yet.
-        if untold := made.untold(self.messages, is_whole=not self._is_kept_elsewhere):
-            drop_questions(caller.session, caller.owner, [result.call_id for result in untold])
-            updates.append(self._say(Message("tool", untold)))
-        found = settled(self.messages, caller.session, caller.owner)
-        if found.decisions or found.open:
-            outcome = await self._made(found.decisions, made)
-            keep_batches(caller.session, found.batches)
-            updates += self._told(outcome, [each.question() for each in found.open])
+        # A turn that failed after these calls has not given their results to the model.
+        if missing := approved.missing_results(self.messages, is_complete=not self._is_stored_by_provider):
+            drop_questions(caller.session, caller.owner, [result.call_id for result in missing])
+            updates.append(self._add(Message("tool", missing)))
+        resolved = resolve_answers(self.messages, caller.session, caller.owner)
+        if resolved.decisions or resolved.open:
+            outcome = await self._call_tools(resolved.decisions, approved)
+            store_batches(caller.session, resolved.batches)
+            updates += self._add_outcome(outcome, [each.to_content() for each in resolved.open])
         return updates if self.stream else []
 
     def call_ids(self) -> CallIds:
-        """What gives the calls of the next answer their ids."""
-        taken = {*ids_in(self.messages), *ids_in(self.said), *waiting_ids(self.caller.session)}
-        return CallIds(self.caller.turn.name, taken, self._is_kept_elsewhere)
+        """Return the assigner of ids for the calls of the next response."""
+        taken = {*ids_in(self.messages), *ids_in(self.produced), *waiting_call_ids(self.caller.session)}
+        return CallIds(self.caller.turn.name, taken, self._is_stored_by_provider)
 
-    async def _asked(self) -> AsyncGenerator[ChatResponseUpdate]:
-        """Ask the model."""
+    async def _call_model(self) -> AsyncGenerator[ChatResponseUpdate]:
         options = dict(self.options)
-        if tools := expanded_tools(self.caller.tools):
+        if tools := expand_tools(self.caller.tools):
             options["tools"] = tools
         if self.is_closed:
             options["tool_choice"] = "none"
-        shown = repaired(self.messages, is_whole=not self._is_kept_elsewhere)
-        with taking(self.caller.turn):
+        shown = repair_conversation(self.messages, is_complete=not self._is_stored_by_provider)
+        with use_turn(self.caller.turn):
             given = self.ask(shown, stream=self.stream, options=options)
         if self.stream:
             stream, ids = cast("ChatStream", given), self.call_ids()
             async with aclosing(stream):
                 async for update in stream:
-                    if (shown_update := self._shown(ids.piece(update))) is not None:
-                        yield shown_update
-                answer = await stream.get_final_response()
+                    if (visible := self._without_dead_calls(ids.assign_update(update))) is not None:
+                        yield visible
+                response = await stream.get_final_response()
         else:
-            answer = await given
+            response = await given
         if self.is_closed:
-            answer, fallback = _without_calls(answer)
+            response, fallback = _without_calls(response)
             if fallback is not None:
                 yield fallback
-        self._take(answer)
+        response = self.response = self.call_ids().assign(response)
+        if response.usage_details:
+            self.usage = add_usage_details(self.usage, response.usage_details)
+        if response.conversation_id is not None:
+            # The provider stores the conversation, so it gets only new messages from now on.
+            self.options["conversation_id"] = response.conversation_id
+            self.messages = []
+            self._approved_calls().forget()
+        else:
+            self.messages += response.messages
+        self.produced += response.messages
 
-    def _shown(self, update: ChatResponseUpdate) -> ChatResponseUpdate | None:
-        """What is told of a piece: calls that nobody will make are not."""
-        if not self.is_closed or not any(is_local(content) for content in update.contents):
+    def _without_dead_calls(self, update: ChatResponseUpdate) -> ChatResponseUpdate | None:
+        """Remove calls from an update that nobody will make."""
+        if not self.is_closed or not any(is_local_call(content) for content in update.contents):
             return update
         kept = copy.copy(update)
-        kept.contents = [content for content in update.contents if not is_local(content)]
+        kept.contents = [content for content in update.contents if not is_local_call(content)]
         return kept if kept.contents else None
 
-    def _take(self, answer: ChatResponse[Any]) -> None:
-        answer = self.answer = self.call_ids().named(answer)
-        self.usage = add_usage_details(self.usage, answer.usage_details) if answer.usage_details else self.usage
-        if answer.conversation_id is not None:
-            # The provider knows what was said: it is told only what is new.
-            self.options["conversation_id"] = answer.conversation_id
-            self.messages = []
-            self._made_calls().forget()
-        else:
-            self.messages += answer.messages
-        self.said += answer.messages
-
-    async def _calls(self) -> list[ChatResponseUpdate]:
-        """Make the calls that the model has asked for, or ask whether they may be made."""
-        assert self.answer is not None, "the model was asked"
-        calls = calls_of(self.answer.messages)
-        tools = self.caller.by_name()
+    async def _make_calls(self) -> list[ChatResponseUpdate]:
+        """Make the calls that the model asked for, or ask for their approval."""
+        assert self.response is not None, "the model was called"
+        calls = _find_calls(self.response.messages)
+        tools = self.caller.by_name() if calls else {}
         if not calls or not (tools or self.caller.tools):
             self.is_over = True
             return []
-        sorted_out: dict[str, list[Content]] = {"run": [], "approve": [], "declared": []}
+        ready: list[Content] = []
+        waiting: list[Content] = []
+        declared: list[Content] = []
         for call in calls:
-            sorted_out[_mode(tools, call)].append(call)
-        ready, waiting, declared = sorted_out["run"], sorted_out["approve"], sorted_out["declared"]
-        if self.limits.requires_known and not waiting and not declared:
+            tool = tools.get(call.name or "")
+            if tool is not None and tool.declaration_only:
+                declared.append(call)
+            elif tool is not None and tool.approval_mode == "always_require":
+                waiting.append(call)
+            else:
+                ready.append(call)
+        if self.limits.get("terminate_on_unknown_calls") and not waiting and not declared:
             _require_known(calls, tools)
-        asked = self._asks(waiting, ready)
-        outcome = await self._made([] if waiting else [Decision(call) for call in ready])
-        updates = self._told(outcome, [*asked, *(_for_the_user(call) for call in declared)])
+        asked = self._ask_for_approval(waiting, ready) if waiting else []
+        outcome = await self._call_tools([] if waiting else [Decision(call) for call in ready])
+        # The user of the agent answers calls of declared tools.
+        asked += [replace(call, user_input_request=True, id=call.call_id) for call in declared]
+        updates = self._add_outcome(outcome, asked)
         return updates if self.stream else []
 
-    def _asks(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
-        """The questions whether calls may be made. The others of the answer wait in the session, if there is one."""
-        if not waiting:
-            return []
+    def _ask_for_approval(self, waiting: Sequence[Content], ready: Sequence[Content]) -> list[Content]:
+        """Ask for approval of calls. The other calls wait in the session; without one they are asked about too."""
         session = self.caller.session
         parked = [] if session is None else list(ready)
         others: Sequence[Content] = () if parked else ready
-        asked = [Asked.whether(call) for call in (*waiting, *others)]
-        keep_batch(session, Batch(asked, parked, self.caller.owner))
-        return [each.question() for each in asked]
+        questions = [Question.approval_of(call) for call in (*waiting, *others)]
+        add_batch(session, Batch(questions, parked, self.caller.owner))
+        return [each.to_content() for each in questions]
 
-    async def _made(self, decisions: Sequence[Decision], made: MadeCalls | None = None) -> Outcome:
-        """Make calls, and see whether more may be made. Those that were approved are noted as `made`."""
-        outcome = await self.caller.made(decisions, made)
+    async def _call_tools(self, decisions: Sequence[Decision], approved: ApprovedCalls | None = None) -> CallOutcome:
+        """Make calls and check the limits."""
+        outcome = await self.caller.call_all(decisions, approved)
         self.calls_made += sum(decision.is_approved for decision in decisions)
         if decisions:
             self.failures_in_a_row = self.failures_in_a_row + 1 if outcome.has_failed else 0
-        self.is_closed |= self.limits.calls is not None and self.calls_made >= self.limits.calls
-        self.is_closed |= outcome.has_failed and self.failures_in_a_row >= self.limits.failures_in_a_row
-        if _is_required(self.options.get("tool_choice")):
-            # It has called one; required again, it could never answer.
+        calls_max = self.limits.get("max_function_calls")
+        failures_max = self.limits.get("max_consecutive_errors_per_request", 0)
+        self.is_closed |= calls_max is not None and self.calls_made >= calls_max
+        self.is_closed |= outcome.has_failed and self.failures_in_a_row >= failures_max
+        choice = self.options.get("tool_choice")
+        if (cast("dict[str, Any]", choice).get("mode") if isinstance(choice, dict) else choice) == "required":
+            # The model has called a tool. If calls stayed required, it could never answer.
             self.options["tool_choice"] = None
         return outcome
 
-    def _told(self, outcome: Outcome, asked: Sequence[Content]) -> list[ChatResponseUpdate]:
-        """Add results and questions to what was said. Questions end the turn."""
-        questions = [*(each for each in outcome.contents if each.type != "function_result"), *asked]
+    def _add_outcome(self, outcome: CallOutcome, asked: Sequence[Content]) -> list[ChatResponseUpdate]:
+        """Add results and questions to the conversation. Questions end the turn."""
         results = [each for each in outcome.contents if each.type == "function_result"]
+        questions = [*(each for each in outcome.contents if each.type != "function_result"), *asked]
         updates: list[ChatResponseUpdate] = []
         if results:
-            updates.append(self._say(Message("tool", results)))
+            updates.append(self._add(Message("tool", results)))
         if questions:
-            self._keep_questions_of_tools(outcome.contents)
+            self._store_tool_questions(outcome.contents)
             self._add_questions(questions)
-            updates.append(ChatResponseUpdate(contents=[_as_piece(each) for each in questions], role="assistant"))
-        self.is_over |= bool(questions) or outcome.ends
+            # The stream has already sent the arguments of the calls.
+            sent = [replace(each, arguments=None) if each.type == "function_call" else each for each in questions]
+            updates.append(ChatResponseUpdate(contents=sent, role="assistant"))
+        self.is_over |= bool(questions) or outcome.ends_turn
         return updates
 
-    def _say(self, message: Message) -> ChatResponseUpdate:
+    def _add(self, message: Message) -> ChatResponseUpdate:
         self.messages.append(message)
-        self.said.append(message)
+        self.produced.append(message)
         return ChatResponseUpdate(contents=message.contents, role=message.role)
 
-    def _keep_questions_of_tools(self, contents: Sequence[Content]) -> None:
-        every = (each for message in (*self.messages, *self.said) for each in message.contents)
+    def _store_tool_questions(self, contents: Sequence[Content]) -> None:
+        every = (each for message in (*self.messages, *self.produced) for each in message.contents)
         calls: dict[str | None, Content] = {each.call_id: each for each in every if each.type == "function_call"}
-        if asked := questions_of(contents, calls):
-            keep_batch(self.caller.session, Batch(asked, owner=self.caller.owner))
+        if questions := find_questions(contents, calls):
+            add_batch(self.caller.session, Batch(questions, owner=self.caller.owner))
 
     def _add_questions(self, questions: Sequence[Content]) -> None:
-        """Put questions to the message with the calls that they are about; a call that is asked takes its place."""
+        """Add questions to the message with their calls. A call that the user answers is replaced by its question."""
         flagged = {each.call_id: each for each in questions if each.type == "function_call"}
         others = [each for each in questions if each.type != "function_call"]
-        for place in range(len(self.said) - 1, -1, -1):
-            message = self.said[place]
-            if message.role == "assistant" and any(is_local(content) for content in message.contents):
-                changed = copy.copy(message)
-                changed.contents = [
-                    flagged.get(each.call_id, each) if is_local(each) else each for each in message.contents
+        for place in range(len(self.produced) - 1, -1, -1):
+            message = self.produced[place]
+            if message.role == "assistant" and any(is_local_call(content) for content in message.contents):
+                contents = [
+                    flagged.get(each.call_id, each) if is_local_call(each) else each for each in message.contents
                 ]
-                changed.contents += others
-                self.said[place] = changed
+                self.produced[place] = message.with_contents([*contents, *others])
                 return
-        self.said.append(Message("assistant", list(questions)))
+        self.produced.append(Message("assistant", list(questions)))
 
 
-def calls_of(messages: Sequence[Message]) -> list[Content]:
-    """The calls in an answer that are to be made here: each id once, and none that already has a result."""
+def _find_calls(messages: Sequence[Message]) -> list[Content]:
+    """Return the calls of a response that we have to make: each id once, and none that already has a result."""
     contents = [content for message in messages for content in message.contents]
     done = {content.call_id for content in contents if content.type == "function_result"}
     found: dict[Any, Content] = {}
     for content in contents:
-        if is_local(content) and content.call_id not in done:
+        if is_local_call(content) and content.call_id not in done:
             found.setdefault(content.call_id or id(content), content)
     return list(found.values())
 
 
-def _mode(tools: Mapping[str, Any], call: Content) -> str:
-    tool = tools.get(call.name or "")
-    if tool is None:
-        return "run"
-    if tool.declaration_only:
-        return "declared"
-    return "approve" if tool.approval_mode == "always_require" else "run"
-
-
-def _require_known(calls: Sequence[Content], tools: Mapping[str, Any]) -> None:
+def _require_known(calls: Sequence[Content], tools: Mapping[str, FunctionTool]) -> None:
     for call in calls:
         if call.name not in tools:
-            raise KeyError(f"the model calls a tool named {call.name!r}, and there is none; there are {sorted(tools)}")
+            raise KeyError(f"the model called an unknown tool {call.name!r}; the tools are {sorted(tools)}")
 
 
-def _for_the_user(call: Content) -> Content:
-    """A call that whoever uses the agent is to answer."""
-    return replace(call, user_input_request=True, id=call.call_id)
-
-
-def _as_piece(content: Content) -> Content:
-    """What is told of a question in a stream: the arguments of a call have been told."""
-    return replace(content, arguments=None) if content.type == "function_call" else content
-
-
-def _is_required(choice: object) -> bool:
-    mode: object = cast("dict[str, Any]", choice).get("mode") if isinstance(choice, dict) else choice
-    return mode == "required"
-
-
-def _without_calls(answer: ChatResponse[Any]) -> tuple[ChatResponse[Any], ChatResponseUpdate | None]:
-    """An answer without calls that nobody will make. If nothing else was said, it says so; that piece comes, too."""
-    whole = copy.copy(answer)
-    kept = [_without_local_calls(message) for message in answer.messages]
+def _without_calls(response: ChatResponse[Any]) -> tuple[ChatResponse[Any], ChatResponseUpdate | None]:
+    """Remove calls that nobody will make. If nothing visible is left, add a text, and return its update as well."""
+    whole = copy.copy(response)
+    kept = [
+        message.with_contents([content for content in message.contents if not is_local_call(content)])
+        for message in response.messages
+    ]
     whole.messages = [message for message in kept if message.contents]
-    if any(_is_seen(content) for message in whole.messages for content in message.contents):
+    contents = [content for message in whole.messages for content in message.contents]
+    if any(each.type in _VISIBLE or (each.type == "text" and (each.text or "").strip()) for each in contents):
         return whole, None
     whole.messages.append(Message("assistant", [_OUT_OF_CALLS]))
     return whole, ChatResponseUpdate(contents=[_OUT_OF_CALLS], role="assistant", finish_reason="stop")
-
-
-def _without_local_calls(message: Message) -> Message:
-    if not any(is_local(content) for content in message.contents):
-        return message
-    kept = copy.copy(message)
-    kept.contents = [content for content in message.contents if not is_local(content)]
-    return kept
-
-
-def _is_seen(content: Content) -> bool:
-    """Whether a content says something to whoever uses the agent."""
-    return content.type in _SHOWN or bool(content.type == "text" and (content.text or "").strip())

@@ -1,6 +1,6 @@
-"""Calls of models and tools, as steps of the handler call that they are made in: what came back is not asked for again.
+"""Recorded calls: model and tool calls as steps of the activation, so that a resumed turn repeats none of them.
 
-Outside of a workflow they are simply made.
+Outside a workflow the calls are made directly.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from perdure.agents.client.streaming import Told, retold
+from perdure.agents.client.streaming import SentUpdates, forward_stream
 from perdure.agents.messages.message import Message
 from perdure.graph import Numbering, StepCall, activation_at_work, begin_step
 from perdure.records import digest
@@ -30,10 +30,10 @@ FinalT = TypeVar("FinalT")
 
 @dataclass(slots=True)
 class Turn:
-    """One turn of an agent: what its calls are named after, so that another life finds them again.
+    """One turn of an agent. Its calls are named after it, so that a resumed run finds their records.
 
-    Turns are known by what the agent was `told`, and by a number if it was told the same before: side by side they may
-    begin in any order. Its `traits` are for an agent that has no name of its own.
+    A turn is identified by its input (`told`) and a number if the input repeats: parallel turns may start in any order.
+    `traits` identify an agent without a name.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Turn:
     number: int = field(default=0, init=False)
     _turns: Numbering = field(default_factory=Numbering, init=False)
     _calls: Numbering = field(default_factory=Numbering, init=False)
-    _is_broken: bool = field(default=False, init=False)
-    """Whether its last call of the model came to nothing, so that another turn may go on with it."""
+    _has_failed: bool = field(default=False, init=False)
+    """True if the last model call failed, so that another turn may continue from it."""
 
     def __post_init__(self, told: Iterable[object], traits: Iterable[object]) -> None:
         if self.activation is not None:
@@ -56,37 +56,37 @@ class Turn:
             self._turns = self.activation.numbering(f"turn of {self.key}")
             self.number = self._turns.take()
 
-    def model_call(self) -> int:
-        """The number of the next call of the model."""
-        if self._is_broken:
-            self._is_broken = False
+    def next_model_call(self) -> int:
+        """Return the number of the next model call."""
+        if self._has_failed:
+            self._has_failed = False
             self.number = self._turns.take_again(self.number)
         return self._calls.take()
 
-    def give_up(self, model_call: int) -> None:
-        """A call of the model came to nothing: whoever makes it again, in this turn or in the next, makes this one.
+    def release_model_call(self, model_call: int) -> None:
+        """Release the number of a failed model call, so that the next attempt, in this turn or another, reuses it.
 
-        In another life the first to make it has what it came to at last.
+        In a resumed run the first to make the call gets the recorded result.
         """
         self._calls.give_back(model_call)
-        if not self._is_broken:
-            self._is_broken = True
+        if not self._has_failed:
+            self._has_failed = True
             self._turns.give_back(self.number)
 
     def model_key(self, model_call: int) -> str:
-        """What a call of the model is known by."""
+        """Return the step key of a model call."""
         return f"{self.key}#{self.number}.{model_call}"
 
     def tool_key(self, call_id: str, place: int) -> str:
-        """What a call that the model has asked for is known by: `place` is where it stood in the answer."""
+        """Return the step key of a tool call; `place` is its position in the model's response."""
         return f"{self.key}#{self.number}.{self._calls.used}/{place}:{call_id}"
 
     async def ask(self, name: str, model_call: int, fn: Callable[[], Awaitable[T]]) -> T:
-        """Call the model, or get what it answered in an earlier life."""
+        """Call the model, or return its recorded response."""
         try:
             return await self.call(name, self.model_key(model_call), fn, "rerun")
         except BaseException:
-            self.give_up(model_call)
+            self.release_model_call(model_call)
             raise
 
     def call(
@@ -97,19 +97,19 @@ class Turn:
         if_interrupted: IfInterrupted,
         has_failed: Callable[[T], bool] | None = None,
     ) -> Awaitable[T]:
-        """Make a call, or get what it gave in an earlier life."""
+        """Make a call as a step, or return its recorded result."""
         if self.activation is None:
             return fn()
         call = StepCall(name, fn, (), key, if_interrupted=if_interrupted, has_failed=has_failed)
         return begin_step(self.activation, call)
 
     def spend(self, **amounts: float) -> None:
-        """Count what a call has cost. Called inside of it, it is counted with its record, once."""
+        """Report the cost of a call. Inside a step it is stored with the step's record, once."""
         if self.activation is not None:
             self.activation.spend(amounts)
 
     def require_budget(self) -> None:
-        """Raise BudgetExceededError if the run has nothing left to spend."""
+        """Raise BudgetExceededError if the run has no budget left."""
         if self.activation is not None:
             self.activation.require_budget()
 
@@ -118,10 +118,10 @@ _turn: ContextVar[Turn | None] = ContextVar("perdure_turn", default=None)
 
 
 @contextmanager
-def taking(turn: Turn) -> Generator[None]:
-    """Let what is called inside, and not awaited, belong to a turn.
+def use_turn(turn: Turn) -> Generator[None]:
+    """Make `turn` the current turn of calls that are started, not awaited, inside the block.
 
-    Whoever makes calls later takes the turn along when it is called: generators run in the context of who reads them.
+    A generator runs in its reader's context, so a call that runs later must capture the turn when it is started.
     """
     token = _turn.set(turn)
     try:
@@ -130,101 +130,90 @@ def taking(turn: Turn) -> Generator[None]:
         _turn.reset(token)
 
 
-def turn_of(name: str, told: Iterable[object] = ()) -> Turn:
-    """The turn that a call belongs to; of one that nobody takes a turn for, one of its own."""
+def current_turn(name: str, told: Iterable[object] = ()) -> Turn:
+    """Return the current turn, or a new one for a call outside any turn."""
     return _turn.get() or Turn(name, told)
 
 
 def _digest(*about: Iterable[object]) -> str:
-    """What tells turns from each other. Ids of messages say nothing: they may be drawn anew in each life."""
-    plain = [[_plain(each) for each in every] for every in about]
+    """Return what tells turns apart. Message ids are left out: each attempt may draw new ones."""
+
+    def to_plain(value: object) -> object:
+        if isinstance(value, Message):
+            return [value.role, [content.to_dict() for content in value.contents]]
+        return value
+
+    plain = [[to_plain(each) for each in every] for every in about]
     return digest(json.dumps(plain, sort_keys=True, default=lambda value: type(value).__name__).encode())[:16]
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Message):
-        return [value.role, [content.to_dict() for content in value.contents]]
-    return value
-
-
-def recorded(
-    turn: Turn, ask: Callable[[], Awaitable[FinalT]], *, name: str, counted: Callable[[FinalT], None]
+def record_call(
+    turn: Turn, ask: Callable[[], Awaitable[FinalT]], *, name: str, count: Callable[[FinalT], None]
 ) -> Awaitable[FinalT]:
-    """A call of a model that answers as a whole. If it is really made, there has to be something left to spend."""
+    """Make a call as a step of the turn, or return its recorded result. A call that is made needs budget left."""
 
     async def work() -> FinalT:
         turn.require_budget()
-        whole = await ask()
-        counted(whole)
-        return whole
+        result = await ask()
+        count(result)
+        return result
 
-    return turn.ask(name, turn.model_call(), work)
+    return turn.ask(name, turn.next_model_call(), work)
 
 
-def recorded_stream(
+def record_stream(
     turn: Turn,
     make: Callable[[], ResponseStream[UpdateT, FinalT]],
     *,
     name: str,
-    counted: Callable[[FinalT], None],
-    pieces: Callable[[FinalT], Sequence[UpdateT]],
-    rebuilt: Callable[[Sequence[UpdateT]], FinalT] | None = None,
+    count: Callable[[FinalT], None],
+    split: Callable[[FinalT], Sequence[UpdateT]],
+    rebuild: Callable[[Sequence[UpdateT]], FinalT] | None = None,
 ) -> ResponseStream[UpdateT, FinalT]:
-    """A call that streams. Its pieces are told as they come, and its whole is recorded.
+    """Stream a call as a step of the turn: updates are sent as they come, the final response is recorded.
 
-    If it came back in an earlier life, `pieces` says what is told of it. Where hooks have changed pieces, `rebuilt`
-    makes another whole of them, for whoever put the hooks there.
+    `split` turns a recorded response into updates. If hooks replace updates, `rebuild` makes the final response that
+    their author sees.
     """
     if turn.activation is None:
-        return make() if rebuilt is None else retold(make(), rebuilt=rebuilt)
-    call = _StreamedCall(turn, make, name, turn.model_call(), counted, pieces)
+        return make() if rebuild is None else forward_stream(make(), rebuild=rebuild)
+    number = turn.next_model_call()
+    final: list[FinalT] = []
+    sent: SentUpdates[UpdateT] = SentUpdates()
+    queue: asyncio.Queue[UpdateT | None] = asyncio.Queue()
+    is_asked = False
 
-    def whole(updates: Sequence[UpdateT]) -> FinalT:
-        return call.final[0] if rebuilt is None or call.told.are(updates) else rebuilt(updates)
-
-    return ResponseStream(call.pieces_told(), finalizer=whole)
-
-
-@dataclass(slots=True)
-class _StreamedCall:
-    """A call that streams and is a step: pieces come out of the step through a queue."""
-
-    turn: Turn
-    make: Callable[[], ResponseStream[Any, Any]]
-    name: str
-    model_call: int
-    counted: Callable[[Any], None]
-    pieces: Callable[[Any], Sequence[Any]]
-    final: list[Any] = field(default_factory=list[Any])
-    told: Told[Any] = field(default_factory=Told[Any])
-    is_asked: bool = False
-    queue: asyncio.Queue[Any] = field(default_factory=asyncio.Queue[Any])
-
-    async def pieces_told(self) -> AsyncGenerator[Any]:
-        task = asyncio.ensure_future(self.turn.ask(self.name, self.model_call, self.work))
-        task.add_done_callback(lambda _: self.queue.put_nowait(None))
+    async def work() -> FinalT:
+        nonlocal is_asked
+        turn.require_budget()
+        is_asked = True
+        stream = make()
         try:
-            while (update := await self.queue.get()) is not None:
-                yield self.told.note(update)
-            self.final.append(await task)
+            async for update in stream:
+                queue.put_nowait(update)
+            result = await stream.get_final_response()
+        finally:
+            # A cancelled call must release its connection at once.
+            await stream.aclose()
+        count(result)
+        return result
+
+    async def updates() -> AsyncGenerator[UpdateT]:
+        task = asyncio.ensure_future(turn.ask(name, number, work))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (update := await queue.get()) is not None:
+                yield sent.add(update)
+            final.append(await task)
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if not self.is_asked:
-            for piece in self.pieces(self.final[0]):
-                yield self.told.note(piece)
+        if not is_asked:
+            for update in split(final[0]):
+                yield sent.add(update)
 
-    async def work(self) -> Any:
-        self.turn.require_budget()
-        self.is_asked = True
-        stream = self.make()
-        try:
-            async for update in stream:
-                self.queue.put_nowait(update)
-            whole = await stream.get_final_response()
-        finally:
-            # Whoever is cancelled in the middle lets go of the connection at once.
-            await stream.aclose()
-        self.counted(whole)
-        return whole
+    def finalize(found: Sequence[UpdateT]) -> FinalT:
+        return final[0] if rebuild is None or sent.equal(found) else rebuild(found)
+
+    return ResponseStream(updates(), finalizer=finalize)

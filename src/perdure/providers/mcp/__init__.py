@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol as tools. Its library is loaded when the first connection is opened."""
+"""MCP servers as tools. The `mcp` library is loaded with the first connection."""
 
 from __future__ import annotations
 

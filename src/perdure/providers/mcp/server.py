@@ -1,4 +1,4 @@
-"""A server as a collection of tools: connected when first used, and again when the connection was lost."""
+"""MCP servers as collections of tools. A server is connected on first use, and again after a lost connection."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ _JOINTS: Final = "_.-"
 
 
 class MCPSpecificApproval(TypedDict, total=False):
-    """Which tools of a server need an approval, by name. One that is in both lists needs it."""
+    """The tools of a server that need approval, by name. A tool in both lists needs it."""
 
     always_require_approval: Collection[str] | None
     never_require_approval: Collection[str] | None
 
 
 Approval: TypeAlias = "Literal['always_require', 'never_require'] | MCPSpecificApproval | None"
-_LISTS: Final = tuple(MCPSpecificApproval.__annotations__)
+_APPROVAL_LISTS: Final = tuple(MCPSpecificApproval.__annotations__)
 
 
 def require_approval(server: str, mode: object) -> Approval:
-    """The mode, if it is one: what is misspelt would ask nobody. Raises TypeError, ValueError."""
+    """Return a valid approval mode: a misspelled one would ask nobody. Raises TypeError, ValueError."""
     if mode is None or (isinstance(mode, str) and mode in get_args(ApprovalMode)):
         return cast("Approval", mode)
     if not isinstance(mode, Mapping):
         raise ValueError(
-            f"MCP server {server!r}: approval_mode is 'always_require', 'never_require' or a dict with "
-            f"{' and '.join(map(repr, _LISTS))}, not {mode!r}"
+            f"MCP server {server!r}: approval_mode must be 'always_require', 'never_require' or a dict with "
+            f"{' and '.join(map(repr, _APPROVAL_LISTS))}, not {mode!r}"
         )
     lists = cast("Mapping[Any, Any]", mode)
-    if unknown := [name for name in lists if name not in _LISTS]:
+    if unknown := [name for name in lists if name not in _APPROVAL_LISTS]:
         raise ValueError(
-            f"MCP server {server!r}: approval_mode has no {unknown[0]!r}; it may have {' and '.join(map(repr, _LISTS))}"
+            f"MCP server {server!r}: approval_mode has no {unknown[0]!r}; "
+            f"it may have {' and '.join(map(repr, _APPROVAL_LISTS))}"
         )
     for name, listed in lists.items():
         require_names(server, f"approval_mode[{name!r}]", listed)
@@ -61,28 +62,28 @@ def require_approval(server: str, mode: object) -> Approval:
 
 
 def require_names(server: str, what: str, names: object) -> frozenset[str] | None:
-    """Names of tools, if it is a list of them. Raises TypeError."""
+    """Return a list of tool names as a set. Raises TypeError."""
     if names is None:
         return None
     is_several = isinstance(names, Collection) and not isinstance(names, str | bytes | Mapping)
     found: list[Any] = list(cast("Collection[Any]", names)) if is_several else [None]
     if not all(isinstance(name, str) for name in found):
-        raise TypeError(f"MCP server {server!r}: {what} is a list of names of tools, not {names!r}")
+        raise TypeError(f"MCP server {server!r}: {what} must be a list of tool names, not {names!r}")
     return frozenset(found)
 
 
-def require_there(server: str, what: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Raise ToolException if the server has no tool of a name that somebody has listed."""
+def require_listed(server: str, what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise ToolException if the server lacks a listed tool."""
     missing = sorted(set(names).difference(known))
     if missing:
         raise ToolException(
-            f"MCP server {server!r} has no {', '.join(map(repr, missing))}, which {what} names; "
+            f"MCP server {server!r} has no {', '.join(map(repr, missing))}, which {what} lists; "
             f"it has {', '.join(map(repr, sorted(known)))}"
         )
 
 
 def exposed_name(name: str, prefix: str | None) -> str:
-    """What models call a tool: servers may use more signs in a name than they do."""
+    """Return the name that models see: servers may use more characters than models accept."""
     own, before = _FOREIGN.sub("-", name), _FOREIGN.sub("-", prefix or "").rstrip(_JOINTS)
     if not before:
         return own
@@ -94,11 +95,11 @@ __all__ = ["Approval", "MCPSpecificApproval", "MCPTool"]
 
 
 class MCPTool(ABC):
-    """A server of the Model Context Protocol. Its tools and prompts are `functions`, once it is connected.
+    """A server of the Model Context Protocol. Its tools and prompts are its `functions` once it is connected.
 
-    A call is recorded like that of any tool, and its idempotency key goes along in the `_meta` of the request, as
-    `perdure/idempotency-key`. A call that a lost connection cuts off is not made again: the model is told that nobody
-    knows whether it was done. The next call opens the connection again.
+    A call is recorded like that of any tool. Its idempotency key is sent in the `_meta` of the request, as
+    `perdure/idempotency-key`. A call that a lost connection interrupts is not repeated: the model is told that its
+    effect is unknown. The next call connects again.
     """
 
     def __init__(
@@ -134,26 +135,26 @@ class MCPTool(ABC):
 
     @abstractmethod
     def dial(self) -> AbstractAsyncContextManager[Any]:
-        """The way to the server: a transport of the `mcp` package."""
+        """Return the transport to the server, from the `mcp` package."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Return True if there is a connection, as far as is known."""
         return self._opened is not None and self._opened.is_connected
 
     @property
     def functions(self) -> list[FunctionTool]:
-        """The server's tools and prompts, as they were when it was last connected; none before."""
+        """Return the server's tools and prompts as of the last connection."""
         return list(self._functions)
 
     async def connect(self, *, reset: bool = False) -> None:
-        """Open the connection, and learn what the server has. Raises ToolException if it can't be reached."""
+        """Connect, and list the server's tools. Raises ToolException if it can't be reached."""
         if reset:
             await self.close()
         await self._session().client()
 
     async def close(self) -> None:
-        """End the connection. What is called afterwards opens it again."""
+        """Close the connection. The next call opens a new one."""
         if self._opened is not None:
             await self._opened.close()
 
@@ -163,49 +164,49 @@ class MCPTool(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End the connection."""
+        """Close the connection."""
         await self.close()
 
     async def load_tools(self) -> None:
-        """Learn anew what the server has. Raises ToolException."""
+        """List the server's tools again. Raises ToolException."""
         session = self._session()
-        await session.learn(await session.client())
+        await session.list_tools(await session.client())
 
     load_prompts = load_tools
 
     async def call_tool(self, tool_name: str, **arguments: Any) -> str | list[Content]:
-        """Call a tool of the server by the name that it has there. Raises ToolException, ToolExecutionException."""
+        """Call a tool by its name on the server. Raises ToolException, ToolExecutionException."""
         return await self._call(tool_name, arguments, SystemClock().new_id())
 
     async def get_prompt(self, prompt_name: str, **arguments: Any) -> str:
-        """A prompt of the server, as text. Raises ToolException, ToolExecutionException."""
+        """Return a prompt of the server as text. Raises ToolException, ToolExecutionException."""
         return await self._session().prompt(prompt_name, arguments)
 
     async def _call(self, name: str, arguments: Mapping[str, Any], key: str) -> str | list[Content]:
         return await self._session().call(name, arguments, key=key, seconds_max=self.request_timeout)
 
     def _session(self) -> Session:
-        """What speaks with the server. Raises ImportError that says how to get the library."""
+        """Return the session with the server. Raises ImportError without the `mcp` package."""
         if self._opened is None:
             try:
-                # It takes a second to load, and a program that only names a server need not wait.
+                # The library takes a second to load, so load it with the first connection.
                 from perdure.providers.mcp.session import Session  # noqa: PLC0415
             except ModuleNotFoundError as error:
                 if (error.name or "").startswith("perdure"):
                     raise
-                said = "MCP servers are called through the mcp package; pip install 'perdure[mcp]'"
-                raise ImportError(said) from error
+                message = "MCP servers need the mcp package: pip install 'perdure[mcp]'"
+                raise ImportError(message) from error
             self._opened = Session(
                 name=self.name,
                 dial=self.dial,
-                learned=self._learned,
+                on_listed=self._set_functions,
                 timeout=self.request_timeout,
                 parse_result=self.parse_tool_results,
                 parse_prompt=self.parse_prompt_results,
             )
         return self._opened
 
-    def _learned(self, tools: list[Tool], prompts: list[Prompt]) -> None:
+    def _set_functions(self, tools: list[Tool], prompts: list[Prompt]) -> None:
         self._require_listed([each.name for each in [*tools, *prompts]])
         made = [self._tool(each) for each in tools if self._has_tools and self._is_allowed(each.name)]
         read = [self._prompt(each) for each in prompts if self._has_prompts and self._is_allowed(each.name)]
@@ -215,15 +216,15 @@ class MCPTool(ABC):
         return self.allowed_tools is None or not self.allowed_tools.isdisjoint(self._names(name))
 
     def _names(self, name: str) -> tuple[str, str]:
-        """The name that a tool has there, and the one that models know it by."""
+        """Return a tool's name on the server and the one that models see."""
         return name, exposed_name(name, self.tool_name_prefix)
 
     def _require_listed(self, names: list[str]) -> None:
         known = {alias for name in names for alias in self._names(name)}
-        require_there(self.name, "allowed_tools", self.allowed_tools or (), known)
+        require_listed(self.name, "allowed_tools", self.allowed_tools or (), known)
         if isinstance(self.approval_mode, dict):
             for what, listed in self.approval_mode.items():
-                require_there(self.name, f"approval_mode[{what!r}]", cast("Collection[str]", listed or ()), known)
+                require_listed(self.name, f"approval_mode[{what!r}]", cast("Collection[str]", listed or ()), known)
 
     def _approval(self, name: str) -> ApprovalMode | None:
         mode = self.approval_mode
@@ -234,7 +235,7 @@ class MCPTool(ABC):
 
     def _tool(self, found: Tool) -> FunctionTool:
         async def call(_call: FunctionInvocationContext, **_more: Any) -> str | list[Content]:
-            # What the run was given for tools is not for servers: only the arguments of the model go there.
+            # Only the model's arguments are sent, not the run's kwargs for tools.
             return await self._call(found.name, _call.arguments, _call.idempotency_key)
 
         return FunctionTool(
@@ -258,11 +259,11 @@ class MCPTool(ABC):
             func=get,
             input_model={
                 "type": "object",
-                "properties": {each.name: _text(each.description) for each in given},
+                "properties": {each.name: _text_schema(each.description) for each in given},
                 "required": [each.name for each in given if each.required],
             },
             approval_mode=self._approval(found.name),
-            # A prompt is read, and that may be done twice.
+            # Reading a prompt twice is harmless.
             if_interrupted="rerun",
             additional_properties={"mcp_server": self.name, "mcp_prompt": found.name},
         )
@@ -271,15 +272,15 @@ class MCPTool(ABC):
         return f"{type(self).__name__}(name={self.name!r})"
 
 
-def _text(description: str | None) -> dict[str, str]:
+def _text_schema(description: str | None) -> dict[str, str]:
     return {"type": "string"} if description is None else {"type": "string", "description": description}
 
 
 class MCPStdioTool(MCPTool):
-    """A server that is started here as a program, and spoken with over its input and output.
+    """A server that runs as a child process and communicates over stdin and stdout.
 
-    It gets `env` and a few harmless variables of this process (`PATH`, `HOME`), and none of its secrets. Other options
-    are those of `MCPTool`.
+    It gets `env` and a few harmless variables of this process (`PATH`, `HOME`), but no secrets. The other options are
+    those of `MCPTool`.
     """
 
     def __init__(
@@ -301,21 +302,21 @@ class MCPStdioTool(MCPTool):
         self.encoding = encoding or "utf-8"
 
     def dial(self) -> AbstractAsyncContextManager[Any]:
-        """Start the program."""
+        """Start the process."""
         from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 - it takes a second to load
 
         server = StdioServerParameters(
             command=self.command, args=self.args, env=self.env, cwd=self.cwd, encoding=self.encoding
         )
-        # What stands in for the error output, in a notebook, may be no file that a program can write to.
+        # In a notebook sys.stderr may not be a file that a process can write to.
         return stdio_client(server, errlog=sys.__stderr__ or sys.stderr)
 
 
 class MCPStreamableHTTPTool(MCPTool):
-    """A server at an address, spoken with over HTTP.
+    """A server that is reached over HTTP.
 
-    `headers` go with every request, such as one that says who asks; they are not shown. An `http_client` is used in
-    place of one of our own, and is not closed. Other options are those of `MCPTool`.
+    `headers` are sent with every request, for example for authentication, and never shown. An `http_client` is used
+    instead of our own and not closed. The other options are those of `MCPTool`.
     """
 
     def __init__(
@@ -330,26 +331,26 @@ class MCPStreamableHTTPTool(MCPTool):
     ) -> None:
         super().__init__(name, **more)
         if headers and http_client is not None:
-            raise ValueError(f"MCP server {name!r}: give headers, or an http_client that has them, not both")
+            raise ValueError(f"MCP server {name!r}: give headers or an http_client, not both")
         self.url = url
         self.terminate_on_close = terminate_on_close
         self._headers = dict(headers or {})
         self._http_client = http_client
 
     def dial(self) -> AbstractAsyncContextManager[Any]:
-        """Make ready to ask: each request has a connection of its own."""
-        return self._dialed()
+        """Open the transport. Each request has its own connection."""
+        return self._open_transport()
 
     @asynccontextmanager
-    async def _dialed(self) -> AsyncGenerator[Any]:
+    async def _open_transport(self) -> AsyncGenerator[Any]:
         import httpx2  # noqa: PLC0415 - it comes with the mcp package
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - it takes a second to load
 
         async with AsyncExitStack() as stack:
-            asking = self._http_client
-            if asking is None:
-                # How long an answer may take is said by request_timeout.
-                waits = httpx2.Timeout(30, read=None)
-                asking = await stack.enter_async_context(httpx2.AsyncClient(headers=self._headers, timeout=waits))
-            transport = streamable_http_client(self.url, http_client=asking, terminate_on_close=self.terminate_on_close)
+            client = self._http_client
+            if client is None:
+                # request_timeout limits how long a response may take.
+                timeout = httpx2.Timeout(30, read=None)
+                client = await stack.enter_async_context(httpx2.AsyncClient(headers=self._headers, timeout=timeout))
+            transport = streamable_http_client(self.url, http_client=client, terminate_on_close=self.terminate_on_close)
             yield await stack.enter_async_context(transport)

@@ -1,4 +1,4 @@
-"""What is said to a server and what it answers, over one connection after the other."""
+"""Sessions with an MCP server: connections, calls, errors, and the conversion of results."""
 
 from __future__ import annotations
 
@@ -36,76 +36,76 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """A connection that is open, being opened, or over. It is never opened a second time.
+    """A connection that is opening, open or closed. It is never opened again.
 
-    It belongs to the event loop that it was made on.
+    It belongs to the event loop on which it was created.
     """
 
     def __init__(
         self,
         dial: Callable[[], AbstractAsyncContextManager[Any]],
         *,
-        opened: Callable[[Client], Awaitable[None]],
+        on_open: Callable[[Client], Awaitable[None]],
         timeout: float | None,
     ) -> None:
         self._dial = dial
-        self._opened = opened
+        self._on_open = on_open
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Client] = self._loop.create_future()
-        self._ready.add_done_callback(_looked_at)
-        self._over = asyncio.Event()
-        # Nothing of who happens to call first, such as a step or a span, belongs to the connection.
-        self._task = self._loop.create_task(self._kept(), context=Context())
+        self._ready.add_done_callback(_retrieve)
+        self._ended = asyncio.Event()
+        # An empty context: the first caller's step or span doesn't belong to the connection.
+        self._task = self._loop.create_task(self._run(), context=Context())
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call can be made over it, as far as is known, or will be when it is open."""
+        """Return True if calls can be made over it now or when it is open, as far as is known."""
         is_here = self._loop is asyncio.get_running_loop()
-        return is_here and not self._task.done() and not self._over.is_set()
+        return is_here and not self._task.done() and not self._ended.is_set()
 
     async def client(self) -> Client:
-        """What calls are made with, as soon as it is open. Raises what kept it from being opened."""
+        """Return the client when the connection is open. Raises the error that prevented it."""
         return await asyncio.shield(self._ready)
 
     def end(self) -> None:
-        """Let it end, without waiting for that: it has failed a call."""
-        self._over.set()
+        """Start closing without waiting, after a failed call."""
+        self._ended.set()
 
     async def close(self) -> None:
-        """End it, and wait until it has."""
+        """Close and wait until it is closed."""
         if self._loop is not asyncio.get_running_loop():
             return
-        self._over.set()
+        self._ended.set()
         await asyncio.wait([self._task])
 
-    async def _kept(self) -> None:
+    async def _run(self) -> None:
         try:
-            async with Client(_watched(self._dial, self._over), read_timeout_seconds=self._timeout) as client:
-                await self._opened(client)
+            async with Client(_watch(self._dial, self._ended), read_timeout_seconds=self._timeout) as client:
+                await self._on_open(client)
                 self._ready.set_result(client)
-                await self._over.wait()
-        except Exception as error:  # noqa: BLE001 - whoever waits for an answer has been told
+                await self._ended.wait()
+        except Exception as error:  # noqa: BLE001 - the waiting caller gets it
             if not self._ready.done():
                 self._ready.set_exception(error)
         finally:
-            self._over.set()
+            self._ended.set()
             if not self._ready.done():
                 self._ready.cancel()
 
 
-def _looked_at(ready: asyncio.Future[Client]) -> None:
-    """Nobody may be left who waits for it."""
+def _retrieve(ready: asyncio.Future[Client]) -> None:
+    """Mark the error as retrieved: nobody may be waiting for it."""
     if not ready.cancelled():
         ready.exception()
 
 
 class _Watched:
-    """What a server sends, to see where it ends: the library goes on as if nothing had happened."""
+    """The server's messages, watched for their end, which the library ignores."""
 
-    def __init__(self, inner: Any, over: asyncio.Event) -> None:
+    def __init__(self, inner: Any, ended: asyncio.Event) -> None:
         self._inner = inner
-        self._over = over
+        self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -130,60 +130,60 @@ class _Watched:
         try:
             return await anext(self._inner)
         except StopAsyncIteration:
-            self._over.set()
+            self._ended.set()
             raise
 
 
 @asynccontextmanager
-async def _watched(dial: Callable[[], AbstractAsyncContextManager[Any]], over: asyncio.Event) -> AsyncGenerator[Any]:
+async def _watch(dial: Callable[[], AbstractAsyncContextManager[Any]], ended: asyncio.Event) -> AsyncGenerator[Any]:
     async with dial() as (received, sent):
-        yield _Watched(received, over), sent
+        yield _Watched(received, ended), sent
 
 
-_UNKNOWN: Final = "Whether the call was done is not known; it was not made again."
+_UNKNOWN_EFFECT: Final = "It is unknown if the call had an effect; it was not repeated."
 
 
-def unreachable(server: str, error: BaseException) -> ToolException:
-    """A server that no connection could be opened with, or one that has not what it was to have."""
+def server_unreachable(server: str, error: BaseException) -> ToolException:
+    """Return the error for a server that can't be connected, or lacks listed tools."""
     first = _innermost(error)
     if isinstance(first, ToolException):
         return first
     return ToolException(
-        f"the MCP server {server!r} can't be reached: {_said(first)}; nothing was called. "
-        "Check its command or address, and what it says on its error output"
+        f"the MCP server {server!r} can't be reached: {_message_of(first)}; nothing was called. "
+        "Check its command or address, and its error output"
     )
 
 
-def failed(server: str, tool: str, error: Exception) -> ToolExecutionException:
-    """A call that gave no result."""
+def call_failed(server: str, tool: str, error: Exception) -> ToolExecutionException:
+    """Return the error for a call without a result."""
     named = f"tool {tool!r} of the MCP server {server!r}"
     code = error.code if isinstance(error, MCPError) else None
     if code == REQUEST_TIMEOUT:
-        return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN}", error)
+        return ToolExecutionException(f"{named} did not answer in time. {_UNKNOWN_EFFECT}", error)
     if code is None or code == CONNECTION_CLOSED:
-        why = _said(_innermost(error))
-        return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN}", error)
+        why = _message_of(_innermost(error))
+        return ToolExecutionException(f"{named}: the connection was lost ({why}). {_UNKNOWN_EFFECT}", error)
     return ToolExecutionException(f"{named} refused the call: {error}", error)
 
 
-def is_lost(error: Exception) -> bool:
-    """Whether no more calls can be made over the connection."""
-    return not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED or is_forgotten(error)
+def is_connection_lost(error: Exception) -> bool:
+    """Return True if the connection can't be used any more."""
+    return not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED or is_session_forgotten(error)
 
 
-def is_forgotten(error: Exception) -> bool:
-    """Whether the server has forgotten the session and so has done nothing: it was started anew."""
+def is_session_forgotten(error: Exception) -> bool:
+    """Return True if the server was restarted and has forgotten the session, so that it has done nothing."""
     return isinstance(error, MCPError) and error.code == INVALID_REQUEST and "session" in error.message.lower()
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first thing that went wrong, out of groups of them."""
+    """Return the first error in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         return _innermost(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return error
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
@@ -191,7 +191,7 @@ _Block: TypeAlias = "TextContent | ImageContent | AudioContent | ResourceLink | 
 
 
 def contents_of(result: CallToolResult) -> list[Content]:
-    """What a tool gave. Structured content is told as JSON if there is nothing else."""
+    """Convert a tool's result. Structured content is used if there is nothing else."""
     contents = [_content_of(block) for block in result.content]
     if not contents and result.structured_content is not None:
         return [Content.from_text(json.dumps(result.structured_content, ensure_ascii=False))]
@@ -199,12 +199,12 @@ def contents_of(result: CallToolResult) -> list[Content]:
 
 
 def text_of(contents: list[Content]) -> str:
-    """What contents say in words."""
+    """Join the texts of contents."""
     return "\n".join([content.text for content in contents if content.text])
 
 
 def prompt_of(result: GetPromptResult) -> str:
-    """What a prompt says, message by message."""
+    """Return a prompt as text, message by message."""
     return "\n".join([text_of([_content_of(message.content)]) for message in result.messages])
 
 
@@ -228,7 +228,7 @@ def _content_of(block: _Block) -> Content:
 
 
 def _data(base64: str, media_type: str) -> Content:
-    """Data as a server sends it: it is base64 there and here."""
+    """Return inline data. It is base64 on both sides."""
     return Content.from_uri(f"data:{media_type};base64,{base64}", media_type=media_type)
 
 
@@ -244,11 +244,11 @@ _PAGES_MAX: Final = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """A server that is called by name. `learned` is told its tools and prompts whenever a connection is opened."""
+    """Calls to one server. `learned` gets its tools and prompts whenever a connection is opened."""
 
     name: str
     dial: Callable[[], AbstractAsyncContextManager[Any]]
-    learned: Callable[[list[Tool], list[Prompt]], None]
+    on_listed: Callable[[list[Tool], list[Prompt]], None]
     timeout: float | None = None
     parse_result: Callable[[CallToolResult], str | list[Content]] | None = None
     parse_prompt: Callable[[GetPromptResult], str] | None = None
@@ -256,71 +256,73 @@ class Session:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Return True if there is a connection, as far as is known."""
         return self._connection is not None and self._connection.is_usable
 
     async def client(self) -> Client:
-        """What calls are made with; a connection is opened if there is none. Raises ToolException."""
+        """Return the client, and connect if necessary. Raises ToolException."""
         connection = self._connection
         if connection is None or not connection.is_usable:
-            connection = self._connection = Connection(self.dial, opened=self.learn, timeout=self.timeout)
+            connection = self._connection = Connection(self.dial, on_open=self.list_tools, timeout=self.timeout)
         try:
             return await connection.client()
         except Exception as error:
-            raise unreachable(self.name, error) from error
+            raise server_unreachable(self.name, error) from error
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
-    async def learn(self, client: Client) -> None:
-        """Ask what the server has, and tell it."""
+    async def list_tools(self, client: Client) -> None:
+        """List the server's tools and prompts."""
         has = client.server_capabilities
-        tools = [] if has.tools is None else await _tools(client)
-        self.learned(tools, [] if has.prompts is None else await _prompts(client))
+        tools = [] if has.tools is None else await _list_tools(client)
+        self.on_listed(tools, [] if has.prompts is None else await _list_prompts(client))
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, key: str, seconds_max: float | None
     ) -> str | list[Content]:
         """Call a tool. Raises ToolException, ToolExecutionException."""
         given = dict(arguments)
-        found = await self._asked(name, lambda client: client.call_tool(name, given, seconds_max, meta={KEY_NAME: key}))
+        found = await self._request(
+            name, lambda client: client.call_tool(name, given, seconds_max, meta={KEY_NAME: key})
+        )
         contents = contents_of(found)
         if found.is_error:
-            said = text_of(contents) or f"tool {name!r} of the MCP server {self.name!r} failed"
-            raise ToolExecutionException(said)
+            message = text_of(contents) or f"tool {name!r} of the MCP server {self.name!r} failed"
+            raise ToolExecutionException(message)
         return contents if self.parse_result is None else self.parse_result(found)
 
     async def prompt(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Read a prompt. Raises ToolException, ToolExecutionException."""
         texts = {each: str(value) for each, value in arguments.items()}
-        found = await self._asked(name, lambda client: client.get_prompt(name, texts))
+        found = await self._request(name, lambda client: client.get_prompt(name, texts))
         return prompt_of(found) if self.parse_prompt is None else self.parse_prompt(found)
 
-    async def _asked(self, name: str, ask: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Ask something once; a second time only if the server has certainly done nothing."""
+    async def _request(self, name: str, ask: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+        """Send a request. Repeat it only if the server has certainly done nothing."""
         client = await self.client()
         try:
             return await ask(client)
         except Exception as error:
             self._end_if_lost(error)
-            if not is_forgotten(error):
-                raise failed(self.name, name, error) from error
+            if not is_session_forgotten(error):
+                raise call_failed(self.name, name, error) from error
         client = await self.client()
         try:
             return await ask(client)
         except Exception as error:
             self._end_if_lost(error)
-            raise failed(self.name, name, error) from error
+            raise call_failed(self.name, name, error) from error
 
     def _end_if_lost(self, error: Exception) -> None:
-        if is_lost(error) and self._connection is not None:
+        if is_connection_lost(error) and self._connection is not None:
             self._connection.end()
 
 
-async def _tools(client: Client) -> list[Tool]:
+async def _list_tools(client: Client) -> list[Tool]:
     found: list[Tool] = []
     cursor: str | None = None
     for _ in range(_PAGES_MAX):
@@ -331,7 +333,7 @@ async def _tools(client: Client) -> list[Tool]:
     return found
 
 
-async def _prompts(client: Client) -> list[Prompt]:
+async def _list_prompts(client: Client) -> list[Prompt]:
     found: list[Prompt] = []
     cursor: str | None = None
     for _ in range(_PAGES_MAX):

@@ -1,4 +1,4 @@
-"""All other providers of models, through pydantic-ai. It is loaded when the first client is made."""
+"""Chat client for other providers, through pydantic-ai, which is loaded with the first client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client for all providers that pydantic-ai has a model class for."""
+"""Chat client for all providers that pydantic-ai has a model class for."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class ModelClient(
     BaseChatClient[OptionsT],
     Generic[OptionsT],
 ):
-    """A client of a model that is named as in "anthropic:claude-opus-4-8", or of a model object of pydantic-ai.
+    """Call a model by a name such as "anthropic:claude-opus-4-8", or through a model object of pydantic-ai.
 
-    Keys come from the provider's environment variable (`ANTHROPIC_API_KEY`), or with a model object:
+    Keys come from the provider's environment variable (`ANTHROPIC_API_KEY`) or from a model object:
     `ModelClient(AnthropicModel(name, provider=AnthropicProvider(api_key=..., base_url=...)))`.
 
-    `settings` are pydantic-ai's ModelSettings; the options of a call go over them, and an option that has no common
-    name (`anthropic_thinking`) is passed on. The provider's own library tries again after 429 and 5xx:
+    `settings` are pydantic-ai's ModelSettings. The options of a call override them, and an option without a common name
+    (`anthropic_thinking`) is passed on. The provider's own library retries after 429 and 5xx:
     `settings={"max_retries": 5, "timeout": 60}`. As a context manager it closes its connections.
 
     Raises:
-        ChatClientInvalidRequestException: there is no such model, or its key is not given.
+        ChatClientInvalidRequestException: there is no such model, or its key is missing.
         ImportError: pydantic-ai is not installed, or not with this provider.
     """
 
@@ -53,7 +53,7 @@ class ModelClient(
         **more: Any,
     ) -> None:
         self._library = _library()
-        self._model: Model = self._library.model_of(model)
+        self._model: Model = self._library.find_model(model)
         self.settings: dict[str, Any] = dict(settings or {})
         self.model = self._model.model_name
         more.setdefault("otel_provider_name", self._model.system)
@@ -64,19 +64,19 @@ class ModelClient(
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        said = prepend_instructions_to_messages(messages, options.get("instructions"))
-        call = self._library.Call.of(self._of(options), said, {**options, **kwargs}, self.settings)
-        return call.stream() if stream else call.answer()
+        conversation = prepend_instructions_to_messages(messages, options.get("instructions"))
+        call = self._library.Call.of(self._model_for(options), conversation, {**options, **kwargs}, self.settings)
+        return call.stream() if stream else call.respond()
 
-    def _of(self, options: Mapping[str, Any]) -> Model:
-        """The model that a call asks for; a name without a provider is one of the same."""
+    def _model_for(self, options: Mapping[str, Any]) -> Model:
+        """Return the model of a call. A name without a provider means the same provider."""
         name = options.get("model") or options.get("model_id")
         if name is None or name == self.model:
             return self._model
-        return self._library.model_of(name if ":" in name else f"{self._model.system}:{name}")
+        return self._library.find_model(name if ":" in name else f"{self._model.system}:{name}")
 
     def service_url(self) -> str:
-        """Where the model is asked."""
+        """Return the server's address."""
         return self._model.base_url or "Unknown"
 
     async def __aenter__(self) -> Self:
@@ -93,11 +93,11 @@ class ModelClient(
 
 
 def _library() -> ModuleType:
-    """What needs pydantic-ai. It takes a second to load, and a program that only names this class need not wait."""
+    """Import the module that needs pydantic-ai. It takes a second to load."""
     try:
         from perdure.providers.models import calls  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("perdure"):
             raise
-        raise ImportError("ModelClient asks models through pydantic-ai; pip install 'perdure[models]'") from error
+        raise ImportError("ModelClient needs pydantic-ai: pip install 'perdure[models]'") from error
     return calls

@@ -1,4 +1,4 @@
-"""What a model answers, from pydantic-ai's terms: as a whole, and piece by piece."""
+"""Responses of pydantic-ai, complete or streamed, converted to ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 
 from perdure.agents import ChatResponse, Content, Message, UsageDetails
-from perdure.providers.models.request import OUTPUT_TOOL, kept_of_part, kept_of_response, whole_part
+from perdure.providers.models.request import OUTPUT_TOOL, extras_of_part, extras_of_response, store_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,16 +43,16 @@ _NATIVE: Final = {
 _FINISHED: Final = {"tool_call": "tool_calls"}
 
 
-def response_of(found: ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
-    """An answer. What its provider needs back is kept with it."""
-    contents = [content for part in found.parts if (content := content_of(part)) is not None]
+def to_response(found: ModelResponse, response_format: ResponseFormat = None) -> ChatResponse[Any]:
+    """Convert a response. Data that the provider expects back is kept with it."""
+    contents = [content for part in found.parts if (content := to_content(part)) is not None]
     if response_format is not None:
         contents = [_without_fences(content) for content in contents]
     message = Message(
         "assistant",
         contents,
         message_id=found.provider_response_id,
-        additional_properties=kept_of_response(found),
+        additional_properties=extras_of_response(found),
         raw_representation=found,
     )
     return ChatResponse(
@@ -60,63 +60,63 @@ def response_of(found: ModelResponse, response_format: ResponseFormat = None) ->
         response_id=found.provider_response_id,
         model=found.model_name,
         created_at=found.timestamp.isoformat(),
-        finish_reason=finish_reason_of(found.finish_reason),
-        usage_details=usage_of(found.usage),
+        finish_reason=to_finish_reason(found.finish_reason),
+        usage_details=to_usage(found.usage),
         response_format=response_format,
         raw_representation=found,
     )
 
 
-def content_of(part: ModelResponsePart) -> Content | None:
-    """A part of an answer; None of one that says nothing."""
+def to_content(part: ModelResponsePart) -> Content | None:
+    """Convert a part of a response; None if it is empty."""
     match part:
         case TextPart():
-            kept = kept_of_part(part)
-            return Content.from_text(part.content, additional_properties=kept) if part.content or kept else None
+            extras = extras_of_part(part)
+            return Content.from_text(part.content, additional_properties=extras) if part.content or extras else None
         case ThinkingPart():
             return Content.from_text_reasoning(
-                text=part.content or None, protected_data=part.signature, additional_properties=kept_of_part(part)
+                text=part.content or None, protected_data=part.signature, additional_properties=extras_of_part(part)
             )
         case ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
-            return Content.from_text(_as_text(part.args))
+            return Content.from_text(_to_text(part.args))
         case ToolCallPart():
             return Content.from_function_call(
-                part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=kept_of_part(part)
+                part.tool_call_id, part.tool_name, arguments=part.args, additional_properties=extras_of_part(part)
             )
         case FilePart():
             data = part.content
-            return Content.from_data(data.data, data.media_type, additional_properties=kept_of_part(part))
+            return Content.from_data(data.data, data.media_type, additional_properties=extras_of_part(part))
         case NativeToolCallPart():
             return _native(part, "call", {"arguments": part.args})
         case NativeToolReturnPart():
             return _native(part, "result", {})
         case CompactionPart():
-            return Content.from_text_reasoning(text=part.content, additional_properties=whole_part(part))
+            return Content.from_text_reasoning(text=part.content, additional_properties=store_part(part))
         case _:
-            return Content.from_text(getattr(part, "content", None) or "", additional_properties=whole_part(part))
+            return Content.from_text(getattr(part, "content", None) or "", additional_properties=store_part(part))
 
 
 def _native(part: NativeToolCallPart | NativeToolReturnPart, what: str, more: dict[str, Any]) -> Content:
-    """A call that the provider has made itself, or what it gave. The part says all of it."""
+    """Convert a call that the provider has made, or its result."""
     kind = _NATIVE.get(part.tool_name, "mcp_server_tool")
     return Content(
         f"{kind}_{what}",  # pyright: ignore[reportArgumentType] - each of them is a type of content
         call_id=part.tool_call_id,
         tool_name=part.tool_name,
         server_name=part.provider_name,
-        additional_properties=whole_part(part),
+        additional_properties=store_part(part),
         **more,
     )
 
 
-def _as_text(arguments: _Arguments) -> str:
+def _to_text(arguments: _Arguments) -> str:
     if arguments is None:
         return ""
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _without_fences(content: Content) -> Content:
-    """An answer in JSON without the marks of a code block, which models that are only asked for JSON put around it."""
+    """Remove code fences around JSON, which models without a JSON mode add."""
     text = (content.text or "").strip()
     if content.type != "text" or not (text.startswith("```") and text.endswith("```")):
         return content
@@ -124,13 +124,13 @@ def _without_fences(content: Content) -> Content:
     return Content.from_text(inner.strip(), additional_properties=content.additional_properties)
 
 
-def finish_reason_of(reason: str | None) -> str | None:
-    """Why the model stopped."""
+def to_finish_reason(reason: str | None) -> str | None:
+    """Convert a finish reason."""
     return None if reason is None else _FINISHED.get(reason, reason)
 
 
-def usage_of(usage: RequestUsage) -> UsageDetails | None:
-    """What was counted; None if nothing was."""
+def to_usage(usage: RequestUsage) -> UsageDetails | None:
+    """Convert token counts; None if there are none."""
     if not usage.input_tokens and not usage.output_tokens:
         return None
     counted = UsageDetails(
@@ -147,25 +147,25 @@ def usage_of(usage: RequestUsage) -> UsageDetails | None:
     return counted
 
 
-class Pieces:
-    """The events of a stream as contents. What a part is kept with comes at its end."""
+class StreamContents:
+    """Convert the events of a stream to contents. Data to keep with a part comes at its end."""
 
     def __init__(self) -> None:
         self._calls: dict[int, ToolCallPart] = {}
 
-    def of(self, event: ModelResponseStreamEvent) -> list[Content]:
-        """What an event says; nothing, of one that is about the stream."""
+    def convert(self, event: ModelResponseStreamEvent) -> list[Content]:
+        """Convert an event; an empty list if it has no content."""
         match event:
             case PartStartEvent():
-                return self._begun(event.index, event.part)
+                return self._start(event.index, event.part)
             case PartDeltaEvent():
-                return self._continued(event)
+                return self._continue(event)
             case PartEndEvent():
-                return _ended(event.part)
+                return _end(event.part)
             case _:
                 return []
 
-    def _begun(self, index: int, part: ModelResponsePart) -> list[Content]:
+    def _start(self, index: int, part: ModelResponsePart) -> list[Content]:
         match part:
             case TextPart():
                 return [Content.from_text(part.content)] if part.content else []
@@ -177,10 +177,10 @@ class Pieces:
             case NativeToolCallPart():
                 return []
             case _:
-                content = content_of(part)
+                content = to_content(part)
                 return [] if content is None else [content]
 
-    def _continued(self, event: PartDeltaEvent) -> list[Content]:
+    def _continue(self, event: PartDeltaEvent) -> list[Content]:
         match event.delta:
             case TextPartDelta(content_delta=text):
                 return [Content.from_text(text)] if text else []
@@ -194,21 +194,21 @@ class Pieces:
     @staticmethod
     def _arguments(part: ToolCallPart, arguments: _Arguments) -> Content:
         if part.tool_name == OUTPUT_TOOL:
-            return Content.from_text(_as_text(arguments))
+            return Content.from_text(_to_text(arguments))
         return Content.from_function_call(part.tool_call_id, part.tool_name, arguments=arguments)
 
 
-def _ended(part: ModelResponsePart) -> list[Content]:
-    kept = kept_of_part(part)
+def _end(part: ModelResponsePart) -> list[Content]:
+    extras = extras_of_part(part)
     match part:
-        case TextPart() if kept:
-            return [Content.from_text("", additional_properties=kept)]
-        case ThinkingPart() if kept or part.signature:
-            return [Content.from_text_reasoning(protected_data=part.signature, additional_properties=kept)]
-        case ToolCallPart() if kept and part.tool_name != OUTPUT_TOOL:
-            return [Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=kept)]
+        case TextPart() if extras:
+            return [Content.from_text("", additional_properties=extras)]
+        case ThinkingPart() if extras or part.signature:
+            return [Content.from_text_reasoning(protected_data=part.signature, additional_properties=extras)]
+        case ToolCallPart() if extras and part.tool_name != OUTPUT_TOOL:
+            return [Content.from_function_call(part.tool_call_id, part.tool_name, additional_properties=extras)]
         case NativeToolCallPart():
-            content = content_of(part)
+            content = to_content(part)
             return [] if content is None else [content]
         case _:
             return []

@@ -1,4 +1,4 @@
-"""Models of OpenAI, of Azure, and of every server that speaks the language of chat completions."""
+"""Chat clients for OpenAI, Azure OpenAI and compatible servers."""
 
 from perdure.providers.openai.client import OpenAIChatClient, RawOpenAIChatClient
 from perdure.providers.openai.settings import OpenAIChatOptions, OpenAIContentFilterException

@@ -1,4 +1,4 @@
-"""A client of OpenAI's models, and of every server that speaks the language of chat completions."""
+"""Chat client for OpenAI and every server with a chat completions API."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from perdure.agents import (
     prepend_instructions_to_messages,
 )
 from perdure.errors import ChatClientInvalidRequestException
-from perdure.providers.openai.request import parameters_of, stream_parameters, unknown_options, wire_messages
-from perdure.providers.openai.response import Pieces, response_of
+from perdure.providers.openai.request import find_unknown_options, stream_parameters, to_parameters, to_wire_messages
+from perdure.providers.openai.response import StreamUpdates, to_response
 from perdure.providers.openai.settings import OpenAIChatOptions, OpenAIClientSettings, ServerSettings
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ _OPENAI_HOSTS = ("openai.com", "azure.com", "azure.us", "azure.cn")
 
 
 class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT]):
-    """A client without layers, to put other layers around it. `OpenAIChatClient` has the usual ones."""
+    """The client without layers, for custom ones. `OpenAIChatClient` has the usual layers."""
 
     OTEL_PROVIDER_NAME: ClassVar[str] = "openai"
     _EXTRA: ClassVar[str] = "openai"
-    """What is installed with the client."""
+    """The extra that installs the SDK."""
 
     def __init__(self, model: str | None = None, **settings: Unpack[OpenAIClientSettings]) -> None:
         own = {name: settings.get(name) for name in ("compaction_strategy", "tokenizer", "additional_properties")}
@@ -59,21 +59,21 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
         self.instruction_role = settings.get("instruction_role") or "system"
         server = {name: settings.get(name) for name in ServerSettings.__annotations__}
         self._connections = self._sdk.Connections(self._sdk.Target(**server), settings.get("async_client"))
-        self._known = self._sdk.known_parameters()
+        self._known_parameters = self._sdk.known_parameters()
         self._warned: set[str] = set()
 
     @property
     def model_id(self) -> str | None:
-        """The model that is asked, unless the options name another."""
+        """Return the model that is called unless the options name another."""
         return self.model
 
     def service_url(self) -> str:
-        """Where the model is asked."""
+        """Return the server's address."""
         url = self._connections.base_url
         return f"{url.scheme}://{url.host}" + (f":{url.port}" if url.port else "") + url.path
 
     async def aclose(self) -> None:
-        """Close the connections that are open. A client that was given as `async_client` stays open."""
+        """Close open connections. A client given as `async_client` stays open."""
         await self._connections.aclose()
 
     async def __aenter__(self) -> Self:
@@ -90,52 +90,52 @@ class RawOpenAIChatClient(BaseChatClient[OpenAIOptionsT], Generic[OpenAIOptionsT
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        known = {name: value for name, value in kwargs.items() if name in self._known}
+        known = {name: value for name, value in kwargs.items() if name in self._known_parameters}
         request = self._request(messages, {**options, **known})
         if stream:
-            return self._streamed(request | stream_parameters(options))
-        return self._whole(request, options)
+            return self._stream(request | stream_parameters(options))
+        return self._complete(request, options)
 
     def _request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Wire:
         self._warn_of_unknown(options)
         host = self._connections.base_url.host
         is_openai = any(host == each or host.endswith(f".{each}") for each in _OPENAI_HOSTS)
-        asked = parameters_of(options, self._known, is_openai=is_openai)
-        if not asked.setdefault("model", self.model):
+        parameters = to_parameters(options, self._known_parameters, is_openai=is_openai)
+        if not parameters.setdefault("model", self.model):
             raise ChatClientInvalidRequestException(
-                f"nobody says which model to ask; give {type(self).__name__}(model=...), or set {_MODEL_VARIABLES[0]}"
+                f"no model is given; use {type(self).__name__}(model=...), or set {_MODEL_VARIABLES[0]}"
             )
-        said = prepend_instructions_to_messages(messages, options.get("instructions"))
-        asked["messages"] = wire_messages(said, instruction_role=self.instruction_role)
-        return asked
+        conversation = prepend_instructions_to_messages(messages, options.get("instructions"))
+        parameters["messages"] = to_wire_messages(conversation, instruction_role=self.instruction_role)
+        return parameters
 
     def _warn_of_unknown(self, options: Mapping[str, Any]) -> None:
         declared = {name for each in get_args(getattr(self, "__orig_class__", None)) for name in _keys(each)}
-        for name in unknown_options(options, {*self._known, *declared, *self._warned}):
+        for name in find_unknown_options(options, {*self._known_parameters, *declared, *self._warned}):
             self._warned.add(name)
             logger.warning(
-                "%s does not know the option %r and sends it to the server as it is; if that is meant, "
-                "put it into extra_body, or into a TypedDict of options of your own",
+                "%s does not know the option %r and sends it to the server unchanged; if that is intended, "
+                "put it into extra_body, or declare it in your own TypedDict of options",
                 type(self).__name__,
                 name,
             )
 
-    async def _whole(self, request: Wire, options: Mapping[str, Any]) -> ChatResponse[Any]:
+    async def _complete(self, request: Wire, options: Mapping[str, Any]) -> ChatResponse[Any]:
         client = self._connections.client()
-        with self._sdk.told(client):
+        with self._sdk.translate_errors(client):
             completion = await client.chat.completions.create(**request)
         self._sdk.require_completion(client, completion)
-        return response_of(completion, options.get("response_format"))
+        return to_response(completion, options.get("response_format"))
 
-    async def _streamed(self, request: Wire) -> AsyncGenerator[ChatResponseUpdate]:
+    async def _stream(self, request: Wire) -> AsyncGenerator[ChatResponseUpdate]:
         client = self._connections.client()
-        pieces = Pieces()
-        with self._sdk.told(client):
+        updates = StreamUpdates()
+        with self._sdk.translate_errors(client):
             async with await client.chat.completions.create(**request) as chunks:
                 async for chunk in chunks:
-                    if (update := pieces.update_of(chunk)) is not None:
+                    if (update := updates.convert(chunk)) is not None:
                         yield update
-        if (rest := pieces.rest()) is not None:
+        if (rest := updates.last_update()) is not None:
             yield rest
 
 
@@ -144,17 +144,17 @@ def _keys(options: object) -> frozenset[str]:
 
 
 def first_set(variables: Sequence[str]) -> str | None:
-    """The first of the environment variables that says something."""
+    """Return the value of the first environment variable that is set."""
     return next((found for name in variables if (found := os.environ.get(name))), None)
 
 
 def _sdk(extra: str) -> Any:
-    """What needs the SDK, which comes with an extra."""
+    """Import the module that needs the SDK, which comes with an extra."""
     try:
         from perdure.providers.openai import connection  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"asking these models needs the Python package {error.name}: pip install 'perdure[{extra}]'"
+            f"this client needs the Python package {error.name}: pip install 'perdure[{extra}]'"
         ) from error
     return connection
 
@@ -166,18 +166,18 @@ class OpenAIChatClient(
     RawOpenAIChatClient[OpenAIOptionsT],
     Generic[OpenAIOptionsT],
 ):
-    """Asks for chat completions: of OpenAI, Azure, or any server that speaks their language (Ollama, vLLM and others).
+    """Call chat completions of OpenAI, Azure, or any compatible server (Ollama, vLLM and others).
 
-    What fails for a moment (too many requests, with the time that the server names; a server that is overloaded; a
-    connection that is not made) the SDK tries again: `max_retries` says how often, 2 times if it is not given, and
-    `timeout` how many seconds each try may take, 600 if it is not given. What still fails is a ChatClientException or
-    one of its kinds. A failure is never recorded: a workflow that goes on makes the call again.
+    The SDK retries temporary failures: rate limits (after the time that the server names), overloaded servers, failed
+    connections. `max_retries` sets the number of retries (default 2) and `timeout` the seconds of each attempt (default
+    600). A call that still fails raises a ChatClientException. Failures are never recorded: a resumed workflow makes
+    the call again.
 
     Args:
-        model: The model, or in Azure the deployment. Else OPENAI_CHAT_MODEL_ID or OPENAI_MODEL.
-        middleware: Middleware around calls of the model and of tools.
-        function_invocation_configuration: How tools are called.
-        settings: How the server is reached, and more: `OpenAIClientSettings` says what.
+        model: The model, or the deployment in Azure. Default: OPENAI_CHAT_MODEL_ID or OPENAI_MODEL.
+        middleware: Middleware around model and tool calls.
+        function_invocation_configuration: Settings of the tool loop.
+        settings: The server and more: see `OpenAIClientSettings`.
     """
 
     def __init__(

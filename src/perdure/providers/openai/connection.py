@@ -1,4 +1,7 @@
-"""The SDK's client: which server it asks, who it says it is, and one for each event loop."""
+"""Connections to OpenAI-compatible servers: SDK clients, credentials, and the translation of errors.
+
+Error messages never contain a key.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +35,25 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
 
-_MARGIN = timedelta(minutes=5)
-"""How long before its end a token is replaced, so that it does not end on the way."""
+_EXPIRY_MARGIN = timedelta(minutes=5)
+"""Tokens are replaced this long before they expire."""
 
 
 @runtime_checkable
 class AzureCredential(Protocol):
-    """What `azure.identity` calls a credential, sync or async."""
+    """A credential of `azure.identity`, sync or async."""
 
     def get_token(self, *scopes: str) -> Any:
-        """A token with `token` and `expires_on`, or an awaitable that gives one."""
+        """Return a token with `token` and `expires_on`, or an awaitable of one."""
         ...
 
 
 Credential: TypeAlias = "AzureCredential | Callable[[], str | Awaitable[str]]"
-"""A credential, or a function that gives a token."""
+"""A credential, or a function that returns a token."""
 
 
 class Tokens:
-    """The token of the moment, for whoever makes a request. It belongs to one event loop."""
+    """Provide valid tokens for requests on one event loop."""
 
     def __init__(self, credential: Credential, scope: str, clock: Clock | None = None) -> None:
         self._credential = credential
@@ -61,32 +64,32 @@ class Tokens:
         self._ends_at = datetime.min.replace(tzinfo=UTC)
 
     async def __call__(self) -> str:
-        """A token that holds. Raises ChatClientInvalidAuthException if the credential gives none."""
+        """Return a valid token. Raises ChatClientInvalidAuthException if the credential fails."""
         async with self._lock:
-            if self._clock.now() + _MARGIN < self._ends_at:
+            if self._clock.now() + _EXPIRY_MARGIN < self._ends_at:
                 return self._token
             try:
                 await self._fetch()
             except Exception as error:
                 raise ChatClientInvalidAuthException(
-                    f"the credential ({type(self._credential).__name__}) gave no token for {self._scope}: {error}; "
-                    "sign in, or give another one",
+                    f"the credential ({type(self._credential).__name__}) returned no token for {self._scope}: {error}; "
+                    "sign in, or use another one",
                     error,
                 ) from error
             return self._token
 
     async def _fetch(self) -> None:
         if isinstance(self._credential, AzureCredential):
-            found = await _called(self._credential.get_token, self._scope)
+            found = await _call(self._credential.get_token, self._scope)
             self._token = found.token
             self._ends_at = datetime.fromtimestamp(found.expires_on, UTC)
         else:
-            # Nobody says how long it holds: a function that gives tokens knows itself, and is asked each time.
-            self._token = await _called(self._credential)
+            # The lifetime is unknown, so the function is called each time.
+            self._token = await _call(self._credential)
 
 
-async def _called(function: Callable[..., Any], *args: str) -> Any:
-    """What a function gives. One that is not async may run a program or ask a server, so it has a thread."""
+async def _call(function: Callable[..., Any], *args: str) -> Any:
+    """Call a function. A sync one may run a program or call a server, so it gets a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
     found = await asyncio.to_thread(function, *args)
@@ -96,12 +99,12 @@ async def _called(function: Callable[..., Any], *args: str) -> Any:
 AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
 AZURE_API_VERSION = "2024-10-21"
 _NO_KEY = "none"
-"""What is sent to a server that asks for no key: the SDK wants one."""
+"""Sent to servers that need no key, because the SDK requires one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
-    """Which server is asked, and how. What is not given is looked for in the environment."""
+    """The server and how to reach it. Missing settings are read from the environment."""
 
     api_key: Any = None
     base_url: str | None = None
@@ -115,33 +118,33 @@ class Target:
     timeout: float | None = None
 
     def client(self) -> openai.AsyncOpenAI:
-        """A client of the SDK. Raises ChatClientInvalidAuthException if there is no key."""
+        """Create an SDK client. Raises ChatClientInvalidAuthException without a key."""
         endpoint = self._azure_endpoint()
         if endpoint is None:
             return openai.AsyncOpenAI(
-                api_key=self._key(), base_url=self.base_url, organization=self.org_id, **self._more()
+                api_key=self._key(), base_url=self.base_url, organization=self.org_id, **self._options()
             )
         if endpoint.rstrip("/").endswith("/openai/v1"):
-            return openai.AsyncOpenAI(api_key=self._azure_key(), base_url=endpoint, **self._more())
-        return self._azure(endpoint)
+            return openai.AsyncOpenAI(api_key=self._azure_key(), base_url=endpoint, **self._options())
+        return self._azure_client(endpoint)
 
-    def _more(self) -> dict[str, Any]:
-        wished = {"default_headers": self.default_headers, "max_retries": self.max_retries, "timeout": self.timeout}
-        return {name: value for name, value in wished.items() if value is not None}
+    def _options(self) -> dict[str, Any]:
+        options = {"default_headers": self.default_headers, "max_retries": self.max_retries, "timeout": self.timeout}
+        return {name: value for name, value in options.items() if value is not None}
 
     def _azure_endpoint(self) -> str | None:
         if self.azure_endpoint or self.base_url:
             return self.azure_endpoint
         is_openai = self.api_key is not None or bool(os.environ.get("OPENAI_API_KEY"))
-        # A credential is Azure's; without it, what says OpenAI comes first.
+        # A credential means Azure; without one, OpenAI settings come first.
         return os.environ.get("AZURE_OPENAI_ENDPOINT") if self.credential is not None or not is_openai else None
 
-    def _azure(self, endpoint: str) -> openai.AsyncOpenAI:
+    def _azure_client(self, endpoint: str) -> openai.AsyncOpenAI:
         version = self.api_version or os.environ.get("OPENAI_API_VERSION") or os.environ.get("AZURE_OPENAI_API_VERSION")
         shared: dict[str, Any] = {
             "azure_endpoint": endpoint,
             "api_version": version or AZURE_API_VERSION,
-            **self._more(),
+            **self._options(),
         }
         if tokens := self._tokens():
             return openai.AsyncAzureOpenAI(azure_ad_token_provider=tokens, **shared)
@@ -153,32 +156,32 @@ class Target:
     def _azure_key(self) -> str | Callable[[], Awaitable[str]]:
         if tokens := self._tokens():
             return tokens
-        key = _plain_key(self.api_key) or os.environ.get("AZURE_OPENAI_API_KEY")
+        key = _to_sdk_key(self.api_key) or os.environ.get("AZURE_OPENAI_API_KEY")
         if not key:
             raise ChatClientInvalidAuthException(
-                "there is no key for Azure; give credential= or api_key=, or set AZURE_OPENAI_API_KEY"
+                "there is no Azure key; give credential= or api_key=, or set AZURE_OPENAI_API_KEY"
             )
         return key
 
     def _key(self) -> str | Callable[[], Awaitable[str]]:
         if tokens := self._tokens():
             return tokens
-        if key := _plain_key(self.api_key) or os.environ.get("OPENAI_API_KEY"):
+        if key := _to_sdk_key(self.api_key) or os.environ.get("OPENAI_API_KEY"):
             return key
         if self.base_url or os.environ.get("OPENAI_BASE_URL"):
             return _NO_KEY
         raise ChatClientInvalidAuthException(
-            "there is no API key; give api_key= or set OPENAI_API_KEY, or name the server that needs none by base_url="
+            "there is no API key; give api_key=, set OPENAI_API_KEY, or set base_url= to a server that needs none"
         )
 
 
 class Connections:
-    """The SDK's clients. A connection belongs to the event loop that opened it, so each loop has its own client."""
+    """The SDK clients, one for each event loop, because a connection belongs to the loop that opened it."""
 
     def __init__(self, target: Target, given: openai.AsyncOpenAI | None = None) -> None:
         self._target = target
         self._given = given
-        # One is made at once: whoever has given too little hears of it now.
+        # Create one now, so that missing settings raise here.
         first = given if given is not None else target.client()
         self._spare = first if given is None else None
         self.base_url = first.base_url
@@ -186,7 +189,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def client(self) -> openai.AsyncOpenAI:
-        """The client of the loop that runs here."""
+        """Return the client of the running loop."""
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
@@ -198,17 +201,17 @@ class Connections:
             return self._by_loop[loop]
 
     async def aclose(self) -> None:
-        """Close the connections of the loop that runs here. The next call opens others. A given client stays open."""
+        """Close the connections of the running loop. The next call opens new ones. A given client stays open."""
         with self._lock:
             client = self._by_loop.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
 
 
-def _plain_key(given: Any) -> str | Callable[[], Awaitable[str]] | None:
-    """A key as the SDK takes it: a text, or an async function that gives one."""
+def _to_sdk_key(given: Any) -> str | Callable[[], Awaitable[str]] | None:
+    """Return a key as the SDK takes it: a str, or an async function that returns one."""
     if isinstance(given, Secret):
-        return _plain_key(given.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        return _to_sdk_key(given.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     if hasattr(given, "get_secret_value"):
         return str(given.get_secret_value())
     if not callable(given):
@@ -222,7 +225,7 @@ def _plain_key(given: Any) -> str | Callable[[], Awaitable[str]] | None:
 
 
 def known_parameters() -> frozenset[str]:
-    """The parameters of a chat completion that this version of the SDK knows."""
+    """Return the parameters of a chat completion that this version of the SDK knows."""
     return frozenset(inspect.signature(AsyncCompletions.create).parameters) - {"self"}
 
 
@@ -232,21 +235,23 @@ _REQUEST_STATUSES = frozenset({400, 404, 405, 413, 415, 422})
 
 
 @contextmanager
-def told(client: openai.AsyncOpenAI) -> Generator[None]:
-    """Let the SDK's errors, and those of reading an answer, be ours."""
+def translate_errors(client: openai.AsyncOpenAI) -> Generator[None]:
+    """Translate errors of the SDK and of parsing to ours."""
     try:
         yield
     except openai.OpenAIError as error:
         text = without_secrets(str(error), client.api_key)
-        # An error is shown with its cause. One that holds the key is not shown.
-        raise failure_of(error, text, client) from (error if text == str(error) else None)
+        # A traceback shows the cause, so an error that contains the key is left out.
+        raise _translate(error, text, client) from (error if text == str(error) else None)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         text = without_secrets(str(error), client.api_key)
-        raise ChatClientInvalidResponseException(f"the answer of {where(client)} can't be read: {text}") from None
+        raise ChatClientInvalidResponseException(
+            f"the response of {address_of(client)} can't be parsed: {text}"
+        ) from None
 
 
 def require_completion(client: openai.AsyncOpenAI, found: object) -> None:
-    """Raise ChatClientInvalidResponseException if what came is no answer: a page of a proxy, an error in disguise."""
+    """Raise ChatClientInvalidResponseException if the server sent something else, such as a proxy's page."""
     if not getattr(found, "choices", None):
         said = (
             found
@@ -256,46 +261,48 @@ def require_completion(client: openai.AsyncOpenAI, found: object) -> None:
             else ""
         )
         raise ChatClientInvalidResponseException(
-            f"{where(client)} gave no chat completion, but {without_secrets(said, client.api_key)[:200]!r}; "
-            "see that base_url leads to a server that speaks this format"
+            f"{address_of(client)} sent {without_secrets(said, client.api_key)[:200]!r} instead of a chat completion; "
+            "check that base_url names a server with a chat completions API"
         )
 
 
-def failure_of(error: openai.OpenAIError, text: str, client: openai.AsyncOpenAI) -> ChatClientException:
-    """What an error of the SDK means to whoever asked."""
+def _translate(error: openai.OpenAIError, text: str, client: openai.AsyncOpenAI) -> ChatClientException:
+    """Translate an error of the SDK."""
     inner = error if text == str(error) else None
     match error:
         case openai.APITimeoutError():
             return ChatClientException(
-                f"{where(client)} did not answer in time, after {client.max_retries} retries; "
-                "set timeout= (in seconds) and max_retries= of the client if it needs longer",
+                f"{address_of(client)} did not answer in time, after {client.max_retries} retries; "
+                "increase timeout= (in seconds) or max_retries= of the client",
                 inner,
             )
         case openai.APIConnectionError():
             reason = without_secrets(str(error.__cause__ or text), client.api_key)
             return ChatClientException(
-                f"the connection to {where(client)} failed: {reason}; see that the server runs and base_url is right",
+                f"the connection to {address_of(client)} failed: {reason}; "
+                "check that the server runs and base_url is right",
                 inner,
             )
         case openai.APIResponseValidationError():
-            return ChatClientInvalidResponseException(f"{where(client)} gave what can't be read: {text}", inner)
+            message = f"{address_of(client)} sent a response that can't be parsed: {text}"
+            return ChatClientInvalidResponseException(message, inner)
         case openai.APIStatusError():
-            return _refusal_of(error, text, client, inner)
+            return _translate_status(error, text, client, inner)
         case _:
-            return ChatClientException(f"{where(client)} failed: {text}", inner)
+            return ChatClientException(f"{address_of(client)} failed: {text}", inner)
 
 
-def _refusal_of(
+def _translate_status(
     error: openai.APIStatusError, text: str, client: openai.AsyncOpenAI, inner: Exception | None
 ) -> ChatClientException:
-    said = f"{where(client)} said: {text}"
+    said = f"{address_of(client)} said: {text}"
     if error.status_code in {401, 403}:
-        return ChatClientInvalidAuthException(f"{said}; see that the key or the credential is right", inner)
+        return ChatClientInvalidAuthException(f"{said}; check the key or the credential", inner)
     if _is_filtered(error):
-        return OpenAIContentFilterException(f"{said}; say it in other words", inner)
+        return OpenAIContentFilterException(f"{said}; rephrase the conversation", inner)
     if error.status_code in _REQUEST_STATUSES:
         return ChatClientInvalidRequestException(said, inner)
-    tries = f"after {client.max_retries} retries; max_retries= of the client says how often it tries again"
+    tries = f"after {client.max_retries} retries; set max_retries= of the client"
     return ChatClientException(f"{said} ({tries})", inner)
 
 
@@ -307,13 +314,13 @@ def _is_filtered(error: openai.APIStatusError) -> bool:
 
 
 def without_secrets(text: str, key: object) -> str:
-    """A text of others, which may quote what they were sent."""
+    """Remove secrets from a text of the server, which may quote the request."""
     if isinstance(key, str) and len(key) >= _KEY_CHARACTERS_MIN:
         text = text.replace(key, "***")
     return _SECRETS.sub("***", text)
 
 
-def where(client: openai.AsyncOpenAI) -> str:
-    """The server, without what else may stand in an address."""
+def address_of(client: openai.AsyncOpenAI) -> str:
+    """Return the server's address without path and credentials."""
     url = client.base_url
     return f"{url.scheme}://{url.host}" + (f":{url.port}" if url.port else "")

@@ -1,4 +1,4 @@
-"""Options as the parameters of a chat completion."""
+"""Chat completion requests: messages, tools and options in the wire format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from perdure.agents import Content, expanded_tools, is_function_tool, normalize_tools
+from perdure.agents import Content, expand_tools, is_function_tool, normalize_tools
 from perdure.errors import ChatClientInvalidRequestException
 from perdure.providers.openai.settings import OpenAIChatOptions
 
@@ -20,21 +20,27 @@ if TYPE_CHECKING:
     from perdure.agents import Message
 
 Wire: TypeAlias = "dict[str, Any]"
-"""A piece of a request, as JSON."""
+"""A part of a request, as JSON."""
 
 REASONING_FIELD = "openai_reasoning_field"
-"""Where a content says under which name the server sent it: it goes back under the same."""
+"""Key in `additional_properties` of the field in which a server sent reasoning. It goes back in the same field."""
 
 REFUSAL = "refusal"
-"""Whether a text is a refusal."""
+"""Key in `additional_properties` that marks a refusal."""
 
-_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_AUDIO_FORMATS = {
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+}
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX = 64
 
 
-def wire_messages(messages: Iterable[Message], *, instruction_role: str = "system") -> list[Wire]:
-    """The conversation. Raises ChatClientInvalidRequestException if there is something that can't be sent."""
+def to_wire_messages(messages: Iterable[Message], *, instruction_role: str = "system") -> list[Wire]:
+    """Convert a conversation. Raises ChatClientInvalidRequestException for a content that can't be sent."""
     sent: list[Wire] = []
     attached: list[Wire] = []
     for message in messages:
@@ -42,42 +48,42 @@ def wire_messages(messages: Iterable[Message], *, instruction_role: str = "syste
         if attached and not results:
             sent.append({"role": "user", "content": attached})
             attached = []
-        sent += _spoken(message, instruction_role)
+        sent += _convert_message(message, instruction_role)
         for result in results:
             sent.append({"role": "tool", "tool_call_id": result.call_id or "", "content": result_text(result)})
-            # A tool's message takes text alone, and nothing may stand between the results of one answer.
+            # A tool message takes only text, and nothing may come between the results of one response.
             attached += _attachments(result)
     return [*sent, {"role": "user", "content": attached}] if attached else sent
 
 
 def wire_name(name: str) -> str:
-    """A name as the wire allows it; empty if nothing of it is allowed."""
+    """Return a name that the API accepts; empty if no character is allowed."""
     return _NOT_IN_A_NAME.sub("_", name).strip("_")[:_NAME_CHARACTERS_MAX]
 
 
-def _spoken(message: Message, instruction_role: str) -> list[Wire]:
+def _convert_message(message: Message, instruction_role: str) -> list[Wire]:
     match message.role:
         case "system" | "developer":
             role = instruction_role if message.role == "system" else message.role
-            text = _joined(message.contents)
-            spoken: Wire = {"role": role, "content": text} if text else {}
+            text = _text_of(message.contents)
+            converted: Wire = {"role": role, "content": text} if text else {}
         case "assistant":
-            spoken = _answer(message)
+            converted = _convert_response(message)
         case "tool" if any(content.type == "function_result" for content in message.contents):
-            spoken = {}
+            converted = {}
         case _:
-            parts = [part for content in message.contents if (part := _part(content)) is not None]
-            spoken = {"role": "user", "content": _as_short_as_possible(parts)} if parts else {}
-    if spoken and (name := wire_name(message.author_name or "")):
-        spoken["name"] = name
-    return [spoken] if spoken else []
+            parts = [part for content in message.contents if (part := _convert_content(content)) is not None]
+            converted = {"role": "user", "content": _join_texts(parts)} if parts else {}
+    if converted and (name := wire_name(message.author_name or "")):
+        converted["name"] = name
+    return [converted] if converted else []
 
 
-def _answer(message: Message) -> Wire:
+def _convert_response(message: Message) -> Wire:
     texts = [content for content in message.contents if content.type == "text"]
-    said = _joined([content for content in texts if not content.additional_properties.get(REFUSAL)])
-    refused = _joined([content for content in texts if content.additional_properties.get(REFUSAL)])
-    calls = [_call(content) for content in message.contents if _is_own_call(content)]
+    said = _text_of([content for content in texts if not content.additional_properties.get(REFUSAL)])
+    refused = _text_of([content for content in texts if content.additional_properties.get(REFUSAL)])
+    calls = [_convert_call(content) for content in message.contents if _is_own_call(content)]
     if not (said or refused or calls):
         return {}
     answer: Wire = {"role": "assistant", "content": said or None}
@@ -85,7 +91,7 @@ def _answer(message: Message) -> Wire:
         answer["refusal"] = refused
     if calls:
         answer["tool_calls"] = calls
-        # Servers that show what a model thinks want it back with the calls that it led to, and only there.
+        # Servers that send reasoning expect it back with the calls it led to, and only there.
         answer |= _reasoning(message.contents)
     return answer
 
@@ -94,13 +100,13 @@ def _is_own_call(content: Content) -> bool:
     return content.type == "function_call" and not content.informational_only
 
 
-def _call(content: Content) -> Wire:
+def _convert_call(content: Content) -> Wire:
     function = {"name": content.name or "", "arguments": _arguments(content)}
     return {"id": content.call_id or "", "type": "function", "function": function}
 
 
 def _arguments(content: Content) -> str:
-    """Always a JSON object: some servers read the calls of a conversation again, and fail at others."""
+    """Return the arguments as a JSON object. Some servers parse the calls of a conversation again and reject others."""
     if isinstance(content.arguments, str):
         try:
             if isinstance(json.loads(content.arguments), dict):
@@ -124,15 +130,15 @@ def _reasoning(contents: Sequence[Content]) -> Wire:
 
 
 def result_text(content: Content) -> str:
-    """What a tool gave, as text."""
+    """Return a tool's result as text."""
     if content.items:
-        text = _joined(content.items)
+        text = _text_of(content.items)
     elif content.result is None or isinstance(content.result, str):
         text = content.result or ""
     elif isinstance(content.result, Content):
         text = str(content.result)
     else:
-        text = json.dumps(content.result, default=_plain, ensure_ascii=False)
+        text = json.dumps(content.result, default=_to_plain, ensure_ascii=False)
     return text or (f"Error: {content.exception}" if content.exception else "")
 
 
@@ -140,24 +146,24 @@ def _attachments(result: Content) -> list[Wire]:
     given = [each for each in result.items or () if each.type in {"data", "uri", "hosted_file"}]
     if not given:
         return []
-    parts = [part for content in given if (part := _part(content)) is not None]
+    parts = [part for content in given if (part := _convert_content(content)) is not None]
     return [{"type": "text", "text": f"This came with the result of {result.call_id}:"}, *parts]
 
 
-def _part(content: Content) -> Wire | None:
-    """A piece of what a user says; None for what is no part of a conversation."""
+def _convert_content(content: Content) -> Wire | None:
+    """Convert a content of a user's message; None if it can't be sent."""
     match content.type:
         case "text":
             return {"type": "text", "text": content.text} if content.text else None
         case "data" | "uri":
-            return _medium(content)
+            return _convert_media(content)
         case "hosted_file":
             return {"type": "file", "file": {"file_id": content.file_id}}
         case _:
             return None
 
 
-def _medium(content: Content) -> Wire:
+def _convert_media(content: Content) -> Wire:
     uri = content.uri or ""
     kind = content.media_type or mimetypes.guess_type(urlsplit(uri).path)[0] or ""
     if kind.startswith("image/"):
@@ -165,11 +171,11 @@ def _medium(content: Content) -> Wire:
         return {"type": "image_url", "image_url": {"url": uri, **({"detail": detail} if detail else {})}}
     if content.type != "data":
         raise ChatClientInvalidRequestException(
-            f"a chat completion takes images by their address, and nothing else; {uri[:80]!r} is of type {kind!r}; "
-            "read it and give it as Content.from_data, or name its media_type if it is an image"
+            f"a chat completion takes only images by URL; {uri[:80]!r} has the type {kind!r}; "
+            "load it and use Content.from_data, or set its media_type if it is an image"
         )
-    if kind in _SOUNDS:
-        sound = {"data": uri.partition(";base64,")[2], "format": _SOUNDS[kind]}
+    if kind in _AUDIO_FORMATS:
+        sound = {"data": uri.partition(";base64,")[2], "format": _AUDIO_FORMATS[kind]}
         return {"type": "input_audio", "input_audio": sound}
     name = content.additional_properties.get("filename") or content.name
     return {
@@ -178,18 +184,18 @@ def _medium(content: Content) -> Wire:
     }
 
 
-def _as_short_as_possible(parts: list[Wire]) -> str | list[Wire]:
-    """Texts alone as one text: not every server takes a list."""
+def _join_texts(parts: list[Wire]) -> str | list[Wire]:
+    """Join parts that are all text: some servers take no list."""
     if all(part["type"] == "text" for part in parts):
         return "\n".join([part["text"] for part in parts])
     return parts
 
 
-def _joined(contents: Iterable[Content]) -> str:
+def _text_of(contents: Iterable[Content]) -> str:
     return "\n".join([content.text for content in contents if content.type == "text" and content.text])
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Content):
         return value.to_dict()
     dump = getattr(value, "model_dump", None)
@@ -200,13 +206,13 @@ _RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls", "model_id": "mod
 _NEVER_SENT = frozenset(
     {"conversation_id", "instructions", "messages", "response_format", "stream", "tool_choice", "tools"}
 )
-"""Options that mean something to an agent alone, and those that are put in another way."""
+"""Options that only an agent uses, and those that are converted separately."""
 
-_OF_OTHER_APIS = frozenset({"code_interpreter", "file_search", "image_generation", "mcp", "shell", "computer_use"})
+_UNSUPPORTED_TOOLS = frozenset({"code_interpreter", "file_search", "image_generation", "mcp", "shell", "computer_use"})
 
 
-def parameters_of(options: Mapping[str, Any], known: frozenset[str], *, is_openai: bool) -> Wire:
-    """What is asked beside the conversation. `known` are the parameters that the SDK has; others go into the body.
+def to_parameters(options: Mapping[str, Any], known: frozenset[str], *, is_openai: bool) -> Wire:
+    """Return the parameters beside the messages. `known` are those of the SDK; all others go into the body.
 
     Raises ChatClientInvalidRequestException.
     """
@@ -219,27 +225,27 @@ def parameters_of(options: Mapping[str, Any], known: frozenset[str], *, is_opena
             (asked if wire in known else unknown)[wire] = value
     asked |= _tools(options, asked)
     if options.get("response_format") is not None:
-        asked["response_format"] = wire_format(options["response_format"])
+        asked["response_format"] = to_wire_format(options["response_format"])
     if unknown:
         asked["extra_body"] = {**unknown, **asked.get("extra_body", {})}
     return asked
 
 
-def unknown_options(options: Mapping[str, Any], known: Collection[str]) -> list[str]:
-    """The names that neither we nor the SDK know, nor `OpenAIChatOptions`; what is misspelt is among them."""
+def find_unknown_options(options: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    """Return the options that neither we nor the SDK nor `OpenAIChatOptions` know. They may be misspelled."""
     ours = {*known, *_RENAMED, *_NEVER_SENT, *OpenAIChatOptions.__optional_keys__}
     return [name for name, value in options.items() if value is not None and name not in ours]
 
 
 def stream_parameters(options: Mapping[str, Any]) -> Wire:
-    """What a stream is asked for: the tokens too, unless the options say otherwise."""
-    told = options.get("stream_options", {"include_usage": True})
-    return {"stream": True} if told is None else {"stream": True, "stream_options": told}
+    """Return the parameters of a stream: it includes token counts unless the options say otherwise."""
+    stream_options = options.get("stream_options", {"include_usage": True})
+    return {"stream": True} if stream_options is None else {"stream": True, "stream_options": stream_options}
 
 
 def _tools(options: Mapping[str, Any], asked: Wire) -> Wire:
-    """The tools, and what belongs to them: without any, servers refuse it."""
-    every = _wire_tools(expanded_tools(normalize_tools(options.get("tools"))))
+    """Return the tools and their options, which servers reject without tools."""
+    every = _wire_tools(expand_tools(normalize_tools(options.get("tools"))))
     searches = [tool for tool in every if str(tool.get("type", "")).startswith("web_search")]
     found: Wire = {}
     if searches:
@@ -249,7 +255,7 @@ def _tools(options: Mapping[str, Any], asked: Wire) -> Wire:
         asked.pop("parallel_tool_calls", None)
         return found
     choice = options.get("tool_choice")
-    return found | {"tools": tools} | ({} if choice is None else {"tool_choice": wire_choice(choice)})
+    return found | {"tools": tools} | ({} if choice is None else {"tool_choice": to_wire_choice(choice)})
 
 
 def _wire_tools(tools: Iterable[Any]) -> list[Wire]:
@@ -257,10 +263,9 @@ def _wire_tools(tools: Iterable[Any]) -> list[Wire]:
     for tool in tools:
         if isinstance(tool, Mapping):
             hosted = dict(cast("Mapping[str, Any]", tool))
-            if hosted.get("type") in _OF_OTHER_APIS:
+            if hosted.get("type") in _UNSUPPORTED_TOOLS:
                 raise ChatClientInvalidRequestException(
-                    f"chat completions have no tool {hosted['type']!r} that the provider runs; "
-                    "give the agent a function or an MCP server in its place"
+                    f"chat completions have no hosted tool {hosted['type']!r}; use a function or an MCP server instead"
                 )
             found.append(hosted)
         elif is_function_tool(tool):
@@ -268,13 +273,13 @@ def _wire_tools(tools: Iterable[Any]) -> list[Wire]:
             found.append({"type": "function", "function": function})
         else:
             raise ChatClientInvalidRequestException(
-                f"{tool!r} is no tool that can be told to a model; give functions, tools made by @tool, or dicts"
+                f"{tool!r} is not a tool; use functions, tools made by @tool, or dicts"
             )
     return found
 
 
-def wire_choice(choice: object) -> Any:
-    """Whether tools may, must or must not be called, and which."""
+def to_wire_choice(choice: object) -> Any:
+    """Convert a tool choice."""
     if not isinstance(choice, Mapping):
         return choice
     chosen = cast("Mapping[str, Any]", choice)
@@ -288,13 +293,13 @@ def wire_choice(choice: object) -> Any:
     return chosen["mode"]
 
 
-def wire_format(response_format: object) -> Wire:
-    """What an answer is to look like: a pydantic model, a JSON schema, or what the wire itself knows."""
+def to_wire_format(response_format: object) -> Wire:
+    """Convert a response format: a pydantic model, a JSON schema, or the API's own format."""
     if inspect.isclass(response_format):
         return _strict_format(response_format)
     if not isinstance(response_format, Mapping):
         raise ChatClientInvalidRequestException(
-            f"response_format is a pydantic model or a JSON schema, not {response_format!r}"
+            f"response_format must be a pydantic model or a JSON schema, not {response_format!r}"
         )
     given = dict(cast("Mapping[str, Any]", response_format))
     if given.get("type") in {"json_schema", "json_object", "text"}:
@@ -309,7 +314,7 @@ def wire_format(response_format: object) -> Wire:
 def _strict_format(model: type) -> Wire:
     import openai  # noqa: PLC0415 - it comes with an extra
 
-    # The SDK knows what a strict schema is; this is its public way to one.
+    # The SDK's public way to a strict schema.
     function = openai.pydantic_function_tool(model)["function"]
     schema = {"name": wire_name(model.__name__) or "answer", "schema": function.get("parameters", {}), "strict": True}
     return {"type": "json_schema", "json_schema": schema}

@@ -1,4 +1,4 @@
-"""What a chat completion says, whole or in pieces, as responses."""
+"""Chat completions and their stream chunks, converted to responses and updates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _REASONING_TEXTS = ("reasoning_content", "reasoning")
 _REASONING_DETAILS = "reasoning_details"
 
 
-def response_of(completion: ChatCompletion, response_format: ResponseFormat = None) -> ChatResponse[Any]:
-    """A whole answer."""
+def to_response(completion: ChatCompletion, response_format: ResponseFormat = None) -> ChatResponse[Any]:
+    """Convert a complete response."""
     messages = [
         Message("assistant", _contents_of(choice.message, completion.id), message_id=_message_id(completion.id, choice))
         for choice in completion.choices
@@ -32,16 +32,16 @@ def response_of(completion: ChatCompletion, response_format: ResponseFormat = No
         messages=messages,
         response_id=completion.id,
         model=completion.model,
-        created_at=_moment(completion.created),
-        finish_reason=finish_reason_of(completion.choices[0].finish_reason),
-        usage_details=None if completion.usage is None else usage_of(completion.usage),
+        created_at=_to_time(completion.created),
+        finish_reason=to_finish_reason(completion.choices[0].finish_reason),
+        usage_details=None if completion.usage is None else to_usage(completion.usage),
         response_format=response_format,
         raw_representation=completion,
     )
 
 
-class Pieces:
-    """A stream of chunks, as updates: calls are known by their place, tokens are told once, at the end."""
+class StreamUpdates:
+    """Convert the chunks of a stream. Calls are identified by their index; token counts come at the end."""
 
     def __init__(self) -> None:
         self._id = ""
@@ -50,11 +50,11 @@ class Pieces:
         self._usage: CompletionUsage | None = None
         self._has_ended = False
 
-    def update_of(self, chunk: ChatCompletionChunk) -> ChatResponseUpdate | None:
-        """What a chunk says; None if that is nothing."""
-        # Some servers count in every chunk, all tokens so far: the last count is the one that holds.
+    def convert(self, chunk: ChatCompletionChunk) -> ChatResponseUpdate | None:
+        """Convert a chunk; None if it contains nothing."""
+        # Some servers send running totals in every chunk: the last one counts.
         self._usage = getattr(chunk, "usage", None) or self._usage
-        # An answer has one id, whatever its pieces say: another one would begin another message.
+        # Use one id for the whole response: another one would start another message.
         self._id = self._id or chunk.id
         if not chunk.choices:
             return None
@@ -70,32 +70,32 @@ class Pieces:
             response_id=self._id,
             message_id=_message_id(self._id, choice),
             model=chunk.model,
-            created_at=_moment(chunk.created),
-            finish_reason=finish_reason_of(choice.finish_reason),
+            created_at=_to_time(chunk.created),
+            finish_reason=to_finish_reason(choice.finish_reason),
             raw_representation=chunk,
         )
 
-    def rest(self) -> ChatResponseUpdate | None:
-        """What is known at the end: the tokens, and what the server wants back.
+    def last_update(self) -> ChatResponseUpdate | None:
+        """Return the last update: token counts, and reasoning that the server expects back.
 
-        Raises ChatClientException if the stream has ended before the answer.
+        Raises ChatClientException if the stream ended before the response did.
         """
         if not self._has_ended:
             raise ChatClientException(
-                "the stream ended before the answer did, so nothing of it is kept; ask again, or see why the server, "
-                "or something on the way to it, closes connections"
+                "the stream ended before the response was complete; call again, or find out why the server or a proxy "
+                "closes connections"
             )
-        contents = [_sealed(self._details)] if self._details else []
+        contents = [_sealed_reasoning(self._details)] if self._details else []
         if self._usage is not None:
-            contents.append(Content.from_usage(usage_of(self._usage), raw_representation=self._usage))
+            contents.append(Content.from_usage(to_usage(self._usage), raw_representation=self._usage))
         return ChatResponseUpdate(contents=contents, role="assistant") if contents else None
 
     def _contents_of(self, delta: Any, choice: int) -> list[Content]:
         details = getattr(delta, _REASONING_DETAILS, None) or ()
         for detail in details:
-            _take_in(self._details, detail)
-        thoughts = [Content.from_text_reasoning(text=_words(details))] if details else _thoughts_of(delta)
-        return [*thoughts, *_words_of(delta), *self._calls_of(delta, choice)]
+            _add_detail(self._details, detail)
+        thoughts = [Content.from_text_reasoning(text=_detail_text(details))] if details else _reasoning_contents(delta)
+        return [*thoughts, *_text_contents(delta), *self._calls_of(delta, choice)]
 
     def _calls_of(self, delta: Any, choice: int) -> list[Content]:
         found: list[Content] = []
@@ -103,7 +103,7 @@ class Pieces:
             index = place if call.index is None else call.index
             known = self._calls.get((choice, index))
             if known is None or (call.id and call.id != known):
-                known = self._calls[choice, index] = call.id or _made_id(self._id, len(self._calls))
+                known = self._calls[choice, index] = call.id or _make_call_id(self._id, len(self._calls))
             function = call.function
             found.append(
                 Content(
@@ -117,8 +117,8 @@ class Pieces:
         return found
 
 
-def usage_of(usage: CompletionUsage) -> UsageDetails:
-    """Tokens, as they are counted here."""
+def to_usage(usage: CompletionUsage) -> UsageDetails:
+    """Convert token counts."""
     asked = usage.prompt_tokens_details
     answered = usage.completion_tokens_details
     counts = {
@@ -132,17 +132,17 @@ def usage_of(usage: CompletionUsage) -> UsageDetails:
     return cast("UsageDetails", {name: count for name, count in counts.items() if count is not None})
 
 
-def finish_reason_of(reason: str | None) -> str | None:
-    """Why the model stopped. The wire had another name for calls once."""
+def to_finish_reason(reason: str | None) -> str | None:
+    """Convert a finish reason. The API had another name for calls once."""
     return "tool_calls" if reason == "function_call" else reason
 
 
 def _contents_of(message: Any, response_id: str) -> list[Content]:
-    contents = _texts_of(message)
+    contents = _message_texts(message)
     for place, call in enumerate(message.tool_calls or ()):
         function = getattr(call, "function", None)
         if function is not None:
-            call_id = call.id or _made_id(response_id, place)
+            call_id = call.id or _make_call_id(response_id, place)
             contents.append(
                 Content.from_function_call(
                     call_id, function.name, arguments=function.arguments or "", raw_representation=call
@@ -151,17 +151,17 @@ def _contents_of(message: Any, response_id: str) -> list[Content]:
     return contents
 
 
-def _texts_of(message: Any) -> list[Content]:
+def _message_texts(message: Any) -> list[Content]:
     details = getattr(message, _REASONING_DETAILS, None)
     if not details:
-        return [*_thoughts_of(message), *_words_of(message)]
-    sealed = _sealed(details)
-    sealed.text = _words(details)
-    return [sealed, *_words_of(message)]
+        return [*_reasoning_contents(message), *_text_contents(message)]
+    sealed = _sealed_reasoning(details)
+    sealed.text = _detail_text(details)
+    return [sealed, *_text_contents(message)]
 
 
-def _words_of(said: Any) -> list[Content]:
-    """What a message, or a piece of one, says and refuses."""
+def _text_contents(said: Any) -> list[Content]:
+    """Return the text and the refusal of a message or chunk."""
     contents: list[Content] = []
     if said.content:
         cited = [_citation(each) for each in getattr(said, "annotations", None) or ()]
@@ -186,8 +186,8 @@ def _citation(annotation: Any) -> dict[str, Any]:
     }
 
 
-def _thoughts_of(said: Any) -> list[Content]:
-    """Reasoning in words, which servers send under names of their own."""
+def _reasoning_contents(said: Any) -> list[Content]:
+    """Return reasoning text, which servers send under different names."""
     for field in _REASONING_TEXTS:
         text = getattr(said, field, None)
         if text and isinstance(text, str):
@@ -195,19 +195,19 @@ def _thoughts_of(said: Any) -> list[Content]:
     return []
 
 
-def _sealed(details: Sequence[Mapping[str, Any]]) -> Content:
-    """Reasoning that only the server can read; it wants it back as it was."""
+def _sealed_reasoning(details: Sequence[Mapping[str, Any]]) -> Content:
+    """Return reasoning that only the server can read. It is sent back unchanged."""
     return Content.from_text_reasoning(
         protected_data=json.dumps(details), additional_properties={REASONING_FIELD: _REASONING_DETAILS}
     )
 
 
-def _words(details: Sequence[Mapping[str, Any]]) -> str | None:
+def _detail_text(details: Sequence[Mapping[str, Any]]) -> str | None:
     return "".join([str(each.get("text") or each.get("summary") or "") for each in details]) or None
 
 
-def _take_in(details: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
-    """Add a piece of reasoning: texts of one place and kind go on, all else is as it was told last."""
+def _add_detail(details: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
+    """Add a part of reasoning details: texts of one index and type are joined, other fields replaced."""
     place = (piece.get("index"), piece.get("type"))
     last = next((each for each in details if (each.get("index"), each.get("type")) == place), None)
     if last is None or place[0] is None:
@@ -220,8 +220,8 @@ def _take_in(details: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
             last[name] = value
 
 
-def _made_id(response_id: str, place: int) -> str:
-    """An id for a call that came without: the result has to name one."""
+def _make_call_id(response_id: str, place: int) -> str:
+    """Return an id for a call without one: its result has to name it."""
     return f"call_{response_id}_{place}"
 
 
@@ -229,5 +229,5 @@ def _message_id(answer: str, choice: Any) -> str:
     return f"{answer}.{choice.index}" if choice.index else answer
 
 
-def _moment(seconds: int | None) -> str | None:
+def _to_time(seconds: int | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None

@@ -1,4 +1,4 @@
-"""How a client reaches its server. What is not given is looked for in the environment."""
+"""Settings and options of the OpenAI chat client."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
 
 
 class ServerSettings(TypedDict, total=False):
-    """Which server is asked, by whom, and how patiently."""
+    """The server, the credentials, retries and timeouts."""
 
     api_key: str | Secret[str] | Callable[[], str | Awaitable[str]] | None
-    """The key, or a function that gives one. Else OPENAI_API_KEY. A server named by `base_url` may need none."""
+    """The key, or a function that returns one. Default: OPENAI_API_KEY. A server in `base_url` may need none."""
     base_url: str | None
-    """Where the server is. Else OPENAI_BASE_URL, else OpenAI."""
+    """The server. Default: OPENAI_BASE_URL, else OpenAI."""
     org_id: str | None
-    """The organization that pays."""
+    """The organization to bill."""
     azure_endpoint: str | None
-    """Ask this resource of Azure. Else AZURE_OPENAI_ENDPOINT, if there is no key for OpenAI."""
+    """The Azure resource. Default: AZURE_OPENAI_ENDPOINT, if there is no OpenAI key."""
     api_version: str | None
-    """The version of Azure's interface."""
+    """The version of Azure's API."""
     credential: Credential | None
-    """Who asks, in Azure: anything with `get_token`, or a function that gives a token."""
+    """Azure credentials: an object with `get_token`, or a function that returns a token."""
     credential_scope: str | None
-    """What a token is asked for, if it is not the usual."""
+    """The scope of the tokens, if it is not the default."""
     default_headers: Mapping[str, str] | None
     """Headers of every request."""
     max_retries: int | None
-    """How often a request is tried again that failed for a moment: 2 times, if it is not given."""
+    """The number of retries after a temporary failure. Default: 2."""
     timeout: float | None
-    """How many seconds a try may take: 600, if it is not given."""
+    """The timeout of one attempt in seconds. Default: 600."""
 
 
 class OpenAIClientSettings(ServerSettings, total=False):
-    """All that a client can be given beside its model."""
+    """All settings of a client except its model."""
 
     model_id: str | None
-    """The model, by an older name."""
+    """The former name of `model`."""
     async_client: AsyncOpenAI | None
-    """A client of the SDK to use as it is. It is not closed, and belongs to one event loop."""
+    """An SDK client to use as it is. It is not closed, and it belongs to one event loop."""
     instruction_role: str | None
-    """What instructions are sent as: "developer" for models that want it."""
+    """The role of instructions: "developer" for models that expect it."""
     compaction_strategy: CompactionStrategy | None
-    """What makes a long conversation shorter before it is sent."""
+    """Shortens long conversations before they are sent."""
     tokenizer: TokenizerProtocol | None
-    """What counts tokens for it."""
+    """Counts tokens for the compaction strategy."""
     additional_properties: dict[str, Any] | None
-    """Anything; it stays on the client."""
+    """Any data to keep on the client."""
 
 
 class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], total=False):
     """Options of a chat completion: `OpenAIChatOptions[Model](response_format=Model)`.
 
-    `max_tokens` goes to OpenAI and Azure as `max_completion_tokens`, and to all other servers by its own name. An
-    option that is not listed here is sent along as it is (in `extra_body`), for servers that know more.
+    OpenAI and Azure get `max_tokens` as `max_completion_tokens`, other servers under its own name. An option that is
+    not listed here is sent unchanged (in `extra_body`), for servers that know more.
     """
 
     max_completion_tokens: int
@@ -82,13 +82,13 @@ class OpenAIChatOptions(ChatOptions[ResponseModelT], Generic[ResponseModelT], to
     safety_identifier: str
     web_search_options: dict[str, Any]
     stream_options: dict[str, Any] | None
-    """What is told in a stream. By default the tokens are; None is for servers that do not know the option."""
+    """Options of a stream. By default token counts are included; None is for servers without this option."""
     timeout: float
-    """How many seconds this call may take, in place of the client's `timeout`."""
+    """The timeout of this call in seconds, instead of the client's `timeout`."""
     extra_headers: dict[str, str]
     extra_query: dict[str, Any]
     extra_body: dict[str, Any]
 
 
 class OpenAIContentFilterException(ChatClientInvalidRequestException):
-    """The provider's filter did not let the conversation through. The same conversation again fails again."""
+    """The provider's content filter rejected the conversation. Sending it again fails again."""

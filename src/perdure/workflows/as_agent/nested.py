@@ -1,4 +1,4 @@
-"""Where a run is that is kept by the run around it: in an executor that has the workflow inside, or in any handler."""
+"""A workflow agent inside another run: the enclosing run's journal keeps its run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from perdure.engine import (
 from perdure.errors import AgentException
 from perdure.graph import activation_at_work
 from perdure.kernel import Limits, Snapshot, answer, begin_turn, scope_of, wake
-from perdure.workflows.as_agent.translation import answers_in
+from perdure.workflows.as_agent.translation import find_answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -38,67 +38,67 @@ if TYPE_CHECKING:
     from perdure.engine import Journal
     from perdure.events import WorkflowEvent
     from perdure.kernel import PendingEvent
-    from perdure.workflows.as_agent.runs import Bookmark, Memory
-    from perdure.workflows.as_agent.translation import Given
+    from perdure.workflows.as_agent.runs import RunMemory, RunPosition
+    from perdure.workflows.as_agent.translation import TurnInput
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
 
-def host() -> ActivationRecorder | None:
-    """The handler call that is in progress here, if the engine makes it."""
+def current_host() -> ActivationRecorder | None:
+    """Return the current handler call, if the engine runs it."""
     found = activation_at_work()
     return found if isinstance(found, ActivationRecorder) else None
 
 
-class Seat(Protocol):
-    """Where a run is, for one call."""
+class RunHolder(Protocol):
+    """The place of a run for one call."""
 
     parent: ActivationRecorder
-    """The handler call whose run keeps this one."""
+    """The handler call whose run keeps this run."""
     prefix: str
-    """What the records of the call begin with."""
+    """The prefix of the call's records."""
     scope_id: str
-    """What ids inside are derived from."""
+    """Ids inside are derived from this."""
 
-    async def before(self) -> Snapshot:
-        """The run before the call, with the executors in its states."""
+    async def load(self) -> Snapshot:
+        """Return the run before the call, with the executors' states loaded."""
         ...
 
-    def leave(self, snapshot: Snapshot) -> None:
-        """Keep the run as the call has left it."""
+    def store(self, snapshot: Snapshot) -> None:
+        """Store the run after the call."""
         ...
 
 
-class NodeSeat:
-    """In an executor that has the workflow inside: the run is its child."""
+class ChildRunHolder:
+    """The run is the child of an executor that contains the workflow."""
 
     def __init__(self, workflow: Workflow, parent: ActivationRecorder) -> None:
         self.parent = parent
         self.prefix = f"{parent.home}/agent/{parent.number(f'agent {workflow.name}')}/"
         self.scope_id = f"{parent.around.root_id}/{parent.executor_id}"
 
-    async def before(self) -> Snapshot:
-        """The child as the executor has left it."""
+    async def load(self) -> Snapshot:
+        """Return the executor's child run."""
         parent, name = self.parent, self.parent.executor_id
         return (
             parent.child or parent.around.children.get(name) or parent.around.snapshot.children.get(name) or Snapshot()
         )
 
-    def leave(self, snapshot: Snapshot) -> None:
-        """Let the executor have it."""
-        self.parent.child = at_rest(snapshot)
+    def store(self, snapshot: Snapshot) -> None:
+        """Give the run to the executor."""
+        self.parent.child = without_limits(snapshot)
         self.parent.asked_inside = dict(snapshot.requests)
 
 
-class HandlerSeat:
-    """In a handler that knows nothing of the run: what the call does is recorded, and the process has what is left.
+class HandlerRunHolder:
+    """The run belongs to a handler that knows nothing of it: the call is recorded, the process keeps the run.
 
-    Whoever wants the run to outlive the handler call gives the workflow a storage, and it has a run of its own.
+    A workflow with its own storage has a run that outlives the handler call.
     """
 
     def __init__(
-        self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, mark: Bookmark, memory: Memory
+        self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, mark: RunPosition, memory: RunMemory
     ) -> None:
         parent.around.values.trust_more(workflow.blueprint.trust)
         inside = parent.running_step
@@ -110,35 +110,35 @@ class HandlerSeat:
         self._mark = mark
         self._memory = memory
 
-    async def before(self) -> Snapshot:
-        """The run as the call before has left it, or as this call has found it in an earlier life."""
+    async def load(self) -> Snapshot:
+        """Return the run as the previous call left it, or as an earlier attempt of this call found it."""
         graph, values = self._workflow.graph, self.parent.around.values
-        found = self._part("origin/").child() or self._known()
+        found = self._journal_part("origin/").child() or self._kept_run()
         if found is None:
-            return await self._fresh()
+            return await self._new_run()
         await load(graph, found, values)
-        # Before anything is recorded inside: which turn it is, is part of the names of the records.
-        origin = self._part("origin/")
+        # Recorded first, because the turn's number is part of the names of the inner records.
+        origin = self._journal_part("origin/")
         origin.keep_child(found, ())
         await origin.settle()
         return found
 
-    def _known(self) -> Snapshot | None:
+    def _kept_run(self) -> Snapshot | None:
         mark = self._mark
-        found = None if mark.run_id is None else self._memory.rested(mark.run_id)
-        if found is not None or mark.run_id is None or self._part("").child() is not None:
+        found = None if mark.run_id is None else self._memory.left_run(mark.run_id)
+        if found is not None or mark.run_id is None or self._journal_part("").child() is not None:
             return found
         if mark.is_open:
             raise AgentException(
-                f"the run of this session waits for answers, and it is not in this process: a workflow that is talked "
-                f"to in a handler, here of executor {self.parent.executor_id!r}, needs a storage of its own to outlive "
+                f"the run of this session waits for answers, but it is not in this process; a workflow agent that is "
+                f"called in a handler, here of executor {self.parent.executor_id!r}, needs its own storage to outlive "
                 "the handler call"
             )
         logger.warning("run %r of this session is not in this process; a new run gets the conversation", mark.run_id)
         return None
 
-    async def _fresh(self) -> Snapshot:
-        """A new run begins with the states that the executors had before any run used them."""
+    async def _new_run(self) -> Snapshot:
+        """Start a run with the states that the executors had before any run."""
         around, graph = self.parent.around, self._workflow.graph
         if not around.is_checkpointed:
             return Snapshot()
@@ -151,41 +151,41 @@ class HandlerSeat:
             LOCAL_LEASES.set_initial_state(executor, lambda state=state: around.values.give(state))
         return begun
 
-    def leave(self, snapshot: Snapshot) -> None:
-        """Let the session know it."""
+    def store(self, snapshot: Snapshot) -> None:
+        """Store the run's position in the session."""
         run_id = self._mark.run_id or hashlib.blake2b(self.scope_id.encode(), digest_size=16).hexdigest()
-        self._memory.rest(run_id, at_rest(snapshot))
-        self._mark.move(run_id, None, snapshot)
+        self._memory.keep_left_run(run_id, without_limits(snapshot))
+        self._mark.advance(run_id, None, snapshot)
 
-    def recall(self) -> None:
-        """The call was made in an earlier life: what it has left is on record."""
-        run_id, left = self._mark.run_id, self._part("").child()
+    def restore(self) -> None:
+        """Restore the run from the record of an earlier attempt."""
+        run_id, left = self._mark.run_id, self._journal_part("").child()
         if run_id is not None and left is not None:
-            self._memory.rest(run_id, at_rest(left))
+            self._memory.keep_left_run(run_id, without_limits(left))
 
-    def _part(self, name: str) -> Journal:
+    def _journal_part(self, name: str) -> Journal:
         journal, prefix = self.parent.around.journal, f"{self.prefix}{name}"
         found = journal.records(self.parent.home)
         carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
         return journal.under(prefix, carried)
 
 
-def at_rest(snapshot: Snapshot) -> Snapshot:
-    """What is kept. Nobody looks at deadlines inside of an agent: whoever asks its questions outside sees to them."""
+def without_limits(snapshot: Snapshot) -> Snapshot:
+    """Return the run as it is stored. Deadlines inside an agent are watched by whoever asks its questions outside."""
     requests = {key: replace(request, deadline=None) for key, request in snapshot.requests.items()}
     return replace(snapshot, limits=Limits(), scope="", requests=requests)
 
 
-_LIVE = frozenset({"output", "intermediate", "data", "request_info"})
+_EMITTED = frozenset({"output", "intermediate", "data", "request_info"})
 
 
 class NestedRun:
-    """One call on a run that is kept by the run around it."""
+    """One call on a run that the enclosing run keeps."""
 
     def __init__(
         self,
         workflow: Workflow,
-        seat: Seat,
+        seat: RunHolder,
         *,
         kwargs: Mapping[str, Mapping[str, Any] | None],
         streaming: bool,
@@ -202,15 +202,15 @@ class NestedRun:
         found = seat.parent.around.journal.records(seat.parent.home)
         self._carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
 
-    async def events(self, given: Given, heard: Mapping[str, int]) -> AsyncGenerator[WorkflowEvent[Any]]:
-        """What the run tells until it rests: first what an earlier life has got of it."""
+    async def events(self, given: TurnInput, heard: Mapping[str, int]) -> AsyncGenerator[WorkflowEvent[Any]]:
+        """Yield the run's events until it is idle, starting with those of an earlier attempt."""
         around, graph = self._parent.around, self._workflow.graph
-        begun = self._begun(await self._seat.before(), given, heard)
+        begun = self._begin(await self._seat.load(), given, heard)
         journal = around.journal.under(self._seat.prefix, self._carried)
         reached = journal.child()
         if reached is not None:
             await load(graph, reached, around.values)
-            for event in self._news(begun, reached):
+            for event in self._new_events(begun, reached):
                 yield event
         snapshot = reached or begun
         while True:
@@ -218,42 +218,42 @@ class NestedRun:
             async with Closing(driver.run()) as batches:
                 async for events in batches:
                     for event in events:
-                        if event.type in _LIVE:
+                        if event.type in _EMITTED:
                             yield event
             snapshot = driver.snapshot
             if snapshot.next_timer is None:
                 break
-            # It is an answer that is waited for, and it is not there before its time.
+            # The caller waits for the response, and it is not complete before this timer.
             await around.clock.sleep(seconds_until(around.clock, snapshot.next_timer))
             snapshot = wake(snapshot, now=now(around.clock), fan_ins=fan_ins_of(graph))
         self._parent.spend(snapshot.limits.spent)
         self._left = snapshot
-        self._seat.leave(snapshot)
+        self._seat.store(snapshot)
 
     def pending(self) -> list[WorkflowEvent[Any]]:
-        """What the run waits for when it rests."""
+        """Return the open requests."""
         return [request_event(each, self._parent.around.values) for each in self._left.requests.values()]
 
-    def _begun(self, before: Snapshot, given: Given, heard: Mapping[str, int]) -> Snapshot:
+    def _begin(self, load: Snapshot, given: TurnInput, heard: Mapping[str, int]) -> Snapshot:
         around = self._parent.around
-        self.has_begun_turn = not before.requests
+        self.has_begun_turn = not load.requests
         if self.has_begun_turn:
-            told = given.since(heard) if before.turn else given.whole()
+            told = given.since(heard) if load.turn else given.complete()
             value = around.values.fix(told, f"message of workflow {self._workflow.name!r}")
-            return begin_turn(before, target_id=self._workflow.start_executor_id, value=value)
+            return begin_turn(load, target_id=self._workflow.start_executor_id, value=value)
         if not given.said:
-            raise AgentException(f"workflow {self._workflow.name!r} waits for answers, and it was given nothing")
-        pending = {key: request_event(each, around.values) for key, each in before.requests.items()}
+            raise AgentException(f"workflow {self._workflow.name!r} waits for answers, but got no message")
+        pending = {key: request_event(each, around.values) for key, each in load.requests.items()}
         answers = accepted(
-            answers_in(given.said, pending),
+            find_answers(given.said, pending),
             graph=self._workflow.graph,
-            snapshot=before,
+            snapshot=load,
             values=around.values,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
         )
-        return answer(before, answers, at=around.clock.now().isoformat())
+        return answer(load, answers, at=around.clock.now().isoformat())
 
-    def _news(self, begun: Snapshot, reached: Snapshot) -> list[WorkflowEvent[Any]]:
+    def _new_events(self, begun: Snapshot, reached: Snapshot) -> list[WorkflowEvent[Any]]:
         values = self._parent.around.values
         asked = [request for key, request in reached.requests.items() if key not in begun.requests]
         return [
@@ -263,13 +263,13 @@ class NestedRun:
 
     def _driver(self, snapshot: Snapshot, journal: Journal) -> RunLoop:
         around = self._parent.around
-        # The limits of the run hold inside as well: what is left to the parent is what there is.
+        # The run's limits apply inside as well: the child gets what is left of the parent's budget.
         limits = replace(snapshot.limits, budget=self._parent.left)
         return RunLoop(
             graph=self._workflow.graph,
             snapshot=replace(snapshot, limits=limits, scope=scope_of(self._parent.home)),
             values=around.values,
-            committer=ChildCommitter(journal, _untold) if around.is_checkpointed else None,
+            committer=ChildCommitter(journal, _ignore) if around.is_checkpointed else None,
             scope_id=self._seat.scope_id,
             streaming=self._streaming,
             run_kwargs=self._kwargs,
@@ -283,5 +283,5 @@ class NestedRun:
         )
 
 
-def _untold(told: PendingEvent) -> None:
-    """What it tells is the answer of the agent, or its own affair."""
+def _ignore(told: PendingEvent) -> None:
+    """Ignore an event: the response contains it, or nobody outside needs it."""

@@ -1,4 +1,4 @@
-"""Requests of a workflow as contents of an agent's answer, and contents of messages as answers to them."""
+"""Translation between a run and an agent: events become messages, messages become answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from perdure.agents import (
     Message,
     SessionContext,
     add_usage_details,
-    told_on,
+    share_conversation,
 )
-from perdure.data import frozen, mutable
 from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
 from perdure.graph import FanOutEdgeGroup, SwitchCaseEdgeGroup
@@ -38,29 +37,29 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass
 class RequestInfoFunctionArgs:
-    """The arguments of the call that a request is told as. They hold the request itself, as an object."""
+    """The arguments of the call that stands for a request. They contain the request object itself."""
 
     request_id: str
     request_event: WorkflowEvent[Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a dict. The request in it stays the object that it is."""
+        """Convert to a dict. The request in it stays an object."""
         return {"request_id": self.request_id, "request_event": self.request_event.to_dict()}
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> RequestInfoFunctionArgs:
-        """The arguments of what `to_dict` gave. Raises ValueError if something is missing."""
+        """Read the output of `to_dict`. Raises ValueError if something is missing."""
         for name in ("request_id", "request_event"):
             if not payload.get(name):
                 raise ValueError(
-                    f"the arguments of a {REQUEST_INFO_FUNCTION_NAME!r} call have a request_id and a request_event; "
+                    f"the arguments of a {REQUEST_INFO_FUNCTION_NAME!r} call need a request_id and a request_event; "
                     f"{name!r} is missing or empty"
                 )
         return cls(payload["request_id"], WorkflowEvent.from_dict(payload["request_event"]))
 
 
-def content_of_request(event: WorkflowEvent[Any]) -> Content:
-    """A request, as whoever uses the agent is told of it: what an agent asks as it is, all else as a call."""
+def request_content(event: WorkflowEvent[Any]) -> Content:
+    """Return a request as a content: an agent's question as it is, everything else as a call."""
     data: object = event.data
     if isinstance(data, Content) and data.user_input_request:
         return data
@@ -69,20 +68,20 @@ def content_of_request(event: WorkflowEvent[Any]) -> Content:
 
 
 def answered_ids(messages: Iterable[Message]) -> list[str]:
-    """What messages answer; nothing if anything in them is no answer."""
+    """Return the ids that the messages answer; an empty list if anything in them is not an answer."""
     found = [_answered_id(content) for message in messages for content in message.contents]
     answered = [each for each in found if each is not None]
     return answered if len(answered) == len(found) else []
 
 
-def answers_in(messages: Iterable[Message], pending: Mapping[str, WorkflowEvent[Any]]) -> dict[str, Any]:
-    """The answers in messages, by request. Raises AgentInvalidResponseException for what is none."""
+def find_answers(messages: Iterable[Message], pending: Mapping[str, WorkflowEvent[Any]]) -> dict[str, Any]:
+    """Return the answers by request id. Raises AgentInvalidResponseException for a content that is not an answer."""
     found: dict[str, Any] = {}
     for content in (content for message in messages for content in message.contents):
         told_id = _answered_id(content)
         if told_id is None:
             raise AgentInvalidResponseException(
-                f"the workflow waits for {_named(pending)}, and a content of type {content.type!r} answers nothing: "
+                f"the workflow waits for {_named(pending)}, and a {content.type!r} content is not an answer; "
                 "answer with Content.from_function_result(request_id, result=...), or with "
                 "request.to_function_approval_response(...)"
             )
@@ -97,7 +96,6 @@ def _named(pending: Mapping[str, WorkflowEvent[Any]]) -> str:
 
 
 def _answered_id(content: Content) -> str | None:
-    """What a content answers, if it is an answer."""
     match content.type:
         case "function_result":
             return content.call_id
@@ -108,7 +106,7 @@ def _answered_id(content: Content) -> str | None:
 
 
 def _asked_as(told_id: str, pending: Mapping[str, WorkflowEvent[Any]]) -> WorkflowEvent[Any] | None:
-    """The request that was told as a content with an id of its own."""
+    """Return the request that was sent as a content with its own id."""
     for event in pending.values():
         data: object = event.data
         if isinstance(data, Content) and data.user_input_request and told_id in {data.id, data.call_id}:
@@ -117,9 +115,9 @@ def _asked_as(told_id: str, pending: Mapping[str, WorkflowEvent[Any]]) -> Workfl
 
 
 def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
-    """The answer itself. Who asks for a content gets the content, who asks for a value what the content brings.
+    """Return the answer for the executor: the content if it asked for one, else the content's value.
 
-    An answer to nothing that waits stays as it is: whoever refuses it says why.
+    An answer without an open request stays as it is; whoever refuses it says why.
     """
     if event is not None and isinstance(content.result, Content):
         return content.result
@@ -128,8 +126,8 @@ def _answer(content: Content, event: WorkflowEvent[Any] | None) -> Any:
     return content.result
 
 
-def plain_messages(messages: Iterable[Message]) -> list[Message]:
-    """Messages for a history: what requests and answers hold as objects, as plain data."""
+def to_plain_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return messages for a history, with objects in requests and answers converted to plain data."""
     return [_plain_message(message) for message in messages]
 
 
@@ -148,109 +146,112 @@ def _plain_message(message: Message) -> Message:
 
 def _plain_content(content: Content) -> Content:
     if content.type == "function_call" and isinstance(content.arguments, Mapping):
-        arguments = cast("Mapping[str, Any]", plain(content.arguments))
+        arguments = cast("Mapping[str, Any]", to_plain(content.arguments))
         return content if arguments == content.arguments else replace(content, arguments=arguments)
     if content.type == "function_result" and not isinstance(content.result, _PLAIN):
-        return replace(content, result=plain(content.result))
+        return replace(content, result=to_plain(content.result))
     return content
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON does not have, as the text that it prints."""
+def to_plain(value: Any) -> Any:
+    """Convert a value to JSON types; anything unknown becomes its text."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Content | Message):
-        return plain(value.to_dict())
+        return to_plain(value.to_dict())
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_plain(asdict(value))
     dump: Any = getattr(value, "model_dump", None)
     if callable(dump):
-        return plain(dump(mode="json"))
+        return to_plain(dump(mode="json"))
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): to_plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
-        return [plain(each) for each in cast("Sequence[Any]", value)]
+        return [to_plain(each) for each in cast("Sequence[Any]", value)]
     return str(value)
 
 
-@frozen
-class Given:
-    """A conversation, by who has kept it, and what is said now. What is told again says so: who knows it skips it."""
+@dataclass(frozen=True, slots=True)
+class TurnInput:
+    """The input of a turn: the conversation by history, and the new messages.
+
+    Repeated messages are attributed to their history, so that a reader who knows them skips them.
+    """
 
     before: Mapping[str, list[Message]]
     said: list[Message]
     counts: Mapping[str, int]
-    """How many messages there are in the histories that only grow, if the run remembers what it was told."""
+    """The length of each history that only grows, if the run remembers earlier messages."""
 
     @classmethod
-    def of(cls, agent: WorkflowAgent, context: SessionContext, said: list[Message]) -> Given:
-        """What is given to the workflow of an agent."""
+    def of(cls, agent: WorkflowAgent, context: SessionContext, said: list[Message]) -> TurnInput:
+        """Collect the input for an agent's workflow."""
         before = context.context_messages
         growing = [each.source_id for each in agent.context_providers if type(each) is InMemoryHistoryProvider]
-        known = {key: len(before[key]) for key in growing if key in before} if _counts(agent) else {}
+        known = {key: len(before[key]) for key in growing if key in before} if _counts_messages(agent) else {}
         return cls(before, said, known)
 
-    def whole(self) -> list[Message]:
-        """All of it, for a run that knows nothing yet."""
+    def complete(self) -> list[Message]:
+        """Return everything, for a run that knows nothing yet."""
         return self.since({})
 
     def since(self, heard: Mapping[str, int]) -> list[Message]:
-        """What is behind the messages that a run has heard of each history; all of a history that became shorter."""
+        """Return the messages after those that a run has seen; all messages of a history that became shorter."""
         context = SessionContext(input_messages=[])
         for source_id, messages in self.before.items():
             known = heard.get(source_id, 0) if source_id in self.counts else 0
-            context.extend_messages(source_id, told_on(messages[known if known <= len(messages) else 0 :]))
+            context.extend_messages(source_id, share_conversation(messages[known if known <= len(messages) else 0 :]))
         return [*context.get_messages(), *self.said]
 
 
-def hears_itself(agent: WorkflowAgent) -> bool:
-    """Whether who leads the workflow keeps the conversation, also what the workflow itself has said."""
+def stores_own_output(agent: WorkflowAgent) -> bool:
+    """Return True if the start executor stores the conversation, including the workflow's own output."""
     return bool(getattr(agent.workflow.get_start_executor(), "keeps_conversation", False))
 
 
-def _counts(agent: WorkflowAgent) -> bool:
-    return hears_itself(agent) or _remembers(agent)
+def _counts_messages(agent: WorkflowAgent) -> bool:
+    return stores_own_output(agent) or _all_remember(agent)
 
 
-def _remembers(agent: WorkflowAgent) -> bool:
-    """Whether all in the workflow are agents with sessions of their own, which are told of every turn.
+def _all_remember(agent: WorkflowAgent) -> bool:
+    """Return True if all executors are agents with sessions, and all of them see every turn.
 
-    Where somebody else is told something, or somebody is told only of some turns, that may be all they know.
+    Another executor may know only what it is sent.
     """
     graph = agent.workflow.graph
-    return not any(map(_chooses, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
+    return not any(map(_is_selective, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
 
 
-def _chooses(group: EdgeGroup) -> bool:
+def _is_selective(group: EdgeGroup) -> bool:
     is_selecting = isinstance(group, FanOutEdgeGroup) and (
         isinstance(group, SwitchCaseEdgeGroup) or group.selection_func is not None
     )
     return is_selecting or any(edge.has_condition for edge in group.edges)
 
 
-TOLD = frozenset({"output", "intermediate", "data", "request_info"})
-"""The events that become part of an answer. All others are the workflow's own affair."""
+_RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info"})
+"""The events that become part of a response."""
 
 
-@mutable
-class Teller:
-    """Makes the answer of one call. All of it has one `response_id`."""
+@dataclass(slots=True)
+class ResponseBuilder:
+    """Build the response of one call. All its parts have one `response_id`."""
 
     agent_name: str | None
     response_id: str
     clock: Clock
     _speaker: tuple[str | None, ...] = field(default=(), init=False)
-    """Who told the last piece that named no message."""
+    """The author of the last update without a message id."""
     _message_id: str = field(default="", init=False)
 
-    def whole(self, events: Iterable[WorkflowEvent[Any]]) -> AgentResponse[Any]:
-        """All that was told as one answer. Raises AgentInvalidRequestException for pieces of answers."""
+    def complete(self, events: Iterable[WorkflowEvent[Any]]) -> AgentResponse[Any]:
+        """Build a complete response. Raises AgentInvalidRequestException for stream updates."""
         messages: list[Message] = []
         usage: UsageDetails | None = None
         created_at: str | None = None
         raw: list[object] = []
         for event in events:
-            if event.type not in TOLD:
+            if event.type not in _RESPONSE_EVENTS:
                 continue
             said = self._messages(event)
             messages += said
@@ -272,13 +273,13 @@ class Teller:
 
     def _messages(self, event: WorkflowEvent[Any]) -> list[Message]:
         if event.type == "request_info":
-            return [self._message([content_of_request(event)], event.source_executor_id, event)]
+            return [self._message([request_content(event)], event.source_executor_id, event)]
         data: object = event.data
         match data:
             case AgentResponseUpdate():
                 raise AgentInvalidRequestException(
-                    f"executor {event.executor_id!r} yielded an AgentResponseUpdate, a piece of an answer, and nobody "
-                    "reads a stream: let it yield an AgentResponse, or call run(..., stream=True)"
+                    f"executor {event.executor_id!r} yielded an AgentResponseUpdate, but the call doesn't stream; "
+                    "let it yield an AgentResponse, or call run(..., stream=True)"
                 )
             case AgentResponse():
                 return list(cast("AgentResponse[Any]", data).messages)
@@ -287,7 +288,7 @@ class Teller:
             case _:
                 if is_conversation(data):
                     return list(data)
-                contents = contents_in(data)
+                contents = to_contents(data)
                 return [self._message(contents, event.executor_id, data)] if contents else []
 
     def _message(self, contents: Sequence[Content], author_name: str | None, raw: object) -> Message:
@@ -299,39 +300,39 @@ class Teller:
             raw_representation=raw,
         )
 
-    def pieces(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-        """What is told of an event to whoever reads a stream."""
-        if event.type not in TOLD:
+    def updates(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
+        """Return the updates of an event."""
+        if event.type not in _RESPONSE_EVENTS:
             return []
         if event.type == "request_info":
-            return [self._piece(Message("assistant", [content_of_request(event)]), self.agent_name, event)]
+            return [self._update(Message("assistant", [request_content(event)]), self.agent_name, event)]
         data: object = event.data
         match data:
             case AgentResponseUpdate():
-                return [self._piece_of(data, event.executor_id)]
+                return [self._copy_update(data, event.executor_id)]
             case AgentResponse():
-                return self._pieces_of(cast("AgentResponse[Any]", data), event.executor_id)
+                return self._split(cast("AgentResponse[Any]", data), event.executor_id)
             case _:
-                return [self._piece(message, event.executor_id) for message in self._messages(event)]
+                return [self._update(message, event.executor_id) for message in self._messages(event)]
 
-    def _piece_of(self, update: AgentResponseUpdate, executor_id: str | None) -> AgentResponseUpdate:
-        """The same piece, and whose it is. The executor may still hold its own: that one is not changed."""
-        piece = AgentResponseUpdate(**update.stored())
+    def _copy_update(self, update: AgentResponseUpdate, executor_id: str | None) -> AgentResponseUpdate:
+        """Copy an update and name its author. The executor may still hold the original."""
+        piece = AgentResponseUpdate(**update.stored_fields())
         piece.contents = list(update.contents)
         piece.author_name = update.author_name or executor_id
-        piece.message_id = update.message_id or self._unnamed(update, executor_id)
+        piece.message_id = update.message_id or self._message_id_of(update, executor_id)
         piece.raw_representation = update.raw_representation
         return piece
 
-    def _unnamed(self, update: AgentResponseUpdate, executor_id: str | None) -> str:
-        """The message of a piece that names none: it is another one when another one speaks."""
+    def _message_id_of(self, update: AgentResponseUpdate, executor_id: str | None) -> str:
+        """Return the message id of an update without one. It changes when the speaker changes."""
         role = update.role or (self._speaker[-1] if self._speaker else None)
         speaker = (executor_id, update.author_name, update.response_id, role)
         if speaker != self._speaker:
             self._speaker, self._message_id = speaker, self.clock.new_id()
         return self._message_id
 
-    def _pieces_of(self, response: AgentResponse[Any], executor_id: str | None) -> list[AgentResponseUpdate]:
+    def _split(self, response: AgentResponse[Any], executor_id: str | None) -> list[AgentResponseUpdate]:
         found = response.to_updates()
         for update, message in zip(found, response.messages, strict=True):
             update.author_name = update.author_name or executor_id
@@ -341,7 +342,7 @@ class Teller:
             update.raw_representation = message
         return found
 
-    def _piece(self, message: Message, author_name: str | None, raw: object = None) -> AgentResponseUpdate:
+    def _update(self, message: Message, author_name: str | None, raw: object = None) -> AgentResponseUpdate:
         return AgentResponseUpdate(
             contents=list(message.contents),
             role=message.role,
@@ -357,64 +358,64 @@ class Teller:
 
 
 def is_conversation(data: object) -> TypeGuard[list[Message]]:
-    """Whether something is a list of messages."""
+    """Return True for a non-empty list of messages."""
     if not isinstance(data, list):
         return False
     found = cast("list[object]", data)
     return bool(found) and all(isinstance(each, Message) for each in found)
 
 
-def contents_in(data: object) -> list[Content]:
-    """Any value as contents: a list as those of its items, what is no content as a text."""
+def to_contents(data: object) -> list[Content]:
+    """Convert any value to contents: lists item by item, other values as text."""
     if isinstance(data, list):
-        return [content for each in cast("list[object]", data) for content in contents_in(each)]
+        return [content for each in cast("list[object]", data) for content in to_contents(each)]
     return [data if isinstance(data, Content) else Content.from_text(str(data))]
 
 
-@mutable
-class _Pieces:
-    """The pieces of one answer: by message, and those that say of no message to be of it."""
+@dataclass(slots=True)
+class _Updates:
+    """The updates of one response by message, and those without a message id."""
 
     by_message: dict[str, list[AgentResponseUpdate]] = field(default_factory=dict[str, "list[AgentResponseUpdate]"])
     others: list[AgentResponseUpdate] = field(default_factory=list["AgentResponseUpdate"])
 
     def add(self, update: AgentResponseUpdate) -> None:
-        """Take a piece in."""
+        """Add an update."""
         if update.message_id:
             self.by_message.setdefault(update.message_id, []).append(update)
         else:
             self.others.append(update)
 
-    def wholes(self) -> list[AgentResponse[Any]]:
-        """An answer for each message, in the order of time; what has no time comes last."""
+    def responses(self) -> list[AgentResponse[Any]]:
+        """Return a response for each message, ordered by time. Those without a time come last."""
         groups = [*self.by_message.values(), *([self.others] if self.others else [])]
         return sorted(
-            (AgentResponse.from_updates(group) for group in groups), key=lambda each: _moment(each.created_at)
+            (AgentResponse.from_updates(group) for group in groups), key=lambda each: _time_key(each.created_at)
         )
 
 
-def merged(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
-    """One answer: the answers in the order of their first pieces, each with its messages in the order of time.
+def merge_responses(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
+    """Merge interleaved updates: responses in the order of their first updates, each with its messages by time.
 
-    A result that says of no answer to be of it belongs to the answer with its call; what belongs to none comes last.
+    A result without a response id belongs to the response with its call. Other updates without one come last.
     """
-    callers = _callers(updates)
-    answers: dict[str, _Pieces] = {}
+    callers = _responses_of_calls(updates)
+    answers: dict[str, _Updates] = {}
     strays: list[AgentResponseUpdate] = []
     for update in updates:
-        owner = update.response_id or _caller_of(update, callers)
+        owner = update.response_id or _response_of_results(update, callers)
         if owner is None:
             strays.append(update)
         else:
-            answers.setdefault(owner, _Pieces()).add(update)
-    wholes = [whole for pieces in answers.values() for whole in pieces.wholes()]
+            answers.setdefault(owner, _Updates()).add(update)
+    responses = [complete for updates in answers.values() for complete in updates.responses()]
     if strays:
-        wholes.append(AgentResponse.from_updates(strays))
-    return _joined(wholes, response_id)
+        responses.append(AgentResponse.from_updates(strays))
+    return _joined(responses, response_id)
 
 
-def _callers(updates: Iterable[AgentResponseUpdate]) -> dict[str, str]:
-    """By call: the answer that it stands in."""
+def _responses_of_calls(updates: Iterable[AgentResponseUpdate]) -> dict[str, str]:
+    """Map each call to its response."""
     return {
         content.call_id: update.response_id
         for update in updates
@@ -424,34 +425,34 @@ def _callers(updates: Iterable[AgentResponseUpdate]) -> dict[str, str]:
     }
 
 
-def _caller_of(update: AgentResponseUpdate, callers: dict[str, str]) -> str | None:
+def _response_of_results(update: AgentResponseUpdate, callers: dict[str, str]) -> str | None:
     results = (content.call_id for content in update.contents if content.type == "function_result" and content.call_id)
     return next((callers[call_id] for call_id in results if call_id in callers), None)
 
 
-def _joined(wholes: Iterable[AgentResponse[Any]], response_id: str) -> AgentResponse[Any]:
+def _joined(responses: Iterable[AgentResponse[Any]], response_id: str) -> AgentResponse[Any]:
     messages: list[Message] = []
     usage: UsageDetails | None = None
     created: list[str] = []
     more: dict[str, Any] = {}
-    for whole in wholes:
-        messages += whole.messages
-        if whole.usage_details:
-            usage = add_usage_details(usage, whole.usage_details)
-        if whole.created_at:
-            created.append(whole.created_at)
-        more.update(whole.additional_properties)
+    for complete in responses:
+        messages += complete.messages
+        if complete.usage_details:
+            usage = add_usage_details(usage, complete.usage_details)
+        if complete.created_at:
+            created.append(complete.created_at)
+        more.update(complete.additional_properties)
     return AgentResponse(
         messages=messages,
         response_id=response_id,
-        created_at=max(created, key=_moment, default=None),
+        created_at=max(created, key=_time_key, default=None),
         usage_details=usage,
         additional_properties=more,
     )
 
 
-def _moment(text: str | None) -> tuple[int, float, str]:
-    """Where a time stands among others. One that can't be read stands behind those that can."""
+def _time_key(text: str | None) -> tuple[int, float, str]:
+    """Return a sort key for a time. Unreadable times sort after readable ones."""
     if not text:
         return (2, 0, "")
     try:
