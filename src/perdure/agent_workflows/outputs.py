@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from decimal import Decimal
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
@@ -192,8 +193,21 @@ def _require_shape(shape: object, *taken: str) -> None:
 
 def _check_multiple(_: Any, unit: float, value: object, __: Any) -> Iterator[ValidationError]:
     """Check `multipleOf` for decimals as they are written: 0.3 is a multiple of 0.1."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and Decimal(repr(value)) % Decimal(repr(unit)):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if is_infinite or Fraction(repr(value)) % Fraction(repr(unit)):
         yield ValidationError("")
+
+
+def _skip_flags(rule: str) -> Callable[..., Iterator[ValidationError]]:
+    """Return the check of an exclusive bound that ignores the flag which older drafts have there."""
+
+    def check(validator: Any, bound: object, value: object, schema: Any) -> Iterator[ValidationError]:
+        if not isinstance(bound, bool):
+            yield from Draft202012Validator.VALIDATORS[rule](validator, bound, value, schema)
+
+    return check
 
 
 def _check_reference(validator: Any, reference: str, value: object, schema: Any) -> Iterator[ValidationError]:
@@ -202,8 +216,10 @@ def _check_reference(validator: Any, reference: str, value: object, schema: Any)
         yield from Draft202012Validator.VALIDATORS["$ref"](validator, reference, value, schema)
 
 
+_EXCLUSIVE: Final = ("exclusiveMinimum", "exclusiveMaximum")
 _Validator: Final[Any] = cast("Any", extend)(
-    Draft202012Validator, {"multipleOf": _check_multiple, "$ref": _check_reference}
+    Draft202012Validator,
+    {"multipleOf": _check_multiple, "$ref": _check_reference, **{rule: _skip_flags(rule) for rule in _EXCLUSIVE}},
 )
 _METASCHEMA: Final[Any] = Draft202012Validator(
     Draft202012Validator.META_SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER
@@ -214,12 +230,17 @@ def schema_faults(schema: object) -> list[str]:
     """Name what is wrong with a JSON schema, each with its place. `format` and other documents are not looked at."""
     try:
         plain = copy_json(schema, "it")
-        faults = dict.fromkeys(map(_fault, _METASCHEMA.iter_errors(plain)))
+        errors = (error for error in _METASCHEMA.iter_errors(plain) if not _is_old_flag(error))
+        faults = dict.fromkeys(map(_fault, errors))
         return list(faults) or [f"{each!r} refers to nothing in it" for each in _dangling_references(plain)]
     except (TypeError, ValueError, OverflowError) as error:
         return [str(error)]
     except RecursionError:
         return ["it is nested too deeply"]
+
+
+def _is_old_flag(error: ValidationError) -> bool:
+    return isinstance(cast("object", error.instance), bool) and error.absolute_path[-1] in _EXCLUSIVE
 
 
 def _dangling_references(schema: Any) -> Iterator[str]:
