@@ -13,7 +13,7 @@ from perdure.clock import SystemClock
 from perdure.codec import LiveValues
 from perdure.engine.inbox import Inbox
 from perdure.kernel import Snapshot
-from perdure.storage import StoreStorage, is_host_store
+from perdure.storage import StoreStorage, TenantStore
 
 if TYPE_CHECKING:
     from conftest import Storage
@@ -138,7 +138,7 @@ async def test_a_checkpoint_that_was_read_is_not_taken_for_one_of_its_id_that_wa
     head = await stopped(storage, 1, commits=2)
 
     async def begin_anew() -> None:
-        assert is_host_store(storage.store)
+        assert isinstance(storage.store, TenantStore)
         await storage.store.remove("r")
         assert await stopped(storage, 2, commits=2) == head
 
@@ -150,7 +150,7 @@ async def test_what_was_read_at_once_is_not_taken_for_what_was_written_since(sto
     head = await stopped(storage, 1, commits=2)
 
     async def begin_anew() -> None:
-        assert is_host_store(storage.store)
+        assert isinstance(storage.store, TenantStore)
         await storage.store.remove("r")
         assert await stopped(storage, 2, commits=2) == head
 

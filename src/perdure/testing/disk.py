@@ -1,12 +1,12 @@
-"""A disk in memory that loses what was not synced when its machine goes down.
+"""A simulated disk that loses what was not fsynced when its machine loses power.
 
 disk = SimulatedDisk()
 store = FileStore("/anywhere", disk=disk)
 ...
 after = FileStore("/anywhere", disk=disk.crash(seed=7))
 
-Writing to a file and giving a name are kept apart from letting them last: the data of a file lasts when the file is
-synced, its name when its directory is. Of all else a crash keeps nothing, everything, or what the seed chooses.
+The data of a file is durable once the file is fsynced, its name once its directory is. A crash keeps nothing else,
+everything else, or what the seed chooses.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from perdure.storage import Durability
 
 NOTHING_SURVIVES: Final = 0
-"""The seed of a crash that keeps what was synced and no more."""
+"""The seed of a crash that keeps only what was fsynced."""
 
 EVERYTHING_SURVIVES: Final = 1
-"""The seed of a crash that loses nothing. All others choose."""
+"""The seed of a crash that loses nothing. All other seeds choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """These bytes became the end of a file, from the offset on."""
+    """A write of bytes at an offset, which cuts the file off behind them."""
 
     offset: int
     data: bytes
@@ -48,7 +48,7 @@ class _Write:
         return before[: self.offset].ljust(self.offset, b"\0") + self.data
 
     def torn(self, before: bytes, at: int, *, zeros: bool) -> bytes:
-        """The file if only the first bytes came to the disk, and what stands after them."""
+        """Return the file if only the first bytes reached the disk. The rest is zeros, or the former content."""
         begun = before[: self.offset].ljust(self.offset, b"\0") + self.data[:at]
         return begun.ljust(self.offset + len(self.data), b"\0") if zeros else begun + before[len(begun) :]
 
@@ -73,7 +73,7 @@ _Node: TypeAlias = _File | _Directory
 
 @dataclass(slots=True, eq=False)
 class _Naming:
-    """What names stand for since one operation; None if they were taken away. It comes to the disk as one."""
+    """The names that one operation changed; None if a name was removed. They reach the disk together."""
 
     nodes: dict[tuple[_Directory, str], _Node | None]
 
@@ -81,8 +81,8 @@ class _Naming:
 class SimulatedDisk(Disk):
     """A file system in memory, empty at first.
 
-    `before_change` is called before every change, also between the writing of a file and its syncing: each of
-    these moments is one at which a machine can go down.
+    `before_change` is called before every change, and also between the write of a file and its fsync: the machine can
+    lose power at each of these moments.
     """
 
     def __init__(self, *, before_change: Callable[[], None] | None = None, durability: Durability = "commit") -> None:
@@ -96,7 +96,7 @@ class SimulatedDisk(Disk):
         self._locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def crash(self, seed: int) -> SimulatedDisk:
-        """The disk as a machine finds it that went down just now. This one stays as it is."""
+        """Return the disk as it would be after a power cut now. This one does not change."""
         crash, disk = _Crash(seed), SimulatedDisk(durability=self.durability)
         disk._root = crash.left_of(self._root, self._unsynced)
         disk._numbers = crash.numbers
@@ -104,11 +104,11 @@ class SimulatedDisk(Disk):
         return disk
 
     def files(self) -> dict[Path, bytes]:
-        """Every file with what a reader finds in it."""
+        """Return the content of every file."""
         return {path: node.data for path, node in _walk(Path("/"), self._root) if isinstance(node, _File)}
 
     def sync_file(self, path: Path) -> None:
-        """Let what was written to a file last."""
+        """Make the data of a file durable."""
         self._before_change()
         file = self._file(path)
         file.synced = file.data
@@ -225,7 +225,7 @@ class SimulatedDisk(Disk):
         self._unsynced.append(naming)
 
     def _settle(self, naming: _Naming) -> None:
-        """Let a naming last in each of its directories, and what came before it there no longer matter."""
+        """Make a change of names durable, and drop earlier changes of the same names."""
         for earlier in self._unsynced[: self._unsynced.index(naming)]:
             for key in naming.nodes:
                 earlier.nodes.pop(key, None)
@@ -255,7 +255,7 @@ class SimulatedDisk(Disk):
 
 
 class _Crash:
-    """One way of losing what was not synced."""
+    """One way of losing what was not fsynced."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -264,11 +264,11 @@ class _Crash:
         self.numbers = itertools.count(1)
 
     def left_of(self, root: _Directory, unsynced: list[_Naming]) -> _Directory:
-        """The tree that is left of this one."""
+        """Return the tree that a crash leaves."""
         return self._directory(root, self._surviving(unsynced))
 
     def _surviving(self, namings: list[_Naming]) -> list[_Naming]:
-        """Those that came to the disk: the first few, or any of them."""
+        """Return the changes of names that reached the disk: the first few, or any of them."""
         if self._seed == NOTHING_SURVIVES:
             return []
         if self._seed == EVERYTHING_SURVIVES:
@@ -287,7 +287,7 @@ class _Crash:
         return _Directory(dict(left), left)
 
     def _copy(self, node: _Node, survivors: list[_Naming]) -> _Node:
-        """What is left of a file or a directory: the same one under all of its names."""
+        """Return the copy of a file or directory, the same one under all of its names."""
         if node not in self._copies:
             match node:
                 case _File():
@@ -310,7 +310,7 @@ class _Crash:
         return data
 
     def _draw(self, below: int) -> int:
-        """A number that depends on the seed alone and looks like chance."""
+        """Return a number that looks random but depends only on the seed."""
         text = f"{self._seed} {next(self._draws)}".encode("ascii")
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % below
 
