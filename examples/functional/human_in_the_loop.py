@@ -33,7 +33,7 @@ async def article(topic: str) -> str:
 async def work(directory: Path) -> None:
     """Go on with the run as far as it gets. Each call could be another process on another day."""
     storage = FileCheckpointStorage(directory)
-    result = await article.twin().run("owls", run_id="article-1", checkpoint_storage=storage)
+    result = await article.copy().run("owls", run_id="article-1", checkpoint_storage=storage)
     print(f"  the run is {result.get_final_state().value}, the model was asked {len(client.calls)} times")
     for output in result.get_outputs():
         print(f"  published: {output}")

@@ -84,8 +84,8 @@ class FunctionalWorkflow(Workflow):
         super().__init__(graph, checkpoint_storage=checkpoint_storage, clock=clock)
         self.__doc__ = func.__doc__
 
-    def twin(self) -> FunctionalWorkflow:
-        """Return another instance of the same workflow, which stands for no run yet."""
+    def copy(self) -> FunctionalWorkflow:
+        """Return another instance of the same workflow, without a run."""
         return FunctionalWorkflow(
             self.func, checkpoint_storage=self.checkpoint_storage, _namespace=self._namespace, **self._options
         )
@@ -210,7 +210,7 @@ class FunctionalWorkflow(Workflow):
 
     def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
         """Stop standing for the current run if a new message starts another one."""
-        if self.tenure is None or names_a_run(options) or self._is_taken or message is ABSENT:
+        if self.tenure is None or names_a_run(options) or self._is_busy or message is ABSENT:
             return
         if options.get("responses") is not None:
             return
@@ -224,7 +224,7 @@ class FunctionalWorkflow(Workflow):
         self.tenure = None
 
     @property
-    def _is_taken(self) -> bool:
+    def _is_busy(self) -> bool:
         """Return whether another task reads a stream of this instance. The next call closes an abandoned one."""
         stream = None if self._active is None else self._active()
         return stream is not None and is_read_elsewhere(stream)

@@ -6,11 +6,10 @@ import asyncio
 import inspect
 from asyncio import CancelledError
 from collections import deque
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from perdure.checkpoint import request_event
-from perdure.data import frozen
 from perdure.engine import ABSENT, Call, accepted, accepts, final_state, fork, output_events, rewind
 from perdure.errors import RunBusyError, RunError, WorkflowException
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
@@ -86,7 +85,7 @@ def _refused(work: object, error: Exception) -> Exception:
     return error
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Edit:
     """A change to a checkpoint for a fork.
 

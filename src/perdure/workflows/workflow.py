@@ -8,7 +8,7 @@ import math
 import weakref
 from asyncio import CancelledError
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 from perdure.clock import SystemClock, moment_of
 from perdure.engine import (
@@ -434,8 +434,9 @@ class Workflow:
         """Return another instance of the same definition, without a run."""
         return Workflow(self.graph, checkpoint_storage=self.checkpoint_storage, clock=self.blueprint.clock)
 
-    twin = copy
-    """The former name of `copy`."""
+    def twin(self) -> Self:
+        """Call `copy`. Former name."""
+        return cast("Self", self.copy())
 
     def as_agent(
         self,
