@@ -23,7 +23,7 @@ HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cance
 """The state in which its head leaves a run: with work, waiting for an answer, sleeping, idle, or cancelled."""
 
 HaltKind: TypeAlias = Literal["failed", "parked", "exported"]
-"""Why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store."""
+"""Reason why a run does not go on by itself: it failed, is quarantined ("parked"), or has moved to another store."""
 
 RunStatus: TypeAlias = Literal[
     "running", "waiting", "sleeping", "idle", "cancelled", "failed", "quarantined", "exported", "parked"
@@ -159,12 +159,12 @@ class RunRecord:
     status: HeadStatus = "running"
     """As of the head. A fork before its first commit is always "running"."""
     wake_at: str | None = None
-    """When its first timer is due, in UTC as ISO 8601."""
+    """Time of its first timer, in UTC as ISO 8601."""
     events: int = 0
     """The number of the newest event, which is how many were ever committed."""
     halt: Halt | None = None
     attempts: int = 0
-    """How often it was claimed since it was last released or made progress. All but the last owner have died."""
+    """Number of leases since it was last released or made progress. All but the last owner have died."""
 
     @property
     def standing(self) -> RunStatus:
@@ -174,7 +174,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why a run does not go on by itself. The next lease ends the halt, except for a run that was exported."""
+    """Reason why a run does not go on by itself. The next lease ends the halt, except for a run that was exported."""
 
     kind: HaltKind
     at: str
@@ -280,7 +280,7 @@ class Command:
     """Something from outside that waits in a run's inbox: an answer, a message, a cancellation."""
 
     id: str
-    """Of two commands with one id, the first stays in the inbox."""
+    """The first command with an id stays in the inbox; later ones are ignored."""
     kind: str
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
@@ -300,7 +300,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a run is: its newest commit, event and waiting command, its owner, and whether it is halted.
+    """Progress of a run: its newest commit, event and waiting command, its owner, and whether it is halted.
 
     The owner is None if it is certainly dead.
     """
@@ -343,7 +343,7 @@ class WholeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SinceHead:
-    """What a run has since its head: the journal, and the commands that wait."""
+    """Journal of a run, and the commands that wait for it."""
 
     journal: Sequence[JournalRecord]
     inbox: Sequence[Command]
@@ -411,7 +411,7 @@ class KeepFor:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which data a store keeps. A run's newest checkpoint, and checkpoints that a fork needs, always stay.
+    """Rules for the data that a store keeps. A run's newest checkpoint, and checkpoints that a fork needs, always stay.
 
     Args:
         checkpoints: Older checkpoints of each run.

@@ -140,7 +140,7 @@ async def test_a_store_without_tenants_says_so() -> None:
         place = "nowhere"
 
     bare: Any = Bare()
-    with pytest.raises(WorkflowCheckpointException, match="a Bare has no tenants"):
+    with pytest.raises(WorkflowCheckpointException, match="a Bare has neither tenants nor"):
         StoreStorage(bare).tenant("ada")
 
 

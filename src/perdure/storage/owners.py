@@ -27,7 +27,7 @@ from perdure.records import Owner
 from perdure.storage.disk import boot_id
 
 LEASE_SECONDS = 30.0
-"""How long others wait for an owner that shows no sign of life, by default."""
+"""Default time that others wait for an owner without a sign of life."""
 
 _BEATS_PER_LEASE = 3
 _CONTENT_SIZE_MAX = 4096

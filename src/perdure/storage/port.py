@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
 
 Durability: TypeAlias = Literal["commit", "os"]
-"""How safe a commit is when a store reports it as done. With "commit" it survives a power cut. With "os" the operating
+"""Safety of a commit that a store reports as done. With "commit" it survives a power cut. With "os" the operating
 system has it: it survives the process."""
 
 
@@ -42,7 +42,7 @@ def require_durability(word: str) -> Durability:
 
 
 class Leases(Protocol):
-    """Who may advance a run. The store knows its own process as the owner."""
+    """The right to advance a run. The store knows its own process as the owner."""
 
     async def claim(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None

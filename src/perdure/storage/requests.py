@@ -72,7 +72,7 @@ class PendingRequest:
     refusals: tuple[str, ...]
     """Why earlier answers were refused."""
     answered_by: str | None
-    """Who has given an answer that the run has not applied yet."""
+    """The sender of an answer that the run has not applied yet."""
 
 
 @dataclass(frozen=True, slots=True)

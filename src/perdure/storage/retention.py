@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from perdure.records import HeadStatus
 
 PRUNED_PER_COMMIT_MAX = 100
-"""How many checkpoints, and batches of events, one commit removes at most. The next commit goes on."""
+"""Number of checkpoints, and of batches of events, that one commit removes at most. The next commit goes on."""
 
 REMOVED_RUNS_PER_COMMIT_MAX = 10
-"""How many finished runs one commit removes at most."""
+"""Number of finished runs that one commit removes at most."""
 
 PRUNED_BEFORE_COLLECTION_MIN = 200
 """A collection of blobs is due after this many removed checkpoints, journal records, commands and batches of events,

@@ -25,7 +25,7 @@ GROWTH_OVER = (10, 100)
 """The head is compared with the checkpoints this many commits before it, if they still exist."""
 
 _CHECKPOINTS_AT_ONCE = 200
-"""How many checkpoints are read in one go. Their common blobs are read once, and all are in memory meanwhile."""
+"""Number of checkpoints that are read in one go. Their common blobs are read once, and all are in memory meanwhile."""
 
 _TABLE_ROWS_MAX = 20
 _NAME_LENGTH_MAX = 60
@@ -42,13 +42,13 @@ class PartSize:
     size: int
     """Bytes, with all blobs that it consists of."""
     parts: int
-    """How many blobs it consists of. A blob that does not change is written once."""
+    """Number of blobs that it consists of. A blob that does not change is written once."""
     new: int
-    """How many of the bytes the older checkpoint does not have."""
+    """Bytes that the older checkpoint does not have."""
     shared: int
-    """How many of the bytes belong to another value of this checkpoint as well."""
+    """Bytes that belong to another value of this checkpoint as well."""
     growth: Mapping[int, int]
-    """By how many bytes it has grown, for each number of commits."""
+    """Growth in bytes, for each number of commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SizeReport:
     entries: tuple[PartSize, ...]
     """The values of the newest checkpoint, largest first."""
     checkpoints: int
-    """How many checkpoints of the run are stored."""
+    """Number of stored checkpoints."""
     parts_stored: int
     """Bytes of all blobs that the run needs, each counted once."""
     manifests_stored: int

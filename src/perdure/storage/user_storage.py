@@ -35,12 +35,12 @@ ENVELOPE = "perdure"
 _NOBODY = Owner("", "", "", 0)
 _RUNS_REMEMBERED_MAX = 256
 _CHECKPOINTS_READ_MAX = 16
-"""How many checkpoints keep their blobs in memory after they were read: their values are needed soon, or never."""
+"""Number of checkpoints that keep their blobs in memory after they were read: values are needed soon, or never."""
 
 
 @dataclass(slots=True)
 class _RunMemory:
-    """How a run began, and its newest checkpoint with all its blobs."""
+    """Origin of a run, and its newest checkpoint with all its blobs."""
 
     begun: NewRun | None = None
     head: Manifest | None = None

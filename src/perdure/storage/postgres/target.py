@@ -70,7 +70,7 @@ class Target:
 
     @property
     def silent_seconds(self) -> float:
-        """How long a client may be silent in a transaction before it is ended."""
+        """Time that a client may be silent in a transaction before it is ended."""
         return max(_SILENT_SECONDS_MIN, self.lease_seconds)
 
     def key(self, *names: str) -> int:

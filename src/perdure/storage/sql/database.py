@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.records import Owner
 
 Sync: TypeAlias = Literal["always", "as chosen", "later"]
-"""How a transaction is synced: to survive a power cut, as the user chose, or only to survive the process."""
+"""Sync of a transaction: to survive a power cut, as the user chose, or only to survive the process."""
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 

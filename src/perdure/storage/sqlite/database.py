@@ -26,7 +26,7 @@ APPLICATION_ID = 0x70657264
 """Marks the file as ours: "perd"."""
 
 BUSY_TIMEOUT_SECONDS = 30.0
-"""How long a connection waits for another one that writes."""
+"""Time that a connection waits for another one that writes."""
 
 _BUSY_RETRY_SECONDS = 0.02
 
@@ -37,7 +37,7 @@ _PAGE_SIZE = 1024
 """Page size of new files. A commit writes about eight whole pages; larger pages would write three times as much."""
 
 _LOG_PAGES_MAX = 4000
-"""How many pages the write-ahead log may have before they are moved into the file."""
+"""Size of the write-ahead log, in pages, at which it is moved into the file."""
 
 _CHECKED_SIZE_MAX = 256 * 1024
 """Larger files are not checked as a whole when they are opened, which would take longer than a millisecond."""
