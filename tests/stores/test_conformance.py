@@ -71,7 +71,7 @@ if "PERDURE_SOAK" in os.environ:
             return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
 
 
-NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "stirring", "watch"}
+NOT_ABOUT_CONTENTS = {"place", "tenant", "close", "subscribe", "watch"}
 """What the suite tries for tenants in tests of their own."""
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.hosting.scheduler import Advance, Rest
     from perdure.records import Due
-    from perdure.storage import HostStore, Stir
+    from perdure.storage import HostStore, Subscription
 
 Situation: TypeAlias = tuple[str | None, int, int, bool]
 """A run is retried once this changes: its head, newest command, attempts, and whether a timer is due."""
@@ -232,14 +232,14 @@ class EmbeddedScheduler:
                 await self._clock.sleep(pause)
 
     async def _serve(self, advance: Advance, names: tuple[str, ...]) -> None:
-        async with self._store.stirring() as stir:
+        async with self._store.subscribe() as subscription:
             while True:
                 # Notifications from here on end the wait below.
-                stir.rest()
+                subscription.clear()
                 self._woken.clear()
                 until = await self._look(advance, names)
                 self._failures = 0
-                await self._rest(stir, until)
+                await self._rest(subscription, until)
 
     async def _look(self, advance: Advance, names: tuple[str, ...]) -> str | None:
         """Dispatch due runs while there is room. Return the moment of the next look, if there is one."""
@@ -311,8 +311,10 @@ class EmbeddedScheduler:
         else:
             self._deferred.defer(run_id, situation)
 
-    async def _rest(self, stir: Stir, until: str | None) -> None:
+    async def _rest(self, subscription: Subscription, until: str | None) -> None:
         if until is None:
-            await first_of(stir.woken(), self._woken.wait())
+            await first_of(subscription.wait(), self._woken.wait())
         else:
-            await first_of(stir.woken(), self._woken.wait(), self._clock.sleep(seconds_until(self._clock, until)))
+            await first_of(
+                subscription.wait(), self._woken.wait(), self._clock.sleep(seconds_until(self._clock, until))
+            )

@@ -8,7 +8,16 @@ from perdure.storage.file.store import FileStore
 from perdure.storage.ids import RUN_ID_LENGTH_MAX, require_run_id
 from perdure.storage.memory import MemoryStore
 from perdure.storage.owners import this_process
-from perdure.storage.port import Durability, HostStore, Openings, Stir, Store, TenantStore, is_host_store, reads_at_once
+from perdure.storage.port import (
+    Durability,
+    HostStore,
+    Openings,
+    Store,
+    Subscription,
+    TenantStore,
+    is_host_store,
+    reads_at_once,
+)
 from perdure.storage.postgres import PostgresStore
 from perdure.storage.requests import PendingRequest, RequestQueue, is_plain
 from perdure.storage.sizes import PartSize, SizeReport
@@ -47,9 +56,9 @@ __all__ = [
     "SqliteDatabase",
     "SqliteStore",
     "Stamp",
-    "Stir",
     "Store",
     "StoreStorage",
+    "Subscription",
     "Sync",
     "TenantStore",
     "bind",

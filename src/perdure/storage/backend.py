@@ -154,10 +154,10 @@ class Maintenance(Protocol):
 class Backend(RunWriter, RunReader, CheckpointReader, Inboxes, RunTransfer, Maintenance, Protocol):
     """All blocking operations of a store."""
 
-    def of(self, tenant: str, *, founds: bool) -> Self:
+    def for_tenant(self, tenant: str, *, creates: bool) -> Self:
         """Return the same for the data of one tenant; cheap, and sharing everything else.
 
-        Unless `founds` is set, nothing is created for a tenant that has no data yet.
+        Unless `creates` is set, nothing is created for a tenant that has no data yet.
         """
         ...
 

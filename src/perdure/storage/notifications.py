@@ -48,11 +48,11 @@ class Listener:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._woken.set)
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Forget earlier wakes. Look at the store after this call: later changes wake the listener again."""
         self._woken.clear()
 
-    async def woken(self) -> None:
+    async def wait(self) -> None:
         """Wait until somebody wakes the listener."""
         await self._woken.wait()
 

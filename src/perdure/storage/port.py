@@ -230,14 +230,14 @@ class Upkeep(Protocol):
         ...
 
 
-class Stir(Protocol):
+class Subscription(Protocol):
     """A subscription to changes that may be work."""
 
-    def rest(self) -> None:
+    def clear(self) -> None:
         """Forget earlier notifications. Look for work after this call: later changes notify again."""
         ...
 
-    async def woken(self) -> None:
+    async def wait(self) -> None:
         """Wait for a notification."""
         ...
 
@@ -257,7 +257,7 @@ class Agenda(Protocol):
         """Return the time of the first timer after `after`, of runs of these workflows that are not halted."""
         ...
 
-    def stirring(self) -> AbstractAsyncContextManager[Stir]:
+    def subscribe(self) -> AbstractAsyncContextManager[Subscription]:
         """Subscribe to posted commands, released runs, and all changes by other processes."""
         ...
 

@@ -5,10 +5,12 @@ Every store checks these before a change, and stores the run that they return.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.errors import (
+    CheckpointDamagedError,
     CommandWaitsError,
     LeaseLostError,
     RunBusyError,
@@ -19,13 +21,13 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import EventBatch, RunRecord
+from perdure.records import EventBatch, RunRecord, digest
 from perdure.storage.retention import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Archive, Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner
+    from perdure.records import Archive, Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner, Part
 
 BEFORE_THE_FIRST = -1
 
@@ -49,12 +51,12 @@ class RunState:
         return self.token == 0
 
     @property
-    def rests_on(self) -> str | None:
+    def needed_checkpoint(self) -> str | None:
         """The parent's checkpoint, which a fork needs until it has one of its own."""
         return self.record.parent_checkpoint_id if self.record.position == BEFORE_THE_FIRST else None
 
 
-def begun(create: NewRun) -> RunState:
+def new_state(create: NewRun) -> RunState:
     """Return a run before its first lease and its first commit."""
     record = RunRecord(
         run_id=create.run_id,
@@ -71,7 +73,7 @@ def begun(create: NewRun) -> RunState:
     return RunState(record, token=0)
 
 
-def claimable(
+def require_claimable(
     state: RunState | None,
     run_id: str,
     *,
@@ -95,7 +97,7 @@ def claimable(
     if create is None:
         raise RunNotFoundError(run_id)
     assert create.run_id == run_id, f"claim of {run_id!r} would create {create.run_id!r}"
-    return begun(create)
+    return new_state(create)
 
 
 def require_here(state: RunState) -> None:
@@ -105,24 +107,24 @@ def require_here(state: RunState) -> None:
         raise RunExportedError(state.record.run_id, at=halt.at)
 
 
-def claimed(state: RunState, *, owner: Owner, token: int) -> RunState:
+def claim(state: RunState, *, owner: Owner, token: int) -> RunState:
     """Return the run with a new owner."""
     assert token > state.token, f"token {token} does not follow {state.token}"
     attempts = state.record.attempts + 1
     return replace(state, record=replace(state.record, owner=owner, halt=None, attempts=attempts), token=token)
 
 
-def released(state: RunState, *, halt: Halt | None = None) -> RunState:
+def release(state: RunState, *, halt: Halt | None = None) -> RunState:
     """Return the run without an owner."""
     return replace(state, record=replace(state.record, owner=None, halt=halt, attempts=0))
 
 
-def progressed(state: RunState) -> RunState:
+def note_progress(state: RunState) -> RunState:
     """Return the run after a journal record: the attempts so far were not in vain."""
     return replace(state, record=replace(state.record, attempts=0))
 
 
-def closable(
+def find_closable(
     state: RunState | None,
     run_id: str,
     *,
@@ -142,10 +144,10 @@ def closable(
     return known if known.record.halt == instead_of else None
 
 
-def removable(
-    state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], rests: str | None
+def is_removable(
+    state: RunState | None, *, takeover: bool, is_replaceable: Callable[[Owner], bool], fork: str | None
 ) -> bool:
-    """Return whether there is a run to be removed. `rests` is a fork that still needs a checkpoint of it.
+    """Return whether there is a run to be removed. `fork` is a fork that still needs a checkpoint of it.
 
     Raises RunBusyError, WorkflowCheckpointException.
     """
@@ -154,18 +156,18 @@ def removable(
     run_id, owner = state.record.run_id, state.record.owner
     if owner and not takeover and not is_replaceable(owner):
         raise RunBusyError(run_id, owner=str(owner))
-    if rests is not None:
+    if fork is not None:
         raise WorkflowCheckpointException(
-            f"run {run_id!r} can't be removed: {rests!r}, a fork of it, has no checkpoint of its own yet; "
+            f"run {run_id!r} can't be removed: {fork!r}, a fork of it, has no checkpoint of its own yet; "
             "let the fork run, or remove it first"
         )
     return True
 
 
-def require_restorable(state: RunState | None, archive: Archive, *, resting: Mapping[str, str]) -> None:
+def require_restorable(state: RunState | None, archive: Archive, *, forks: Mapping[str, str]) -> None:
     """Refuse a run from elsewhere if one with its id is here and was not exported, or is newer.
 
-    `resting` are the forks that still need a checkpoint of the run here, each with that checkpoint.
+    `forks` are the forks that still need a checkpoint of the run here, each with that checkpoint.
     """
     if state is None or not state.is_known:
         return
@@ -180,7 +182,7 @@ def require_restorable(state: RunState | None, archive: Archive, *, resting: Map
             f"{here.events}; take the newest file, or remove the run here first"
         )
     kept = {checkpoint.manifest.checkpoint_id for checkpoint in archive.checkpoints}
-    for fork, checkpoint_id in resting.items():
+    for fork, checkpoint_id in forks.items():
         if checkpoint_id not in kept:
             raise WorkflowCheckpointException(
                 f"run {run_id!r} can't be replaced: {fork!r}, a fork of it, has no checkpoint of its own yet, and this "
@@ -203,7 +205,7 @@ def require_own_history(state: RunState | None, run_id: str) -> RunState:
     return state
 
 
-def archived(state: RunState) -> RunRecord:
+def archive_record(state: RunState) -> RunRecord:
     """Return the record of a run that leaves its store."""
     return replace(state.record, owner=None, halt=None, attempts=0)
 
@@ -251,7 +253,7 @@ def require_next(state: RunState, commit: Commit) -> None:
         )
 
 
-def require_whole(state: RunState, commit: Commit) -> None:
+def require_complete(state: RunState, commit: Commit) -> None:
     """Refuse the first commit of a fork that relies on blobs of its parent, which is gone."""
     told = commit.events
     parts = {part.hash: part.refs for part in (*commit.parts, *(told.parts if told else ()))}
@@ -260,8 +262,8 @@ def require_whole(state: RunState, commit: Commit) -> None:
     for part_hash in wanted:
         if part_hash not in parts:
             raise WorkflowCheckpointException(
-                f"run {state.record.run_id!r} can't go on: {state.rests_on!r}, from which it was forked, was deleted "
-                "before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
+                f"run {state.record.run_id!r} can't go on: {state.needed_checkpoint!r}, from which it was forked, was "
+                "deleted before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
             )
         # The list grows during the iteration.
         further = [each for each in parts[part_hash] if each not in seen]
@@ -269,7 +271,7 @@ def require_whole(state: RunState, commit: Commit) -> None:
         seen.update(further)
 
 
-def require_done(waiting: Container[str], commit: Commit) -> None:
+def require_consumed(waiting: Container[str], commit: Commit) -> None:
     """Refuse a commit that does the work of a waiting command without consuming it. Raises CommandWaitsError."""
     for command_id in commit.taken:
         if command_id in waiting and command_id not in commit.consumed:
@@ -291,12 +293,12 @@ def require_postable(state: RunState | None, run_id: str, command: Command, toc:
     return state
 
 
-def posted(command: Command, *, number: int) -> Command:
+def number_command(command: Command, *, number: int) -> Command:
     """Return a command as it waits in an inbox."""
     return replace(command, parts=(), number=number)
 
 
-def told(state: RunState, commit: Commit) -> EventBatch | None:
+def number_events(state: RunState, commit: Commit) -> EventBatch | None:
     """Return the numbered events of a commit, if it has any. `state` is the run before it."""
     events = commit.events
     if events is None or events.count == 0:
@@ -312,7 +314,7 @@ def told(state: RunState, commit: Commit) -> EventBatch | None:
     )
 
 
-def committed(state: RunState, commit: Commit) -> RunState:
+def commit(state: RunState, commit: Commit) -> RunState:
     """Return the run after a commit."""
     manifest, before = commit.manifest, state.record
     # Field by field: `replace` takes four times as long, and every superstep does this.
@@ -336,7 +338,7 @@ def committed(state: RunState, commit: Commit) -> RunState:
     return RunState(record, token=state.token, moment=moment(manifest.timestamp))
 
 
-def moved(
+def move_head(
     state: RunState,
     *,
     head: str,
@@ -352,8 +354,62 @@ def moved(
     return replace(state, record=record)
 
 
-def exists_already(checkpoint_id: str) -> WorkflowCheckpointException:
+def duplicate_checkpoint_error(checkpoint_id: str) -> WorkflowCheckpointException:
     """Return the error for a checkpoint whose id is taken."""
     return WorkflowCheckpointException(
         f"checkpoint {checkpoint_id!r} exists already, and checkpoints never change; save it under another id"
     )
+
+
+def archive_roots(archive: Archive) -> Iterator[str]:
+    """Return every blob that the checkpoints, journal, inbox and events refer to directly."""
+    of_checkpoints = (checkpoint.manifest.roots for checkpoint in archive.checkpoints)
+    of_others = (each.refs for each in (*archive.journal, *archive.inbox, *archive.events))
+    return itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_others))
+
+
+def complete_archive(archive: Archive, parts: Iterable[Part]) -> Archive:
+    """Return the archive with its blobs. Raises CheckpointDamagedError if one is missing or damaged."""
+    there = {part.hash: part for part in parts}
+    for part in there.values():
+        if digest(part.data) != part.hash:
+            raise CheckpointDamagedError(_which_needs(archive, part.hash, there), f"its blob {part.hash!r} is damaged")
+    wanted = itertools.chain(archive_roots(archive), *(part.refs for part in there.values()))
+    missing = next((each for each in wanted if each not in there), None)
+    if missing is not None:
+        raise CheckpointDamagedError(_which_needs(archive, missing, there), f"its blob {missing!r} is missing")
+    return replace(archive, parts=tuple(there.values()))
+
+
+def _which_needs(archive: Archive, part_hash: str, there: Mapping[str, Part]) -> str:
+    """Return the checkpoint that needs a blob, or the head if something else needs it."""
+    for checkpoint in archive.checkpoints:
+        waiting = list(checkpoint.manifest.roots)
+        seen: set[str] = set()
+        while waiting:
+            each = waiting.pop()
+            if each == part_hash:
+                return checkpoint.manifest.checkpoint_id
+            if each in there and each not in seen:
+                seen.add(each)
+                waiting.extend(there[each].refs)
+    return archive.record.head or archive.record.run_id
+
+
+def restored_state(archive: Archive, *, token: int) -> RunState:
+    """Return the run for its new store: without an owner, under a token that nobody has."""
+    return RunState(archive.record, token, moment(archive.checkpoints[-1].manifest.timestamp))
+
+
+def last_removed_event(archive: Archive) -> int:
+    """Return the number of the last event that was removed, or 0."""
+    return archive.events[0].first - 1 if archive.events else archive.record.events
+
+
+def event_times(archive: Archive) -> Sequence[float | None]:
+    """Return when each batch of events was committed. If that commit was removed, take the next one's time."""
+    known = {each.manifest.checkpoint_id: moment(each.manifest.timestamp) for each in archive.checkpoints}
+    moments: list[float | None] = []
+    for batch in reversed(archive.events):
+        moments.append(known.get(batch.checkpoint_id, moments[-1] if moments else None))
+    return moments[::-1]

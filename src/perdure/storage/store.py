@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from perdure.storage.backend import Pending
     from perdure.storage.notifications import Pause
-    from perdure.storage.port import Stir
+    from perdure.storage.port import Subscription
     from perdure.storage.worker import JobRunner
 
 B = TypeVar("B", bound=Backend)
@@ -109,17 +109,17 @@ class BackedStore(Generic[B]):
         return BackedStore(place, self._worker, collector=self._collector, pause=self._pause)
 
     def _submit(
-        self, work: Callable[[B], T], *, founds: bool = False, ordered: bool = False, on: JobRunner[B] | None = None
+        self, work: Callable[[B], T], *, creates: bool = False, ordered: bool = False, on: JobRunner[B] | None = None
     ) -> Future[T]:
-        """Queue a job on the tenant's data. `founds` allows it to create a tenant that has none."""
+        """Queue a job on the tenant's data. `creates` allows it to create a tenant that has none."""
         tenant, worker = self._tenant, on or self._worker
         if not tenant:
             return worker.submit(work, ordered=ordered)
-        return worker.submit(lambda backend: work(backend.of(tenant, founds=founds)), ordered=ordered)
+        return worker.submit(lambda backend: work(backend.for_tenant(tenant, creates=creates)), ordered=ordered)
 
-    async def _do(self, work: Callable[[B], T], *, founds: bool = False, on: JobRunner[B] | None = None) -> T:
+    async def _do(self, work: Callable[[B], T], *, creates: bool = False, on: JobRunner[B] | None = None) -> T:
         """Do a job and return its result. If the caller is cancelled before the job begins, it is not done."""
-        job = self._submit(work, founds=founds, on=on)
+        job = self._submit(work, creates=creates, on=on)
         try:
             return await wait_for(job)
         except asyncio.CancelledError:
@@ -154,7 +154,7 @@ class BackedStore(Generic[B]):
                 self._try_release(backend, taken, taken.halt)
             return taken
 
-        job = self._submit(self._then_notify(run_id, claim), founds=create is not None)
+        job = self._submit(self._then_notify(run_id, claim), creates=create is not None)
         try:
             return await wait_for(job)
         except asyncio.CancelledError:
@@ -299,12 +299,12 @@ class BackedStore(Generic[B]):
         with notifications.subscribe(self._place, run_id, commands_only=commands_only) as listener:
             try:
                 while True:
-                    listener.rest()
+                    listener.clear()
                     known, mark = await self._do(lambda backend: (backend.changes(), backend.mark(run_id)))
                     if mark.commands != seen.commands or (mark != seen and not commands_only):
                         return mark
                     self._poller.join(listener, known=known)
-                    await listener.woken()
+                    await listener.wait()
             finally:
                 await self._poller.leave(listener)
 
@@ -380,7 +380,7 @@ class BackedStore(Generic[B]):
         for checkpoint in archive.checkpoints:
             require_checkpoint_id(checkpoint.manifest.checkpoint_id)
         restore = self._then_notify(run_id, lambda backend: backend.restore(archive), is_work=True)
-        await self._do(restore, founds=True)
+        await self._do(restore, creates=True)
 
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
         """Remove a run."""
@@ -439,7 +439,7 @@ class HostBackedStore(BackedStore[H]):
         return await self._do(lambda backend: backend.next_wake(after=after, workflow_names=wanted))
 
     @contextlib.asynccontextmanager
-    async def stirring(self) -> AsyncGenerator[Stir]:
+    async def subscribe(self) -> AsyncGenerator[Subscription]:
         """Notify the caller of anything that may be work."""
         with notifications.subscribe(self._place, notifications.EVERY_RUN) as listener:
             self._poller.join(listener, known=await self._do(_changes))

@@ -22,7 +22,7 @@ from perdure.errors import (
 )
 from perdure.records import Claim, Manifest, Owner, RunRecord
 from perdure.storage.checkpoint_storage import saved_manifest
-from perdure.storage.rules import begun
+from perdure.storage.rules import new_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -199,7 +199,7 @@ class ForeignStore:
         if head is None:
             # Before its first checkpoint a fork is at its parent's. Any other run has not begun.
             is_fork = remembered.begun is not None and remembered.begun.parent_checkpoint_id is not None
-            return begun(remembered.begun).record if remembered.begun is not None and is_fork else None
+            return new_state(remembered.begun).record if remembered.begun is not None and is_fork else None
         origin = remembered.begun or origin_of(head)
         return RunRecord(
             run_id=run_id,

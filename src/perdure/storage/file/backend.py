@@ -80,7 +80,7 @@ class FileBackend:
         self._owners = owners or Owners(self._files.owners, lease_seconds=lease_seconds)
         self._history = History(self._files, retention, clock, self._owners)
 
-    def of(self, tenant: str, *, founds: bool) -> FileBackend:
+    def for_tenant(self, tenant: str, *, creates: bool) -> FileBackend:
         if not tenant:
             return self
         backend = self._tenants.pop(tenant, None)
@@ -91,7 +91,7 @@ class FileBackend:
                 clock=self._clock,
                 disk=self._disk,
                 owners=self._owners,
-                create=founds,
+                create=creates,
             )
         if backend._files.exists:
             self._tenants[tenant] = backend
@@ -105,7 +105,7 @@ class FileBackend:
             line = log.current()
             if line is None:
                 self._require_unused(run_id)
-            state = rules.claimable(
+            state = rules.require_claimable(
                 line.state if line else None,
                 run_id,
                 create=create,
@@ -115,7 +115,7 @@ class FileBackend:
             )
             owner, number = self._owners.enter(), self._files.counter.take()
             # A token from outside may be larger than any number that was taken here.
-            claimed = rules.claimed(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
+            claimed = rules.claim(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
             if state.is_new or line is None:
                 self._begin(log, claimed, life=number)
             else:
@@ -131,7 +131,7 @@ class FileBackend:
 
     def _begin(self, log: RunLog, state: rules.RunState, *, life: int) -> None:
         """Begin a run, without anything that an earlier run of its id has left."""
-        name, parent = log.path.name, state.rests_on
+        name, parent = log.path.name, state.needed_checkpoint
         self._files.drop_journal(name)
         self._files.inboxes.named(name).drop()
         self._files.events.named(name).drop()
@@ -149,7 +149,7 @@ class FileBackend:
                 return
             if line.state.is_known:
                 self._files.counter.take()
-                state = rules.released(line.state, halt=halt)
+                state = rules.release(line.state, halt=halt)
                 # The end of a lease need not survive the machine. A halt must.
                 log.append(replace(line, change="release", state=state, subject=None), sync=halt is not None)
             else:
@@ -188,7 +188,7 @@ class FileBackend:
                 journal.append(run.record, calls, sync=any(each.is_durable for each in waiting))
                 if is_progress and run.record.attempts:
                     # The first record after a claim shows that this attempt is not in vain.
-                    progressed = replace(run, change="progress", state=rules.progressed(run.state), subject=None)
+                    progressed = replace(run, change="progress", state=rules.note_progress(run.state), subject=None)
                     self._files.logs.of(run.record.run_id).append(progressed, sync=False)
 
     def _require(self, claim: Claim, *, expected_head: str | None) -> LogLine:
@@ -204,13 +204,13 @@ class FileBackend:
         log, inbox = files.logs.of(claim.run_id), files.inboxes.of(claim.run_id)
         before = self._require(claim, expected_head=commit.expected_head)
         rules.require_next(before.state, commit)
-        parent = before.state.rests_on
+        parent = before.state.needed_checkpoint
         if parent is not None and not files.checkpoints.exists(parent):
-            rules.require_whole(before.state, commit)
+            rules.require_complete(before.state, commit)
         if files.checkpoints.exists(commit.manifest.checkpoint_id):
-            raise rules.exists_already(commit.manifest.checkpoint_id)
+            raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
         waiting = inbox.waiting(before)
-        rules.require_done({command.id for command in waiting}, commit)
+        rules.require_consumed({command.id for command in waiting}, commit)
         consumed = [command for command in waiting if command.id in commit.consumed]
         # A deleted checkpoint may have left a journal, and this commit may have its id.
         files.journals.of(claim.run_id).drop_if_void(before.record)
@@ -220,7 +220,7 @@ class FileBackend:
             before = replace(before, consumed=())
         after = LogLine(
             change="commit",
-            state=rules.committed(before.state, commit),
+            state=rules.commit(before.state, commit),
             newest=file.entry,
             subject=file.entry.checkpoint_id,
             life=before.life,
@@ -252,7 +252,7 @@ class FileBackend:
             status=commit.status,
             wake_at=commit.wake_at,
             events=before.record.events + (events.count if events else 0),
-            batch=rules.told(before.state, commit),
+            batch=rules.number_events(before.state, commit),
         )
         self._files.blobs.add(beside.values())
         return file
@@ -292,7 +292,7 @@ class FileBackend:
                 raise CheckpointNotFoundError(to)
             dropped = self._files.inboxes.of(claim.run_id).expecting(line)
             self._files.counter.take()
-            state = rules.moved(
+            state = rules.move_head(
                 line.state, head=to, settled=file.settled, nonce=nonce, status=file.status, wake_at=file.wake_at
             )
             consumed = (*line.consumed, *dropped)
@@ -324,7 +324,7 @@ class FileBackend:
         with self._errors(), self._files.lock():
             log = self._files.logs.of(run_id)
             line = log.current()
-            state = rules.closable(
+            state = rules.find_closable(
                 line.state if line else None,
                 run_id,
                 instead_of=instead_of,
@@ -334,7 +334,7 @@ class FileBackend:
             if line is None or state is None:
                 return False
             self._files.counter.take()
-            closed = rules.released(state, halt=halt)
+            closed = rules.release(state, halt=halt)
             log.append(replace(line, change="release", state=closed, subject=None), sync=True)
             # A run that goes on in another store must not do so here, even after a power cut with durability "os".
             self._disk.secure(log.path)
@@ -351,11 +351,11 @@ class FileBackend:
         with self._errors(), self._files.lock():
             log = self._files.logs.of(run_id)
             line = log.current()
-            if not rules.removable(
+            if not rules.is_removable(
                 line.state if line else None,
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
-                rests=next(iter(transfer.forks_of(self._files, log)), None),
+                fork=next(iter(transfer.forks_of(self._files, log)), None),
             ):
                 return False
             self._files.counter.take()
@@ -381,7 +381,7 @@ class FileBackend:
             assert line is not None, "a run that is known has a line"
             inline, large = lines.split_parts(command.parts)
             self._files.blobs.add(large)
-            posted = rules.posted(command, number=self._files.counter.take())
+            posted = rules.number_command(command, number=self._files.counter.take())
             inbox.append(line, posted, inline)
         return posted
 

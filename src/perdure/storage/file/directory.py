@@ -333,7 +333,7 @@ class Forks:
 
     def _needs(self, run_id: str, checkpoint_id: str) -> bool:
         line = self._logs.of(run_id).current()
-        return line is not None and line.state.rests_on == checkpoint_id
+        return line is not None and line.state.needed_checkpoint == checkpoint_id
 
     def _path(self, checkpoint_id: str) -> Path:
         return self._directory / (file_name(checkpoint_id) + SUFFIX)

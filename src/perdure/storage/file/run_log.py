@@ -176,7 +176,7 @@ class RunLog:
             return None
         state = line.state
         if state.record.head == checkpoint_id:
-            state = rules.moved(
+            state = rules.move_head(
                 state,
                 head=newest.checkpoint_id,
                 settled=newest.settled,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError
 from perdure.records import Archive, ArchivedCheckpoint
-from perdure.storage import archiving, rules
+from perdure.storage import rules
 from perdure.storage.file import lines
 from perdure.storage.file.blobs import closure, place
 from perdure.storage.file.checkpoint_file import CheckpointFile, encode
@@ -39,7 +39,7 @@ def archive(directory: Directory, run_id: str) -> Archive:
     assert run is not None, "a state comes from a line"
     files = list(log.files())
     without_parts = Archive(
-        record=rules.archived(state),
+        record=rules.archive_record(state),
         checkpoints=tuple(ArchivedCheckpoint(file.manifest, file.settled, file.status, file.wake_at) for file in files),
         parts=(),
         journal=tuple(directory.journals.of(run_id).records(state.record)),
@@ -48,10 +48,10 @@ def archive(directory: Directory, run_id: str) -> Archive:
     )
     inline = {part.hash: part for file in files for part in file.parts.values()}
     try:
-        parts = directory.find_parts(archiving.roots(without_parts), known=inline)
+        parts = directory.find_parts(rules.archive_roots(without_parts), known=inline)
     except BlobDamagedError as error:
         raise CheckpointDamagedError(state.record.head or run_id, error.reason) from error
-    return archiving.whole(without_parts, parts.values())
+    return rules.complete_archive(without_parts, parts.values())
 
 
 def forks_of(directory: Directory, log: RunLog) -> Mapping[str, str]:
@@ -64,13 +64,13 @@ def restore(directory: Directory, archived: Archive) -> None:
     """Write a run from another store, replacing one that was exported from here."""
     log = directory.logs.of(archived.record.run_id)
     run = log.current()
-    rules.require_restorable(run.state if run else None, archived, resting=forks_of(directory, log))
+    rules.require_restorable(run.state if run else None, archived, forks=forks_of(directory, log))
     removed = set(directory.all_of(log, log.path.name))
     for checkpoint in archived.checkpoints:
         checkpoint_id = checkpoint.manifest.checkpoint_id
         is_replaced = (CHECKPOINTS, directory.checkpoints.path(checkpoint_id).name) in removed
         if not is_replaced and directory.checkpoints.exists(checkpoint_id):
-            raise rules.exists_already(checkpoint_id)
+            raise rules.duplicate_checkpoint_error(checkpoint_id)
     with directory.disk.always_fsync():
         files = _Restoration(directory, archived, log).files()
     # Blobs that were here already may have been written without fsync.
@@ -106,7 +106,7 @@ class _Restoration:
 
     def _checkpoints(self) -> Iterator[CheckpointFile]:
         batches = {batch.checkpoint_id: batch for batch in self._archive.events}
-        events = archiving.forgotten(self._archive)
+        events = rules.last_removed_event(self._archive)
         for checkpoint in self._archive.checkpoints:
             manifest = checkpoint.manifest
             batch = batches.get(manifest.checkpoint_id)
@@ -129,10 +129,10 @@ class _Restoration:
         entries = [file.entry for file in checkpoints]
         line = LogLine(
             change="restore",
-            state=archiving.state_of(self._archive, token=self._life),
+            state=rules.restored_state(self._archive, token=self._life),
             newest=entries[-1],
             life=self._life,
-            forgotten=archiving.forgotten(self._archive),
+            forgotten=rules.last_removed_event(self._archive),
         )
         return encode_log(line, entries)
 
@@ -144,7 +144,9 @@ class _Restoration:
         return lines.encode(journal_line(self._archive.record, records, parts))
 
     def _inbox(self) -> bytes:
-        commands = (rules.posted(command, number=self._directory.counter.take()) for command in self._archive.inbox)
+        commands = (
+            rules.number_command(command, number=self._directory.counter.take()) for command in self._archive.inbox
+        )
         return b"".join(lines.encode(inbox_line(self._life, each, self._place(each.refs))) for each in commands)
 
     def _events(self, checkpoints: Iterable[CheckpointFile]) -> bytes:
@@ -152,7 +154,7 @@ class _Restoration:
         there = {file.manifest.checkpoint_id for file in checkpoints}
         old = (
             OldBatch(batch, moment, self._place(batch.refs))
-            for batch, moment in zip(self._archive.events, archiving.moments_told(self._archive), strict=True)
+            for batch, moment in zip(self._archive.events, rules.event_times(self._archive), strict=True)
             if batch.checkpoint_id not in there
         )
         return b"".join(lines.encode(event_line(self._life, each)) for each in old)

@@ -73,9 +73,9 @@ class SqlBackend:
         self._proportion = keep.Proportion()
         self._tenants: dict[str, Self] = {}
 
-    def of(self, tenant: str, *, founds: bool) -> Self:
+    def for_tenant(self, tenant: str, *, creates: bool) -> Self:
         """Return the backend of a tenant, which binds its name to every statement."""
-        del founds  # A tenant has nothing but its rows.
+        del creates  # A tenant has nothing but its rows.
         found = self._tenants.get(tenant)
         if found is None:
             found = type(self)(
@@ -95,7 +95,7 @@ class SqlBackend:
             if create is not None:
                 self._tables.execute("hold_run", run_id=run_id)
             found = self._tables.lock_run(run_id)
-            state = rules.claimable(
+            state = rules.require_claimable(
                 found,
                 run_id,
                 create=create,
@@ -104,7 +104,7 @@ class SqlBackend:
                 token=token,
             )
             owner = self._owners.enter()
-            claimed = rules.claimed(state, owner=owner, token=self._next_token(state, token))
+            claimed = rules.claim(state, owner=owner, token=self._next_token(state, token))
             if not state.is_new:
                 self._tables.update_lease(claimed)
             else:
@@ -136,7 +136,7 @@ class SqlBackend:
             if state is None or not rules.is_held(state, claim):
                 return
             if state.is_known:
-                self._tables.update_lease(rules.released(state, halt=halt))
+                self._tables.update_lease(rules.release(state, halt=halt))
             else:
                 self._tables.drop_run(claim.run_id)
 
@@ -193,7 +193,7 @@ class SqlBackend:
 
     def _move_head(self, state: rules.RunState, row: Row, *, nonce: str | None = None) -> None:
         """Make the checkpoint of a row the head. The journal, and commands that expect something, go."""
-        moved = rules.moved(
+        moved = rules.move_head(
             state,
             head=row["checkpoint_id"],
             settled=bool(row["settled"]),
@@ -303,7 +303,7 @@ class SqlBackend:
 
     def close_run(self, run_id: str, *, halt: Halt, instead_of: Halt | None, takeover: bool) -> bool:
         with self._database.errors(), self._database.transaction("always"):
-            state = rules.closable(
+            state = rules.find_closable(
                 self._tables.lock_run(run_id),
                 run_id,
                 instead_of=instead_of,
@@ -312,7 +312,7 @@ class SqlBackend:
             )
             if state is not None:
                 self._known.pop(run_id, None)
-                self._tables.update_lease(rules.released(state, halt=halt))
+                self._tables.update_lease(rules.release(state, halt=halt))
         return state is not None
 
     def restore(self, archive: Archive) -> None:
@@ -320,7 +320,7 @@ class SqlBackend:
         with self._database.errors(), self._database.transaction("always"):
             self._tables.execute("hold_run", run_id=run_id)
             state = self._tables.lock_run(run_id)
-            rules.require_restorable(state, archive, resting=self._tables.dependent_forks(run_id))
+            rules.require_restorable(state, archive, forks=self._tables.dependent_forks(run_id))
             self._tables.drop_run(run_id)
             token = self._tables.number("next_token", above=state.token if state else 0)
             self._tables.put_archive(archive, token=token)
@@ -328,11 +328,11 @@ class SqlBackend:
     def remove(self, run_id: str, *, takeover: bool) -> bool:
         with self._database.errors(), self._database.transaction():
             state = self._tables.lock_run(run_id)
-            is_removable = rules.removable(
+            is_removable = rules.is_removable(
                 state,
                 takeover=takeover,
                 is_replaceable=self._owners.is_replaceable,
-                rests=next(iter(self._tables.dependent_forks(run_id)), None),
+                fork=next(iter(self._tables.dependent_forks(run_id)), None),
             )
             if is_removable:
                 self._tables.drop_run(run_id)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, get_args
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError
 from perdure.records import Archive, ArchivedCheckpoint, Due, HaltKind, Part
-from perdure.storage import archiving, rules
 from perdure.storage import retention as keep
+from perdure.storage import rules
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Tables:
 
     def put_command(self, run_id: str, command: Command) -> Command:
         """Add a command. Return it with its number."""
-        waiting = rules.posted(command, number=self.number("next_command"))
+        waiting = rules.number_command(command, number=self.number("next_command"))
         self.execute(
             "put_command",
             number=waiting.number,
@@ -335,7 +335,7 @@ class Tables:
 
     def archive(self, state: RunState) -> Archive:
         """Return everything that is stored of a run. Raises CheckpointDamagedError."""
-        record = rules.archived(state)
+        record = rules.archive_record(state)
         archive = Archive(
             record=record,
             checkpoints=tuple(
@@ -350,7 +350,7 @@ class Tables:
             events=tuple(self.events(record.run_id)),
         )
         try:
-            found = self.blobs(archiving.roots(archive))
+            found = self.blobs(rules.archive_roots(archive))
         except BlobDamagedError as error:
             raise CheckpointDamagedError(str(record.head), error.reason) from error
         blobs = [
@@ -358,15 +358,15 @@ class Tables:
             for row in found
             if isinstance(row["data"], bytes)  # a damaged cell may hold anything; then the blob is missing
         ]
-        return archiving.whole(archive, blobs)
+        return rules.complete_archive(archive, blobs)
 
     def put_archive(self, archive: Archive, *, token: int) -> None:
         """Store a run of which nothing is here."""
         record, run_id = archive.record, archive.record.run_id
         for each in archive.checkpoints:
             if self.find_checkpoint(each.manifest.checkpoint_id) is not None:
-                raise rules.exists_already(each.manifest.checkpoint_id)
-        self.execute("put_run", **rows.run_columns(archiving.state_of(archive, token=token)))
+                raise rules.duplicate_checkpoint_error(each.manifest.checkpoint_id)
+        self.execute("put_run", **rows.run_columns(rules.restored_state(archive, token=token)))
         self.put_blobs(archive.parts)
         self.put(
             "put_checkpoint",
@@ -379,6 +379,6 @@ class Tables:
         self.put_records(run_id, archive.journal, head=record.head, is_empty=True)
         for command in archive.inbox:
             self.put_command(run_id, command)
-        moments = archiving.moments_told(archive)
+        moments = rules.event_times(archive)
         self.put("put_batch", list(map(rows.event_columns, archive.events, moments)))
-        self.execute("forget_events", run_id=run_id, last=archiving.forgotten(archive))
+        self.execute("forget_events", run_id=run_id, last=rules.last_removed_event(archive))

@@ -82,7 +82,7 @@ class GroupWrite:
                 state is None
                 or times[each.claim.run_id] > 1
                 or not isinstance(each, PendingCommit)
-                or state.rests_on is not None
+                or state.needed_checkpoint is not None
                 or each.commit.taken
                 or each.commit.manifest.checkpoint_id in ids
             ):
@@ -107,7 +107,7 @@ class GroupWrite:
 
     def _commit(self, commits: Sequence[tuple[PendingCommit, rules.RunState]]) -> Sequence[bool]:
         """Commit to runs that are in these states. Return which were; the others are not changed."""
-        changes = [(state, rules.committed(state, each.commit)) for each, state in commits]
+        changes = [(state, rules.commit(state, each.commit)) for each, state in commits]
         found = self._tables.commit_runs(changes)
         for (each, state), (_, after), row in zip(commits, changes, found, strict=True):
             if row is not None:
@@ -125,7 +125,7 @@ class GroupWrite:
             rows.checkpoint_columns(manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
         )
         self._blobs.update((blob.hash, blob) for blob in commit.parts)
-        batch = rules.told(state, commit)
+        batch = rules.number_events(state, commit)
         if batch is not None and events is not None:
             self._blobs.update((blob.hash, blob) for blob in events.parts)
             self._batches.append(rows.event_columns(batch, keep.moment(manifest.timestamp)))
@@ -151,14 +151,14 @@ class GroupWrite:
         commit = pending.commit
         state = self._lock(pending)
         rules.require_next(state, commit)
-        if state.rests_on is not None and not self._tables.lock_checkpoint(state.rests_on):
-            rules.require_whole(state, commit)
+        if state.needed_checkpoint is not None and not self._tables.lock_checkpoint(state.needed_checkpoint):
+            rules.require_complete(state, commit)
         # The database does not know the checkpoints of this group yet.
         if commit.manifest.checkpoint_id in self._checkpoint_ids:
-            raise rules.exists_already(commit.manifest.checkpoint_id)
-        rules.require_done(self._tables.waiting_ids(pending.claim.run_id, commit.taken), commit)
+            raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
+        rules.require_consumed(self._tables.waiting_ids(pending.claim.run_id, commit.taken), commit)
         if not all(self._commit([(pending, state)])):
-            raise rules.exists_already(commit.manifest.checkpoint_id)
+            raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
 
     def _lock(self, pending: Pending) -> rules.RunState:
         """Read and lock the run of a write that may go on. Raises LeaseLostError, StaleHeadError."""
@@ -178,7 +178,7 @@ class GroupWrite:
             state = self._lock(pending)
             row = self._tables.lock_run_at(state, is_progress=is_progress)
         assert row is not None, f"run {run_id!r} has changed while it was locked"
-        self.states[run_id] = rules.progressed(state) if is_progress and state.record.attempts else state
+        self.states[run_id] = rules.note_progress(state) if is_progress and state.record.attempts else state
         for record in pending.records:
             self._blobs.update((blob.hash, blob) for blob in record.parts)
         self._pruned += self._tables.put_records(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.records import HaltKind, HeadStatus
-    from perdure.storage import HostStore, Stir, Store
+    from perdure.storage import HostStore, Store, Subscription
 
 _BEFORE, _NOW, _AFTER = (f"2024-05-01T10:00:0{second}+00:00" for second in range(3))
 _RESTING: tuple[HeadStatus, ...] = ("waiting", "sleeping", "idle", "cancelled")
@@ -62,8 +62,8 @@ async def _due(store: HostStore, *, at: str = _NOW, of: Sequence[str] = ("flow",
     return [each.record.run_id for each in await store.due(at=at, workflow_names=of, limit=limit)]
 
 
-async def _stirred(stir: Stir) -> None:
-    await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
+async def _notified(subscription: Subscription) -> None:
+    await asyncio.wait_for(subscription.wait(), UNWOKEN_SECONDS)
 
 
 class AgendaConformance(HostStoreSuite):
@@ -233,10 +233,10 @@ class AgendaConformance(HostStoreSuite):
     @in_a_loop
     async def test_a_restored_run_is_on_the_agenda(self, store: HostStore, clock: ManualClock) -> None:
         archive = await archive_from_elsewhere(clock)
-        async with store.stirring() as stir:
-            stir.rest()
+        async with store.subscribe() as subscription:
+            subscription.clear()
             await store.restore(archive)
-            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
+            await asyncio.wait_for(subscription.wait(), UNWOKEN_SECONDS)
         (due,) = await store.due(at="", workflow_names=["flöw"], limit=9)
         assert due.record == archive.record
         assert due.commands == (await store.inbox("r"))[-1].number
@@ -246,15 +246,15 @@ class AgendaConformance(HostStoreSuite):
     @in_a_loop
     async def test_who_looks_for_work_hears_of_it(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="idle")
-        async with store.stirring() as stir:
-            stir.rest()
-            hears = asyncio.create_task(_stirred(stir))
+        async with store.subscribe() as subscription:
+            subscription.clear()
+            hears = asyncio.create_task(_notified(subscription))
             await asyncio.sleep(0)
             await run.post(command("a"))
             await hears
             await run.reclaim()
-            stir.rest()
-            hears = asyncio.create_task(_stirred(stir))
+            subscription.clear()
+            hears = asyncio.create_task(_notified(subscription))
             await asyncio.sleep(0)
             await run.release()
             await hears
@@ -263,34 +263,34 @@ class AgendaConformance(HostStoreSuite):
     @in_a_loop
     async def test_what_comes_before_one_waits_is_not_missed(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="idle")
-        async with store.stirring() as stir:
+        async with store.subscribe() as subscription:
             for number in range(3):
-                stir.rest()
+                subscription.clear()
                 assert await _due(store) == (["r"] if number else [])
                 await run.post(command(f"{number}"))
-                await _stirred(stir)
+                await _notified(subscription)
             await run.reclaim()
-            stir.rest()
+            subscription.clear()
             await run.release(halt=halted())
-            await _stirred(stir)
+            await _notified(subscription)
         await store.close()
 
     @in_a_loop
     async def test_all_who_look_for_work_hear_of_it(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="idle")
-        async with store.stirring() as one, store.stirring() as other:
-            for stir in (one, other):
-                stir.rest()
+        async with store.subscribe() as one, store.subscribe() as other:
+            for subscription in (one, other):
+                subscription.clear()
             await run.post(command("a"))
-            for stir in (one, other):
-                await _stirred(stir)
+            for subscription in (one, other):
+                await _notified(subscription)
         await store.close()
 
     @in_a_loop
     async def test_who_stops_looking_for_work_leaves_nothing_behind(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="idle")
-        async with store.stirring() as stir:
-            hears = asyncio.create_task(_stirred(stir))
+        async with store.subscribe() as subscription:
+            hears = asyncio.create_task(_notified(subscription))
             await asyncio.sleep(0)
             hears.cancel()
             await asyncio.wait([hears])

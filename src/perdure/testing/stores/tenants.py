@@ -480,10 +480,10 @@ class HostTenantConformance(TenantConformance, HostStoreSuite):
     async def test_work_for_one_view_of_a_tenant_wakes_another(self, store: HostStore, clock: ManualClock) -> None:
         run = await RunDriver.start(store.tenant("ours"), clock, "r")
         await run.commit(status="idle")
-        async with store.tenant("ours").stirring() as stir:
-            stir.rest()
+        async with store.tenant("ours").subscribe() as subscription:
+            subscription.clear()
             await run.post(command("a"))
-            await asyncio.wait_for(stir.woken(), UNWOKEN_SECONDS)
+            await asyncio.wait_for(subscription.wait(), UNWOKEN_SECONDS)
         await store.close()
 
 

@@ -162,6 +162,6 @@ async def test_who_waits_is_told_if_the_store_can_not_be_read(pauses: Pauses) ->
     poller, listener = Poller(changes, pauses), Listener()
     poller.join(listener, known=0)
     await pauses.end()
-    await listener.woken()
+    await listener.wait()
     await poller.leave(listener)
     assert pauses.waiting == []

@@ -45,7 +45,7 @@ class Troubled(SqlBackend):
         self._of: dict[str, Troubled] = {"": self}
 
     @override
-    def of(self, tenant: str, *, founds: bool) -> Troubled:
+    def for_tenant(self, tenant: str, *, creates: bool) -> Troubled:
         if tenant not in self._of:
             self._of[tenant] = Troubled()
         return self._of[tenant]
@@ -217,7 +217,7 @@ async def test_a_release_that_failed_is_made_up_for(later: Later) -> None:
 
 async def test_a_release_of_a_tenant_that_failed_is_made_up_for_by_any_view_of_it() -> None:
     scene = Scene()
-    mine, backend = scene.store.tenant("mine"), scene.backend.of("mine", founds=True)
+    mine, backend = scene.store.tenant("mine"), scene.backend.for_tenant("mine", creates=True)
     run = await RunDriver.start(mine, ManualClock(), "r")
     await run.commit()
     backend.trouble = WorkflowCheckpointException("no room")
