@@ -63,12 +63,12 @@ def moment_of(clock: Clock, given: datetime | timedelta | float, what: str) -> s
     """Return the moment that a user gave as a duration or a point in time. Raises TypeError or ValueError."""
     if isinstance(given, datetime):
         if given.tzinfo is None:
-            raise ValueError(f"{what} needs a time zone: {given!r} means another moment on every machine")
+            raise ValueError(f"{what} needs a time zone: {given!r} is another moment on every machine")
         return given.astimezone(UTC).isoformat()
     try:
         return (clock.now() + timedelta(seconds=seconds_of(what, given))).astimezone(UTC).isoformat()
     except OverflowError:
-        raise ValueError(f"{what} is too far away: {given!r}") from None
+        raise ValueError(f"{what} is too far in the future: {given!r}") from None
 
 
 def seconds_until(clock: Clock, moment: str) -> float:
@@ -81,7 +81,7 @@ def seconds_of(name: str, given: object) -> float:
     if isinstance(given, timedelta):
         given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{name} is a number or a timedelta, not {given!r}")
+        raise TypeError(f"{name} must be a number or a timedelta, not {given!r}")
     if not math.isfinite(given) or given < 0:
-        raise ValueError(f"{name} is finite and not negative, not {given!r}")
+        raise ValueError(f"{name} must be finite and not negative, not {given!r}")
     return float(given)

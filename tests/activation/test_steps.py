@@ -333,7 +333,7 @@ async def test_a_result_that_came_is_recorded_even_if_its_handler_is_cancelled_a
     [
         ("", print, {}, "name that is not empty"),
         ("a", print, {"key": ""}, "a key is a str"),
-        ("a", 3, {}, "is no function"),
+        ("a", 3, {}, "is not a function"),
         ("a", print, {"if_interrupted": "never"}, "if_interrupted is"),
         ("a", print, {"timeout": -1}, "not negative"),
     ],
@@ -353,7 +353,7 @@ async def test_a_call_in_place_of_a_function_is_refused() -> None:
         call: Any = asyncio.sleep(0)
         await ctx.step("a", call)
 
-    with pytest.raises(TypeError, match="was given a call in place of a function"):
+    with pytest.raises(TypeError, match="got a call instead of a function"):
         await lone(do).run("go")
 
 

@@ -228,7 +228,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
     for expected in (
         "node 'draft': its output is given by output_key and structured_output: give one of them",
-        "node 'review': retry is a Retry or a number of attempts: Retry: attempts is 1 or more",
+        "node 'review': retry is a Retry or a number of attempts: Retry: attempts must be 1 or more",
         "node 'review': on_error is 'stop', 'skip_dependents', 'isolate' or fallback('node'), not 'never'",
         "node 'odd': reads: input should be 'request' or 'upstream', not 'all'",
         "node 'odd': approval: input should be an instance of Approval, not 3",

@@ -155,7 +155,7 @@ async def test_a_tool_that_fails_too_often_can_not_be_used_any_more() -> None:
         ({"max_invocation_exceptions": 0}, "max_invocation_exceptions must be 1 or more"),
         ({"approval_mode": "sometimes"}, "approval_mode must be 'always_require' or 'never_require'"),
         ({"if_interrupted": "guess"}, "if_interrupted must be 'tell', 'rerun', 'ask' or a function"),
-        ({"timeout": 0}, "timeout is more than 0 seconds"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], reason: str) -> None:

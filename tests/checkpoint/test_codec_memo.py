@@ -130,9 +130,9 @@ class Text(str):
 
 def test_a_subclass_of_a_leaf_is_never_taken_for_it(values: CodedValues) -> None:
     kept = values.fix(["x" * 5_000], "it")
-    with pytest.raises(EncodeError, match="would come back as a plain str"):
+    with pytest.raises(EncodeError, match="would be read back as a plain str"):
         values.fix([Text("x" * 5_000)], "it")
-    with pytest.raises(EncodeError, match="would come back as a plain str"):
+    with pytest.raises(EncodeError, match="would be read back as a plain str"):
         values.fix([{"a": Text("x")}], "it")
     assert values.give(kept) == ["x" * 5_000]
 

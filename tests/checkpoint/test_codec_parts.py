@@ -304,7 +304,7 @@ def test_a_chunk_that_is_no_chunk_is_damage() -> None:
 def test_a_key_that_stands_in_two_chunks_is_damage() -> None:
     data = b'{"a":1}'
     text = f'{{"~":"object","chunks":["{digest(data)}","{digest(data)}"]}}'.encode()
-    assert "a key is there twice" in damaged(text, {digest(data): data})
+    assert "a key is duplicated" in damaged(text, {digest(data): data})
 
 
 def test_random_damage_to_a_text_gives_an_error_of_ours_or_a_value() -> None:

@@ -136,28 +136,28 @@ UNTRUSTED = (
 
 
 REFUSED: list[tuple[Any, str, str]] = [
-    (lambda: 1, "it is the function '<lambda>'", "keep a name and look the function up by it"),
-    (len, "it is the function 'len'", "keep a name and look the function up by it"),
-    (list[int]().append, "it is the function 'list.append'", "keep a name and look the function up by it"),
+    (lambda: 1, "it is the function '<lambda>'", "store its name and look the function up"),
+    (len, "it is the function 'len'", "store its name and look the function up"),
+    (list[int]().append, "it is the function 'list.append'", "store its name and look the function up"),
     (Plain().__init__, "it is a 'builtins:method-wrapper'", "make its class a dataclass"),
     (sys, "it is the module 'sys'", "import it where it is used"),
-    (generator(), "it is work in progress", "collect what it yields"),
-    (async_generator(), "it is work in progress", "collect what it yields"),
-    (io.StringIO(), "it is an open file", "keep its path and open it where it is used"),
-    (ValueError("x"), "it is an exception, 'builtins:ValueError'", f"keep its message, or {REGISTER}"),
-    (threading.Lock(), "it is a '_thread:lock', which is no data type", REGISTER),
-    (object(), "it is a 'builtins:object', which is no data type", REGISTER),
-    (Plain(), "Plain', which is no data type", f"make its class a dataclass, or {REGISTER}"),
+    (generator(), "it is unfinished work", "collect what it yields"),
+    (async_generator(), "it is unfinished work", "collect what it yields"),
+    (io.StringIO(), "it is an open file", "store its path and open it where it is used"),
+    (ValueError("x"), "it is an exception, 'builtins:ValueError'", f"store its message, or {REGISTER}"),
+    (threading.Lock(), "it is a '_thread:lock', which is not a data type", REGISTER),
+    (object(), "it is a 'builtins:object', which is not a data type", REGISTER),
+    (Plain(), "Plain', which is not a data type", f"make its class a dataclass, or {REGISTER}"),
     (array(), "it is a 'numpy:array' of numpy", f"convert it to plain values (tolist(), item()), or {REGISTER}"),
-    (MyStr("x"), "MyStr', and would come back as a plain str", f"convert it with str(...), or {REGISTER}"),
-    (MyInt(1), "would come back as a plain int", "convert it with int(...)"),
-    (MyList(), "would come back as a plain list", "convert it with list(...)"),
-    (MyDict(), "would come back as a plain dict", "convert it with dict(...)"),
-    (UserDict[str, int](), "which is no data type", REGISTER),
-    (memoryview(b""), "which is no data type", REGISTER),
-    (dict[str, int]().keys(), "which is no data type", REGISTER),
-    (slice(1), "which is no data type", REGISTER),
-    (json.JSONDecoder(), "which is no data type", REGISTER),
+    (MyStr("x"), "MyStr', and would be read back as a plain str", f"convert it with str(...), or {REGISTER}"),
+    (MyInt(1), "would be read back as a plain int", "convert it with int(...)"),
+    (MyList(), "would be read back as a plain list", "convert it with list(...)"),
+    (MyDict(), "would be read back as a plain dict", "convert it with dict(...)"),
+    (UserDict[str, int](), "which is not a data type", REGISTER),
+    (memoryview(b""), "which is not a data type", REGISTER),
+    (dict[str, int]().keys(), "which is not a data type", REGISTER),
+    (slice(1), "which is not a data type", REGISTER),
+    (json.JSONDecoder(), "which is not a data type", REGISTER),
     (Stranger(1), "does not trust the type", UNTRUSTED),
     (Unknown.A, "does not trust the type", UNTRUSTED),
     (Unknown, "does not trust the type", UNTRUSTED),
@@ -165,21 +165,21 @@ REFUSED: list[tuple[Any, str, str]] = [
     (dataclasses.make_dataclass("Made", ["x"])(1), "does not trust the type", UNTRUSTED),
     (ListWithFields(), "it extends list, whose content its fields don't hold", REGISTER),
     (Failure(), "it extends Exception, whose content its fields don't hold", REGISTER),
-    (Callable[[int], str], "Callable[[int], str] is a type expression", "keep its name instead"),
-    (typing.Callable[[int], str], "is a type expression of a kind that is not stored", "keep its name"),
-    (typing.ClassVar[int], "is a type expression of a kind that is not stored", "keep its name"),
-    (typing.Optional, "is a type expression of a kind that is not stored", "keep its name"),
-    (typing.Iterator, "is a type expression of a kind that is not stored", "keep its name"),
-    (T, "is a type expression of a kind that is not stored", "keep its name"),
-    (typing.NewType("Id", int), "is a type expression of a kind that is not stored", "keep its name"),
-    (typing.ForwardRef("Cart"), "is a type expression of a kind that is not stored", "keep its name"),
+    (Callable[[int], str], "Callable[[int], str] is a kind of type expression", "store its name instead"),
+    (typing.Callable[[int], str], "is a kind of type expression that can't be stored", "store its name"),
+    (typing.ClassVar[int], "is a kind of type expression that can't be stored", "store its name"),
+    (typing.Optional, "is a kind of type expression that can't be stored", "store its name"),
+    (typing.Iterator, "is a kind of type expression that can't be stored", "store its name"),
+    (T, "is a kind of type expression that can't be stored", "store its name"),
+    (typing.NewType("Id", int), "is a kind of type expression that can't be stored", "store its name"),
+    (typing.ForwardRef("Cart"), "is a kind of type expression that can't be stored", "store its name"),
     (Awaitable, "does not trust the type", UNTRUSTED),
     (
         defaultdict[int, int](lambda: 1),
-        "a defaultdict whose default_factory is no class",
+        "a defaultdict whose default_factory is not a class",
         "use a class such as list or int",
     ),
-    (nested(401), "it is nested more than 400 levels deep", "keep it in a flatter form"),
+    (nested(401), "it is nested more than 400 levels deep", "store it in a flatter form"),
 ]
 
 
@@ -195,8 +195,8 @@ def test_a_value_that_can_not_be_read_back_is_refused(value: object, reason: str
 async def test_work_in_progress_is_refused() -> None:
     waiting = coroutine()
     future = asyncio.get_running_loop().create_future()
-    assert "it is work in progress" in refusal(waiting).reason
-    assert "it is work in progress" in refusal(future).reason
+    assert "it is unfinished work" in refusal(waiting).reason
+    assert "it is unfinished work" in refusal(future).reason
     waiting.close()
 
 
@@ -250,7 +250,7 @@ def test_a_time_zone_without_a_key_is_refused() -> None:
     zone = ZoneInfo.from_file(data)
     error = refusal(datetime(2024, 1, 1, tzinfo=zone))
     assert error.path == "state['x'].tzinfo"
-    assert error.remedy == "make it with ZoneInfo(key)"
+    assert error.remedy == "create it with ZoneInfo(key)"
 
 
 def _zone_file() -> io.BytesIO:
@@ -267,7 +267,7 @@ def test_a_generic_that_decides_what_its_brackets_mean_is_refused() -> None:
         return item
 
     type.__setattr__(Odd, "__class_getitem__", classmethod(class_getitem))
-    assert "is a type expression of a kind that is not stored" in refusal(alias).reason
+    assert "is a kind of type expression that can't be stored" in refusal(alias).reason
 
 
 def test_400_levels_are_stored_and_one_more_is_refused() -> None:

@@ -142,5 +142,5 @@ async def test_a_group_comes_back_from_its_dict_without_its_functions() -> None:
 
 
 def test_an_unknown_kind_of_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="no edge group of the type 'Star'"):
+    with pytest.raises(ValueError, match="unknown type of edge group: 'Star'"):
         EdgeGroup.from_dict({"type": "Star", "id": "x", "edges": []})

@@ -149,5 +149,5 @@ def test_an_executor_whose_constructor_was_not_called_says_so() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(limit: int) -> None:
-    with pytest.raises(ValueError, match="max_concurrency is 1 or more"):
+    with pytest.raises(ValueError, match="max_concurrency must be 1 or more"):
         Worker("w", max_concurrency=limit)

@@ -77,7 +77,7 @@ def test_no_wait_is_negative_or_longer_than_the_longest(
 
 
 def test_a_function_that_returns_no_time_is_named() -> None:
-    with pytest.raises(ValueError, match="what backoff returns is finite and not negative, not -1"):
+    with pytest.raises(ValueError, match="what backoff returns must be finite and not negative, not -1"):
         Retry(backoff=lambda _: -1).wait_after(1)
 
 
@@ -99,20 +99,20 @@ def test_errors_are_covered_by_class_or_by_a_function(on: Any, covered: list[boo
 @pytest.mark.parametrize(
     ("make", "refused", "reason"),
     [
-        (lambda: Retry(0), ValueError, "attempts is 1 or more"),
-        (lambda: Retry(attempts=True), TypeError, "attempts is a whole number"),
-        (lambda: Retry("3"), TypeError, "attempts is a whole number"),  # pyright: ignore[reportArgumentType] - refused
-        (lambda: Retry(backoff=-1), ValueError, "backoff is finite and not negative"),
-        (lambda: Retry(backoff=float("nan")), ValueError, "backoff is finite"),
-        (lambda: Retry(backoff="1s"), TypeError, "backoff is a number or a timedelta"),  # pyright: ignore[reportArgumentType] - refused
-        (lambda: Retry(factor=float("inf")), ValueError, "factor is finite"),
-        (lambda: Retry(longest=timedelta(seconds=-1)), ValueError, "longest is finite and not negative"),
-        (lambda: Retry(on=KeyboardInterrupt), TypeError, "on is an Exception class"),  # pyright: ignore[reportArgumentType] - refused
-        (lambda: Retry(on="TimeoutError"), TypeError, "on is an Exception class"),  # pyright: ignore[reportArgumentType] - refused
-        (lambda: Worker("w", retry=3), TypeError, "retry is a Retry, as in"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Retry(0), ValueError, "attempts must be 1 or more"),
+        (lambda: Retry(attempts=True), TypeError, "attempts must be a whole number"),
+        (lambda: Retry("3"), TypeError, "attempts must be a whole number"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Retry(backoff=-1), ValueError, "backoff must be finite and not negative"),
+        (lambda: Retry(backoff=float("nan")), ValueError, "backoff must be finite"),
+        (lambda: Retry(backoff="1s"), TypeError, "backoff must be a number or a timedelta"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Retry(factor=float("inf")), ValueError, "factor must be finite"),
+        (lambda: Retry(longest=timedelta(seconds=-1)), ValueError, "longest must be finite and not negative"),
+        (lambda: Retry(on=KeyboardInterrupt), TypeError, "on must be an Exception class"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Retry(on="TimeoutError"), TypeError, "on must be an Exception class"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Worker("w", retry=3), TypeError, "retry must be a Retry, as in"),  # pyright: ignore[reportArgumentType] - refused
         (lambda: Worker("w", timeout=0), ValueError, "leave it out for no limit"),
-        (lambda: Worker("w", timeout=-1), ValueError, "timeout is finite and not negative"),
-        (lambda: Worker("w", timeout="5s"), TypeError, "timeout is a number or a timedelta"),  # pyright: ignore[reportArgumentType] - refused
+        (lambda: Worker("w", timeout=-1), ValueError, "timeout must be finite and not negative"),
+        (lambda: Worker("w", timeout="5s"), TypeError, "timeout must be a number or a timedelta"),  # pyright: ignore[reportArgumentType] - refused
         (lambda: Worker("w", on_error=print), TypeError, "an executor or the id of one"),  # pyright: ignore[reportArgumentType] - refused
         (lambda: Worker("w", on_error=""), TypeError, "an executor or the id of one"),
     ],

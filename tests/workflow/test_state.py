@@ -193,7 +193,7 @@ async def test_a_key_is_a_string() -> None:
         key: Any = 3
         ctx.set_state(key, 1)
 
-    with pytest.raises(TypeError, match="a state key is a str, not 3"):
+    with pytest.raises(TypeError, match="a state key must be a str, not 3"):
         await collected(in_a_row(do))
 
 
@@ -352,7 +352,7 @@ async def test_a_scope_without_a_name_in_its_name_is_refused() -> None:
     async def do(_: Any, ctx: Context) -> None:
         ctx.scope("")
 
-    with pytest.raises(ValueError, match="a scope's name is not empty"):
+    with pytest.raises(ValueError, match="a scope's name must not be empty"):
         await collected(in_a_row(do))
 
 

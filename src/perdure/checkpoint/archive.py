@@ -232,7 +232,7 @@ class _Line:
     def _value(self, name: str, is_right: Callable[[Any], bool]) -> Any:
         value = self.fields.get(name)
         if name not in self.fields or not is_right(value):
-            raise DamagedExportError(f"its {name!r} is missing or can't be")
+            raise DamagedExportError(f"its {name!r} is missing or invalid")
         return value
 
     def text(self, name: str) -> str:
@@ -259,7 +259,7 @@ class _Line:
         if fields is None:
             return None
         if not isinstance(fields, dict):
-            raise DamagedExportError("its 'halt' can't be")
+            raise DamagedExportError("its 'halt' is invalid")
         halt = _Line(cast("dict[str, Any]", fields))
         return Halt(halt.halt_kind(), halt.text("at"), halt.text("reason"), halt.data())
 
@@ -336,7 +336,7 @@ class _Gathered:
             self.record = _read_run(line)
             return
         if self.record is None or kind == "run":
-            raise DamagedExportError("there is not just one line about the run, before all others")
+            raise DamagedExportError("there must be exactly one line about the run, before all others")
         match kind:
             case "checkpoint":
                 self.checkpoints.append(_read_checkpoint(line))
@@ -382,9 +382,9 @@ def read_archive(lines: Iterable[bytes]) -> Archive:
         if ending is None:
             tally.hash(text)
     if ending is None:
-        raise DamagedExportError("its end is missing")
+        raise DamagedExportError("the end is missing")
     if ending.fields.get("counts") != tally.counts or ending.fields.get("digest") != tally.digest():
-        raise DamagedExportError("its last line does not fit the lines before")
+        raise DamagedExportError("the last line does not match the lines before")
     return gathered.archive()
 
 
@@ -408,7 +408,7 @@ def _taken(number: int, text: bytes, gathered: _Gathered, tally: Tally) -> _Line
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise DamagedExportError(f"line {number} is cut off, or no JSON object")
+        raise DamagedExportError(f"line {number} is cut off or not a JSON object")
     line = _Line(cast("dict[str, Any]", fields))
     try:
         kind = line.text("type")
@@ -448,7 +448,7 @@ def halt_before(note: bytes) -> Halt | None:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise DamagedExportError("what it was before it was closed can't be read")
+        raise DamagedExportError("the state before the run was closed can't be read")
     return _Line(cast("dict[str, Any]", fields)).halt()
 
 
@@ -513,12 +513,12 @@ def require_whole(archive: Archive) -> None:
     record = archive.record
     heads = [each.manifest for each in archive.checkpoints if each.manifest.checkpoint_id == record.head]
     if len(heads) != 1:
-        raise DamagedExportError(f"its newest checkpoint {record.head!r} is not there")
+        raise DamagedExportError(f"the newest checkpoint {record.head!r} is missing")
     _require_order(archive)
     for checkpoint in archive.checkpoints:
         manifest = checkpoint.manifest
         if manifest.run_id != record.run_id:
-            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} is of another run")
+            raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} belongs to another run")
         try:
             header_of(manifest)
         except TypeError as error:
@@ -531,12 +531,12 @@ def _require_order(archive: Archive) -> None:
     positions = [each.manifest.position for each in archive.checkpoints]
     numbers = [command.number for command in archive.inbox]
     if not _is_growing([*positions, record.position + 1]) or not _is_growing(numbers):
-        raise DamagedExportError("its checkpoints or commands are not in order")
+        raise DamagedExportError("checkpoints or commands are not in order")
     after = [batch.last + 1 for batch in archive.events]
     if [batch.first for batch in archive.events[1:]] != after[:-1] or any(batch.count < 1 for batch in archive.events):
-        raise DamagedExportError("its events have gaps")
+        raise DamagedExportError("the events have gaps")
     if after and after[-1] != record.events + 1:
-        raise DamagedExportError("its newest events are not there")
+        raise DamagedExportError("the newest events are missing")
 
 
 def _is_growing(numbers: list[int]) -> bool:
@@ -553,10 +553,10 @@ def _require_parts(archive: Archive) -> None:
     for command in archive.inbox:
         _require_present(f"command {command.id!r}", command.refs, present)
     for batch in archive.events:
-        _require_present(f"what {batch.checkpoint_id!r} told", batch.refs, present)
+        _require_present(f"the events of {batch.checkpoint_id!r}", batch.refs, present)
 
 
 def _require_present(what: str, addresses: Iterable[str], present: set[str]) -> None:
     for address in addresses:
         if address not in present:
-            raise DamagedExportError(f"{what} needs part {address}, which is not there")
+            raise DamagedExportError(f"{what} needs part {address}, which is missing")

@@ -141,7 +141,7 @@ def _read(command: Command, tree: dict[str, Any], parts: Mapping[str, bytes], ch
         case "cancel":
             return CancelCommand(command.id, tree["reason"], at, by)
         case kind:
-            raise DamagedPartError(f"there is no command of kind {kind!r}")
+            raise DamagedPartError(f"unknown kind of command: {kind!r}")
 
 
 def _value(tree: object, parts: Mapping[str, bytes], path: str, checkpoint_id: str) -> Kept:

@@ -161,7 +161,7 @@ def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
 def _pieces(manifest: Manifest) -> dict[str, Any]:
     trees: Any = loads(manifest.pieces) if manifest.pieces else {}
     if type(trees) is not dict:
-        raise DamagedPartError("what stands in it is no JSON object")
+        raise DamagedPartError("its inline entries are not a JSON object")
     return cast("dict[str, Any]", trees)
 
 
@@ -170,7 +170,7 @@ def _listed(text: bytes) -> dict[str, str]:
         table: Any = loads(text)
         return dict(zip(table["paths"], table["chunks"], strict=True))
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedPartError(f"its table of contents is none: {error!r}") from error
+        raise DamagedPartError(f"its table of contents can't be read: {error!r}") from error
 
 
 def _is_listed(path: str) -> bool:

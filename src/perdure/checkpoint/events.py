@@ -175,7 +175,7 @@ class EventReader:
         try:
             trees = loads(batch.data)
             if not isinstance(trees, list) or len(cast("list[object]", trees)) != batch.count:
-                raise DamagedPartError(f"there are not {batch.count} of them")  # noqa: TRY301 - handled below
+                raise DamagedPartError(f"there are not {batch.count} events")  # noqa: TRY301 - handled below
             numbered = enumerate(cast("list[dict[str, Any]]", trees), start=batch.first)
             return [self._read(seq, tree) for seq, tree in numbered if seq >= from_seq]
         except (DamagedPartError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -83,7 +83,7 @@ async def _upgraded(upgrade: Upgrade, state: dict[str, Any], what: str, migratio
     except Exception as error:
         raise WorkflowCheckpointException(
             f"the migration to version {migration.to} could not upgrade the {what}: {type(error).__name__}: {error}; "
-            "nothing was changed, mend the migration and resume again",
+            "nothing was changed, fix the migration and resume again",
             error,
         ) from error
 

@@ -72,7 +72,7 @@ class WorkflowCheckpoint:
         try:
             return WorkflowCheckpoint(**data)
         except TypeError as error:
-            raise WorkflowCheckpointException(f"this is not the dict of a checkpoint: {error}", error) from error
+            raise WorkflowCheckpointException(f"this dict is not a checkpoint: {error}", error) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkflowCheckpoint) and self.to_dict() == other.to_dict()

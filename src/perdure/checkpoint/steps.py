@@ -179,7 +179,7 @@ def moment_in(kept: Kept) -> Moment:
     """Read a moment from a record. Raises CheckpointDamagedError."""
     moment = _tree(kept)
     if not isinstance(moment, str):
-        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is no moment")
+        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} is not a moment")
     return moment
 
 
@@ -192,7 +192,7 @@ def counts_in(kept: Kept) -> Mapping[str, int]:
     """Read the counts of emitted events. Raises CheckpointDamagedError."""
     counts = _tree(kept)
     if not isinstance(counts, dict):
-        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} counts nothing")
+        raise CheckpointDamagedError(kept.checkpoint_id, f"{kept.path} has no counts")
     return cast("dict[str, int]", counts)
 
 

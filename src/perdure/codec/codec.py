@@ -87,7 +87,7 @@ class Codec:
         trust = self._trust.including(Trust.of(types))
         if trust is self._trust:
             return self
-        return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.beside())
+        return Codec(trust, allow_pickle=self._allow_pickle, memo=self._memo.for_other_trust())
 
     def trust_more(self, trust: Trust) -> None:
         """Extend the trust of this codec with that of another program."""

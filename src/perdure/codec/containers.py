@@ -156,7 +156,8 @@ def _defaultdict_head(writer: Writer, value: defaultdict[Any, Any]) -> str:
         return '{"~":"defaultdict"'
     if not isinstance(factory, type):
         raise Refusal(
-            "it is a defaultdict whose default_factory is no class", "use a class such as list or int, or a plain dict"
+            "it is a defaultdict whose default_factory is not a class",
+            "use a class such as list or int, or a plain dict",
         )
     return f'{{"~":"defaultdict","factory":{writer.child(factory, attribute_step, "default_factory")}'
 
@@ -176,7 +177,7 @@ def _read_counter(_: Reader, node: Node) -> Counter[Any]:
 def _read_defaultdict(_: Reader, node: Node) -> defaultdict[Any, Any]:
     factory = node.get("factory")
     if factory is not None and not isinstance(factory, type):
-        raise TypeError(f"{factory!r} is no class")
+        raise TypeError(f"{factory!r} is not a class")
     return _all_kept(defaultdict(factory, _pairs(node)), items(node))
 
 
@@ -186,7 +187,7 @@ def _pairs(node: Node) -> list[tuple[Any, Any]]:
 
 def _all_kept(collection: Any, elements: Collection[Any]) -> Any:
     if len(collection) != len(elements):
-        raise Damage("an element is there twice, or too many are there")
+        raise Damage("an element is duplicated, or there are too many")
     return collection
 
 

@@ -335,4 +335,4 @@ def references(text: bytes) -> tuple[str, ...]:
     except Damage as damage:
         raise DamagedPartError(damage.reason) from damage
     except RecursionError as error:
-        raise DamagedPartError("it is nested too deeply to be read here") from error
+        raise DamagedPartError("it is nested too deeply to be read") from error

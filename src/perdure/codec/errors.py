@@ -90,7 +90,7 @@ def explained(fault: Fault | RecursionError, *, path: str, checkpoint_id: str | 
         case Fault():
             damage = DamagedPartError(fault.reason, path=fault.path(path))
         case RecursionError():
-            damage = DamagedPartError("it is nested too deeply to be read here", path=path)
+            damage = DamagedPartError("it is nested too deeply to be read", path=path)
     return damage if checkpoint_id is None else CheckpointDamagedError(checkpoint_id, str(damage))
 
 
@@ -205,17 +205,17 @@ def not_picklable(cls: type, error: Exception) -> Refusal:
 def _by_nature(value: object) -> Refusal | None:
     match value:
         case types.FunctionType() | types.BuiltinFunctionType() | types.MethodType():
-            return Refusal(f"it is the function {value.__qualname__!r}", "keep a name and look the function up by it")
+            return Refusal(f"it is the function {value.__qualname__!r}", "store its name and look the function up")
         case types.ModuleType():
             return Refusal(f"it is the module {value.__name__!r}", "import it where it is used")
         case types.CoroutineType() | types.GeneratorType() | types.AsyncGeneratorType() | asyncio.Future():
-            return Refusal("it is work in progress", "await it, or collect what it yields, and keep the result")
+            return Refusal("it is unfinished work", "await it, or collect what it yields, and store the result")
         case io.IOBase():
-            return Refusal("it is an open file", "keep its path and open it where it is used")
+            return Refusal("it is an open file", "store its path and open it where it is used")
         case BaseException():
-            return Refusal(f"it is an exception, {type_name(type(value))!r}", f"keep its message, or {_REGISTER}")
+            return Refusal(f"it is an exception, {type_name(type(value))!r}", f"store its message, or {_REGISTER}")
         case _ if inspect.isawaitable(value):
-            return Refusal("it is work in progress", "await it and keep the result")
+            return Refusal("it is unfinished work", "await it and store the result")
         case _:
             return None
 
@@ -227,7 +227,7 @@ def _by_origin(cls: type) -> Refusal | None:
             f"it is a {type_name(cls)!r} of {library}", f"convert it to plain values (tolist(), item()), or {_REGISTER}"
         )
     if library == "typing":
-        return Refusal("it is a type expression of a kind that is not stored", "keep its name instead")
+        return Refusal("it is a kind of type expression that can't be stored", "store its name instead")
     return None
 
 
@@ -236,13 +236,13 @@ def _by_base(cls: type) -> Refusal | None:
     if base is None:
         return None
     return Refusal(
-        f"it is a {type_name(cls)!r}, and would come back as a plain {base.__name__}",
+        f"it is a {type_name(cls)!r}, and would be read back as a plain {base.__name__}",
         f"convert it with {base.__name__}(...), or {_REGISTER}",
     )
 
 
 def _no_data(cls: type) -> Refusal:
     return Refusal(
-        f"it is a {type_name(cls)!r}, which is no data type (dataclass, named tuple, enum or pydantic model)",
+        f"it is a {type_name(cls)!r}, which is not a data type (dataclass, named tuple, enum or pydantic model)",
         f"make its class a dataclass, or {_REGISTER}",
     )

@@ -168,7 +168,7 @@ def _fold_and_zone(writer: Writer, value: datetime | time) -> str:
 def _zone(node: Node) -> tzinfo | None:
     zone = node.get("zone")
     if zone is not None and not isinstance(zone, tzinfo):
-        raise TypeError(f"{zone!r} is no time zone")
+        raise TypeError(f"{zone!r} is not a time zone")
     return zone
 
 
@@ -239,7 +239,7 @@ def _read_path(_: Reader, node: Node) -> pathlib.PurePath:
         case "windows":
             return pathlib.PureWindowsPath(node["value"])
         case other:
-            raise ValueError(f"no such kind of path: {other!r}")
+            raise ValueError(f"unknown kind of path: {other!r}")
 
 
 def _write_pure_posix_path(_: Writer, value: pathlib.PurePosixPath) -> str:
@@ -260,7 +260,7 @@ def _read_ellipsis(_: Reader, __: Node) -> EllipsisType:
 
 def _write_zone_info(_: Writer, value: ZoneInfo) -> str:
     if value.key is None:  # pyright: ignore[reportUnnecessaryComparison]  ZoneInfo.from_file gives None
-        raise Refusal("it is a time zone without a key", "make it with ZoneInfo(key)")
+        raise Refusal("it is a time zone without a key", "create it with ZoneInfo(key)")
     return f'{{"~":"zone","key":{quote(value.key)}}}'
 
 

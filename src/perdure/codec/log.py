@@ -23,7 +23,7 @@ _CHUNK_LENGTH_MIN = 1024
 _WIDTH = 8
 
 
-class Bough:
+class LogNode:
     """A node of a log: a chunk of elements, or eight nodes of the height below."""
 
     __slots__ = ("_children", "_origin", "_part", "_shared", "_size", "_within", "count", "hash", "height")
@@ -43,13 +43,13 @@ class Bough:
         self.height = height
         self._origin = origin
         self._part = part
-        self._children: tuple[Bough, ...] | None = None
+        self._children: tuple[LogNode, ...] | None = None
         self._within: tuple[Mapping[str, Part], Mapping[str, Branch]] | None = None
         self._shared: Sequence[Any] | None = None
         self._size = size
 
     @classmethod
-    def chunk(cls, part: Part, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> Bough:
+    def chunk(cls, part: Part, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> LogNode:
         """Return a chunk that was made here."""
         self = cls(part.hash, count=len(elements), height=0, origin=origin, part=part)
         self._children = ()
@@ -58,10 +58,10 @@ class Bough:
         return self
 
     @classmethod
-    def above(cls, children: tuple[Bough, ...]) -> Bough:
+    def above(cls, children: tuple[LogNode, ...]) -> LogNode:
         """Return the parent of these nodes."""
         part = Part.of(
-            INDEX_HEAD + to_bytes(f",{_listed(children)}}}"), tuple(sorted({child.hash for child in children}))
+            INDEX_HEAD + to_bytes(f",{_node_list(children)}}}"), tuple(sorted({child.hash for child in children}))
         )
         first, count = children[0], sum([child.count for child in children])
         self = cls(part.hash, count=count, height=first.height + 1, origin=first._origin, part=part)
@@ -80,7 +80,7 @@ class Bough:
     def part(self) -> Part:
         """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         if self._part is None:
-            with _Explaining(self._origin):
+            with _NamedErrors(self._origin):
                 data = self._origin.source.bytes(self.hash)
                 self._part = Part(self.hash, data, find_references(data))
         return self._part
@@ -89,23 +89,23 @@ class Bough:
         """Return the blobs and nodes that the blob refers to."""
         if self._within is None:
             children = {child.hash: child for child in self.children()}
-            with _Explaining(self._origin):
+            with _NamedErrors(self._origin):
                 self._within = ({} if children else _stored(self.part().refs, self._origin.source)), children
         return self._within
 
-    def children(self) -> tuple[Bough, ...]:
+    def children(self) -> tuple[LogNode, ...]:
         """Return the nodes below, in order. A chunk has none."""
         if self._children is None:
-            with _Explaining(self._origin):
+            with _NamedErrors(self._origin):
                 self._children = self._read_children() if self.height else ()
         return self._children
 
-    def _read_children(self) -> tuple[Bough, ...]:
+    def _read_children(self) -> tuple[LogNode, ...]:
         tree = require(parsed(self.part().data), dict, "index")
         heights = [self.height - 1] * len(require(tree.get("chunks"), list, "chunks"))
-        children = _boughs(tree, heights, self._origin)
+        children = _read_nodes(tree, heights, self._origin)
         if sum([child.count for child in children]) != self.count:
-            raise Damage(f"part {self.hash} of a log has not as many elements as it should")
+            raise Damage(f"part {self.hash} of a log has the wrong number of elements")
         return children
 
     def shared(self) -> Sequence[Any] | None:
@@ -121,13 +121,13 @@ class Bough:
             parts, branches = self._within
             source = Source(encoded=Encoded(part.data, parts, branches=branches))
         elements = origin.codec.read(part.data, source, path=origin.path, checkpoint_id=origin.checkpoint_id)
-        with _Explaining(origin):
+        with _NamedErrors(origin):
             if len(require(elements, list, "chunk")) != self.count:
-                raise Damage(f"part {self.hash} of a log has not as many elements as it should")
+                raise Damage(f"part {self.hash} of a log has the wrong number of elements")
         return elements
 
 
-class _Explaining:
+class _NamedErrors:
     """Names the value in errors that appear long after it was given out."""
 
     __slots__ = ("_origin",)
@@ -150,29 +150,29 @@ def _write_log(writer: Writer, log: Log[Any]) -> str:
         return _unsealed_text(writer, log)
     before = log.__seals__()
     is_covered = not before.sealed or writer.codec.covers(before.by)
-    boughs, tail = (list(before.sealed), before.tail) if is_covered else ([], list(log))
+    nodes, tail = (list(before.sealed), before.tail) if is_covered else ([], list(log))
     writer.enter(log)
-    growth = _Growth(writer, boughs, tail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  ours alone seals
+    sealer = _Sealer(writer, nodes, tail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  ours alone seals
     writer.leave(log)
     writer.immutable = False
-    if growth.sealed:
-        after, own = Seals(tuple(boughs), writer.codec.token, tail[growth.sealed :]), growth.own
+    if sealer.sealed:
+        after, own = Seals(tuple(nodes), writer.codec.token, tail[sealer.sealed :]), sealer.own
         writer.seals.append(lambda: log.__seal__(before, after, own))
-    return growth.text()
+    return sealer.text()
 
 
-class _Growth:
+class _Sealer:
     """Seals appended elements as soon as they fill chunks. The rest stays in the tail."""
 
-    def __init__(self, writer: Writer, boughs: list[Bough], tail: list[Any]) -> None:
+    def __init__(self, writer: Writer, nodes: list[LogNode], tail: list[Any]) -> None:
         self._writer = writer
-        self._boughs = boughs
+        self._nodes = nodes
         self._origin = Origin(writer.codec, Source(), "a log", None)
         self.own: dict[Any, Sequence[Any]] = {}
         self.sealed = 0
         """The number of elements of the tail that are sealed."""
         self._texts: list[str] = []
-        count = sum([bough.count for bough in boughs])
+        count = sum([node.count for node in nodes])
         length = 0
         self._begin()
         for index, element in enumerate(tail):
@@ -194,36 +194,36 @@ class _Growth:
         refs = writer.refs[self._refs :]
         del writer.refs[self._refs :]
         part = Part.of(to_bytes(f"[{','.join(self._texts)}]"), tuple(sorted(set(refs))))
-        within = _taken(writer, part, self._parts)
-        bough = Bough.chunk(part, elements, within, self._origin, is_shared=writer.immutable)
+        within = _take_needs(writer, part, self._parts)
+        node = LogNode.chunk(part, elements, within, self._origin, is_shared=writer.immutable)
         if not writer.immutable:
-            self.own[bough] = elements
-        _grow(self._boughs, bough)
+            self.own[node] = elements
+        _grow(self._nodes, node)
         self.sealed += len(elements)
         self._texts.clear()
 
     def text(self) -> str:
         """Return the text of the log."""
         tail = f'"tail":[{",".join(self._texts)}]}}'
-        boughs = self._boughs
-        if not boughs:
+        nodes = self._nodes
+        if not nodes:
             return '{"~":"log",' + tail
-        for bough in boughs:
-            self._writer.refs.append(bough.hash)
-            self._writer.branches[bough.hash] = bough
-        heights = _numbers(bough.height for bough in boughs)
-        return f'{{"~":"log",{_listed(boughs)},"heights":[{heights}],{tail}'
+        for node in nodes:
+            self._writer.refs.append(node.hash)
+            self._writer.branches[node.hash] = node
+        heights = _numbers(node.height for node in nodes)
+        return f'{{"~":"log",{_node_list(nodes)},"heights":[{heights}],{tail}'
 
 
-def _grow(boughs: list[Bough], bough: Bough) -> None:
-    boughs.append(bough)
-    while len(boughs) >= _WIDTH and boughs[-_WIDTH].height == boughs[-1].height:
-        children = tuple(boughs[-_WIDTH:])
-        del boughs[-_WIDTH:]
-        boughs.append(Bough.above(children))
+def _grow(nodes: list[LogNode], node: LogNode) -> None:
+    nodes.append(node)
+    while len(nodes) >= _WIDTH and nodes[-_WIDTH].height == nodes[-1].height:
+        children = tuple(nodes[-_WIDTH:])
+        del nodes[-_WIDTH:]
+        nodes.append(LogNode.above(children))
 
 
-def _taken(writer: Writer, part: Part, mark: int) -> Encoded:
+def _take_needs(writer: Writer, part: Part, mark: int) -> Encoded:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
     made: dict[str, Part] = {}
     branches: dict[str, Branch] = {}
@@ -251,32 +251,32 @@ def _unsealed_text(writer: Writer, log: Log[Any]) -> str:
 
 def _read_log(reader: Reader, node: Node) -> Log[Any]:
     tail = require(node.get("tail"), list, "tail")
-    boughs = _boughs(node, require(node.get("heights", []), list, "heights"), reader.origin)
+    nodes = _read_nodes(node, require(node.get("heights", []), list, "heights"), reader.origin)
     codec = reader.origin.codec
-    return Log[Any].__sealed__(Seals(boughs, None if codec is None else codec.token, tail))
+    return Log[Any].__sealed__(Seals(nodes, None if codec is None else codec.token, tail))
 
 
-def _boughs(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[Bough, ...]:
+def _read_nodes(tree: Node, heights: Sequence[Any], origin: Origin) -> tuple[LogNode, ...]:
     """Read the list of nodes of a log or of a node."""
     hashes = require(tree.get("chunks", []), list, "chunks")
     counts = require(tree.get("counts", []), list, "counts")
     sizes = require(tree.get("sizes", [None] * len(hashes)), list, "sizes")
     if not len(hashes) == len(counts) == len(heights) == len(sizes):
         raise Damage("a log does not say how many elements its chunks have")
-    return tuple(_bough(*each, origin) for each in zip(hashes, counts, heights, sizes, strict=True))
+    return tuple(_read_node(*each, origin) for each in zip(hashes, counts, heights, sizes, strict=True))
 
 
-def _bough(address: Any, count: Any, height: Any, size: Any, origin: Origin) -> Bough:
+def _read_node(address: Any, count: Any, height: Any, size: Any, origin: Origin) -> LogNode:
     known = origin.source.branch(require(address, str, "chunk"))
-    if isinstance(known, Bough) and known.count == count:
+    if isinstance(known, LogNode) and known.count == count:
         return known
     if require(count, int, "counts") < 1 or require(height, int, "heights") < 0:
         raise Damage("a chunk of a log has no elements")
     if size is not None and require(size, int, "sizes") < 1:
         raise Damage("a chunk of a log has no bytes")
-    bough = Bough(address, count=count, height=height, origin=origin, size=size)
-    origin.source.keep(bough)
-    return bough
+    node = LogNode(address, count=count, height=height, origin=origin, size=size)
+    origin.source.keep(node)
+    return node
 
 
 def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
@@ -292,10 +292,10 @@ def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
     return found
 
 
-def _listed(boughs: Sequence[Bough]) -> str:
+def _node_list(nodes: Sequence[LogNode]) -> str:
     """Format a list of nodes, with what a reader must know before loading them."""
-    hashes = ",".join([f'"{bough.hash}"' for bough in boughs])
-    counts, sizes = _numbers(bough.count for bough in boughs), _numbers(bough.size for bough in boughs)
+    hashes = ",".join([f'"{node.hash}"' for node in nodes])
+    counts, sizes = _numbers(node.count for node in nodes), _numbers(node.size for node in nodes)
     return f'"chunks":[{hashes}],"counts":[{counts}],"sizes":[{sizes}]'
 
 

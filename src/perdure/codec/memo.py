@@ -315,7 +315,7 @@ class Memo:
         self._anchored: _Table[int, Chunk] = _Table()
         self._seen: set[str] = set()
 
-    def beside(self) -> Memo:
+    def for_other_trust(self) -> Memo:
         """Return the memo for a codec with another trust. Leaves are shared, chunks are not."""
         other = Memo()
         other._by_id, other._by_hash = self._by_id, self._by_hash

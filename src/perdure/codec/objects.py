@@ -56,17 +56,17 @@ class EnumKind:
             return f'{self._head},"name":{quote(name)}}}'
         if isinstance(value, Flag):
             return f'{self._head},"value":{writer.child(value._value_)}}}'
-        raise Refusal(f"it is no member of {self._name!r}", "use a member that the class defines")
+        raise Refusal(f"it is not a member of {self._name!r}", "use a member that the class defines")
 
     def read(self, node: Node, /) -> Any:
         """Return the member for a text."""
         if "name" in node:
             member = self._cls.__members__.get(require(node["name"], str, "name"))
             if member is None:
-                raise Misfit(self._name, f"member {node['name']!r} is stored, the enum no longer has it")
+                raise Misfit(self._name, f"member {node['name']!r} is stored, but the enum no longer has it")
             return member
         if not issubclass(self._cls, Flag):
-            raise Misfit(self._name, "it was stored as a combination of flags, and is no Flag any more")
+            raise Misfit(self._name, "it was stored as a combination of flags, and is no longer a Flag")
         value = require(node.get("value"), int, "value")
         return called(lambda: self._cls(value), self._name, f"the combination of flags {value}")
 
@@ -89,7 +89,7 @@ class CustomKind:
             inner = self._entry.encode(value)
         except Exception as error:
             raise Refusal(
-                f"the encode function that is registered for {self._entry.name!r} raised {error!r}", "mend the function"
+                f"the encode function registered for {self._entry.name!r} raised {error!r}", "fix the function"
             ) from error
         writer.enter(value)
         text = writer.child(inner)
@@ -143,7 +143,7 @@ class RecordKind(ABC):
         self._keys = {field: quote(field) + ":" for field in fields}
         self._names = list(self._keys)
         if "~" in self._keys:
-            raise Unfit("it has a field that is called '~'")
+            raise Unfit("it has a field named '~'")
 
     def write(self, writer: Writer, value: Any, /) -> str:
         """Return the text of an instance."""
@@ -151,20 +151,20 @@ class RecordKind(ABC):
         writer.enter(value)
         content = self._plain(value)
         if content is not None:
-            beside = ""
+            further = ""
             texts = [f"{key}{child(content[name], attribute_step, name)}" for name, key in self._keys.items()]
         else:
             content = self._content(value)
             texts = [f"{self._keys[name]}{child(inner, attribute_step, name)}" for name, inner in content.items()]
-            beside = "".join(
+            further = "".join(
                 f',"{name}":{child(inner, attribute_step, name)}'
-                for name, inner in self._beside(value, content).items()
+                for name, inner in self._further(value, content).items()
                 if inner
             )
         writer.leave(value)
         if not self.can_be_immutable:
             writer.immutable = False
-        return f"{self._head}{','.join(texts)}}}{beside}}}"
+        return f"{self._head}{','.join(texts)}}}{further}}}"
 
     def _plain(self, value: Any) -> Mapping[str, Any] | None:
         """Return the field values of an instance that has all fields and nothing else; None for other instances."""
@@ -180,7 +180,7 @@ class RecordKind(ABC):
         """Return the values of the fields that are set."""
 
     @abstractmethod
-    def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _further(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return further content by its key in the text. Empty content is left out."""
 
     @abstractmethod
@@ -244,7 +244,7 @@ class DataclassKind(RecordKind):
     def _content(self, value: Any) -> Mapping[str, Any]:
         return _attributes(value, self._fields)
 
-    def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _further(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
         in_dict: dict[str, Any] = getattr(value, "__dict__", {})
         others = {name: inner for name, inner in in_dict.items() if name not in self._fields}
         return {
@@ -282,7 +282,7 @@ class NamedTupleKind(RecordKind):
         # Read as a plain tuple, because a subclass may hide a field behind a property.
         return dict(zip(self._keys, _TUPLE.__iter__(value), strict=True))
 
-    def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _further(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
         del content  # a tuple has all of its elements
         return {"attributes": getattr(value, "__dict__", {})}
 
@@ -322,7 +322,7 @@ class ModelKind(RecordKind):
     def _content(self, value: Any) -> Mapping[str, Any]:
         return {name: value.__dict__[name] for name in self._fields if name in value.__dict__}
 
-    def _beside(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _further(self, value: Any, content: Mapping[str, Any]) -> Mapping[str, Any]:
         in_dict: dict[str, Any] = value.__dict__
         private: dict[str, Any] = value.__pydantic_private__ or {}
         return {
@@ -377,7 +377,7 @@ def require_known(type_name: str, stored: Iterable[str], fields: Iterable[str]) 
     """Refuse stored fields that the class no longer has, instead of losing them silently."""
     for name in stored:
         if name not in fields:
-            raise Misfit(type_name, f"field {name!r} is stored, the class no longer has it")
+            raise Misfit(type_name, f"field {name!r} is stored, but the class no longer has it")
 
 
 def restore_attributes(instance: object, type_name: str, node: Node, slots: Iterable[str]) -> None:
@@ -388,7 +388,7 @@ def restore_attributes(instance: object, type_name: str, node: Node, slots: Iter
         elif hasattr(instance, "__dict__"):
             vars(instance)[require(name, str, "attributes")] = value
         else:
-            raise Misfit(type_name, f"attribute {name!r} is stored, the class has no place for it")
+            raise Misfit(type_name, f"attribute {name!r} is stored, but the class has no place for it")
 
 
 def _attributes(value: object, names: Iterable[str]) -> dict[str, Any]:

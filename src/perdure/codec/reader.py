@@ -49,7 +49,7 @@ INDEX_HEAD = b'{"~":"index"'
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -159,7 +159,7 @@ class Reader:
         """Resolve references: return the content of a blob, or gather the elements of chunks."""
         while _is_tagged(tree, "part"):
             if len(tree) != 2:  # noqa: PLR2004  the tag and the hash
-                raise Damage("a reference to a part holds something else")
+                raise Damage("a reference to a part has other members")
             tree = self._part(require(tree.get("part"), str, "part"))
         if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
             return tree
@@ -251,7 +251,7 @@ class Reader:
         name = node["~"]
         tag = self._tags.get(name) if isinstance(name, str) else None
         if tag is None:
-            raise Damage(f"no value is tagged {name!r}; it may have been written by a later release")
+            raise Damage(f"the tag {name!r} is unknown; a newer release may have written it")
         if not node.keys() <= tag.keys:
             raise Damage(f"a value tagged {name!r} has no {min(node.keys() - tag.keys)!r}")
         try:
@@ -282,7 +282,7 @@ def _merged(chunks: Iterable[Any]) -> dict[str, Any]:
         merged.update(require(chunk, dict, "chunk"))
         count += len(chunk)
     if len(merged) != count or "~" in merged:
-        raise Damage("a key is there twice, or is no key")
+        raise Damage("a key is duplicated or invalid")
     return merged
 
 

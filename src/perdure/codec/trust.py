@@ -238,7 +238,7 @@ def register_type(
         raise ValueError(f"register_type({type_name(cls)!r}) needs both encode and decode, or neither")
     if encode is None and not is_data_type(cls):
         raise ValueError(
-            f"{type_name(cls)!r} is no dataclass, enum, named tuple or pydantic model; "
+            f"{type_name(cls)!r} is not a dataclass, enum, named tuple or pydantic model; "
             "give register_type its encode and decode functions"
         )
     _registry.add(Registration(cls, name or type_name(cls), encode, decode))
@@ -343,7 +343,7 @@ def _key(root: object) -> object:
 def _require_name(entry: str) -> str:
     module, separator, qualname = entry.partition(":")
     if not (module and separator and qualname):
-        raise ValueError(f"{entry!r} in allowed_checkpoint_types is no type name; write it as 'module:ClassName'")
+        raise ValueError(f"{entry!r} in allowed_checkpoint_types is not a type name; write it as 'module:ClassName'")
     return entry
 
 

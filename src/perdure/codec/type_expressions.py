@@ -115,7 +115,7 @@ def _read_typing_union(_: Reader, node: Node) -> Any:
 def _require_union(expression: Any) -> Any:
     # The operands may not be types, and then the bar means something else.
     if get_origin(expression) not in (Union, types.UnionType):
-        raise TypeError(f"{expression!r} is no union")
+        raise TypeError(f"{expression!r} is not a union")
     return expression
 
 
@@ -136,7 +136,7 @@ def _is_plain_generic(cls: Any) -> bool:
 
 
 def _no_kind(value: object) -> Refusal:
-    return Refusal(f"{describe(value)} is a type expression of a kind that is not stored", "keep its name instead")
+    return Refusal(f"{describe(value)} is a kind of type expression that can't be stored", "store its name instead")
 
 
 def _refuse(_: Writer, value: Any) -> str:

@@ -39,8 +39,8 @@ _LEVELS_PER_PART = 64
 _REFERENCE_LENGTH = 64
 
 # A string of this length is never longer than a reference when it is quoted.
-_SURELY_SHORT = 8
-_BESIDE_A_CUT = frozenset({0, _LEVELS_PER_PART - 1})
+_ALWAYS_SHORT = 8
+_NEXT_TO_CUT = frozenset({0, _LEVELS_PER_PART - 1})
 _SMALL = 10**18
 
 _RUN_LENGTH_MAX = 2048
@@ -189,7 +189,7 @@ class Writer:
             raise too_deep()
         active.add(key)
         if len(active) % _LEVELS_PER_PART == 0 and not self.sorts_mappings:
-            self._length_max, self.short_max = _REFERENCE_LENGTH, _SURELY_SHORT
+            self._length_max, self.short_max = _REFERENCE_LENGTH, _ALWAYS_SHORT
 
     def leave(self, value: object) -> None:
         """Finish writing the content of a value."""
@@ -199,14 +199,14 @@ class Writer:
         if self.sorts_mappings:
             return
         if place == 0 and active:
-            self._length_max, self.short_max = _REFERENCE_LENGTH, _SURELY_SHORT
-        elif place in _BESIDE_A_CUT:
+            self._length_max, self.short_max = _REFERENCE_LENGTH, _ALWAYS_SHORT
+        elif place in _NEXT_TO_CUT:
             self._length_max, self.short_max = TEXT_LENGTH_MAX, LEAF_LENGTH_MIN - 1
 
     @property
     def is_roomy(self) -> bool:
         """True if long texts may be inline at this level and mappings keep their order."""
-        return self.short_max > _SURELY_SHORT and not self.sorts_mappings
+        return self.short_max > _ALWAYS_SHORT and not self.sorts_mappings
 
     def known(self, value: Sequence[Any]) -> Sequence[tuple[Chunk, Written]]:
         """Return the chunks at the start of a sequence that were written before; none for a short sequence.
@@ -307,7 +307,7 @@ def text_leaf(memo: Memo, value: str) -> Leaf:
 def too_deep() -> Refusal:
     """Return the refusal of a value that is nested too deeply."""
     return Refusal(
-        f"it is nested more than {LEVELS_MAX} levels deep, or the stack is full", "keep it in a flatter form"
+        f"it is nested more than {LEVELS_MAX} levels deep, or the stack is full", "store it in a flatter form"
     )
 
 

@@ -62,7 +62,7 @@ class State:
     def set(self, key: str, value: Any) -> None:
         """Set a value. Other executors see it from the next superstep on."""
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
-            raise TypeError(f"a state key is a str, not {key!r}")
+            raise TypeError(f"a state key must be a str, not {key!r}")
         self._activation.write(self._scope, key, value)
 
     def has(self, key: str) -> bool:
@@ -268,7 +268,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         if name is None:
             return State(self.activation, self.activation.private_scope())
         if not name:
-            raise ValueError("a scope's name is not empty; scope() without a name is the executor's own")
+            raise ValueError("a scope's name must not be empty; scope() without a name is the executor's own")
         return State(self.activation, f"named:{name}")
 
     @property
@@ -307,14 +307,14 @@ def _sensible(call: StepCall) -> StepCall:
     """Check a call. Raises TypeError or ValueError, because programs may be unchecked."""
     name, fn, key, choice = (cast("object", given) for given in (call.name, call.fn, call.key, call.if_interrupted))
     if not isinstance(name, str) or not name:
-        raise ValueError(f"a step has a name that is not empty, not {name!r}")
+        raise ValueError(f"a step needs a name that is not empty, not {name!r}")
     if key is not None and (not isinstance(key, str) or not key):
-        raise ValueError(f"step {name!r}: a key is a str that is not empty, not {key!r}")
+        raise ValueError(f"step {name!r}: a key must be a str that is not empty, not {key!r}")
     if inspect.iscoroutine(fn):
         fn.close()
-        raise TypeError(f"step {name!r} was given a call in place of a function: write step({name!r}, fn, *args)")
+        raise TypeError(f"step {name!r} got a call instead of a function: write step({name!r}, fn, *args)")
     if not callable(fn):
-        raise TypeError(f"step {name!r}: {fn!r} is no function")
+        raise TypeError(f"step {name!r}: {fn!r} is not a function")
     if choice not in ("rerun", "ask") and not callable(choice):
-        raise ValueError(f"step {name!r}: if_interrupted is 'rerun', 'ask' or a function, not {choice!r}")
+        raise ValueError(f"step {name!r}: if_interrupted must be 'rerun', 'ask' or a function, not {choice!r}")
     return call

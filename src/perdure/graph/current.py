@@ -50,8 +50,8 @@ def activation_at_work() -> ActivationPort | None:
     found, function = current_activation(), _function.get()
     if found is None and function is not None and not function.is_running:
         raise RuntimeError(
-            "the function of the workflow that started this task has ended: what the task does now would not be "
-            "recorded, and repeated later; await every task inside of the function"
+            "the workflow function that started this task has ended, so its work would not be recorded and would be "
+            "repeated; await every task inside the function"
         )
     return found
 

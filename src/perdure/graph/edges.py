@@ -112,7 +112,7 @@ class EdgeGroup:
         """Create a group from `to_dict`. Calling one of its functions raises RuntimeError."""
         kind = EdgeGroup._kinds.get(data["type"])
         if kind is None:
-            raise ValueError(f"there is no edge group of the type {data['type']!r}")
+            raise ValueError(f"unknown type of edge group: {data['type']!r}")
         group = kind.__new__(kind)
         EdgeGroup.__init__(group, [Edge.from_dict(edge) for edge in data["edges"]], id=data["id"])
         group._refill(data)

@@ -150,7 +150,7 @@ class Executor:
         if not id:
             raise ValueError("an executor needs an id that is not empty")
         if max_concurrency < 1:
-            raise ValueError(f"executor {id!r}: max_concurrency is 1 or more, not {max_concurrency}")
+            raise ValueError(f"executor {id!r}: max_concurrency must be 1 or more, not {max_concurrency}")
         self.id = id
         self.type = self.type_ = type or type_ or self.__class__.__name__
         dispatch = Dispatch((), ()) if defer_discovery else discover(self.__class__)
@@ -245,7 +245,7 @@ def wiring(executor: Executor) -> Wiring:
         return executor._perdure  # pyright: ignore[reportPrivateUsage] - this module owns it
     except AttributeError:
         name = executor.__class__.__name__
-        raise TypeError(f"{name} is not set up: call super().__init__(id=...) in {name}.__init__") from None
+        raise TypeError(f"{name} is not initialized: call super().__init__(id=...) in {name}.__init__") from None
 
 
 def rewire(executor: Executor, dispatch: Dispatch, *, max_concurrency: int = 1) -> None:
@@ -259,7 +259,7 @@ def _id_of(on_error: object) -> str | None:
         return on_error.id
     if on_error is None or (isinstance(on_error, str) and on_error):
         return on_error
-    raise TypeError(f"on_error is an executor or the id of one, not {on_error!r}")
+    raise TypeError(f"on_error must be an executor or the id of one, not {on_error!r}")
 
 
 def on_error_ways(executors: Mapping[str, Executor]) -> Iterator[tuple[str, str]]:
@@ -340,7 +340,7 @@ class FunctionExecutor(Executor):
         if isinstance(func, (staticmethod, classmethod)):
             raise ValueError(
                 "@executor takes a plain function: for a method, subclass Executor and use @handler; "
-                "for a static method, put @staticmethod outside of @executor"
+                "for a static method, put @staticmethod above @executor"
             )
         super().__init__(
             id or _name(func),

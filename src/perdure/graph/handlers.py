@@ -63,7 +63,7 @@ class Declaration:
         try:
             hints = annotations_of(self.func, self.namespace)
         except TypeError as error:
-            raise ValueError(f"{_label(self.func)} has an annotation that is no type: {error}") from error
+            raise ValueError(f"{_label(self.func)} has an annotation that is not a type: {error}") from error
         *message_names, context_name = _parameters(self.func)[1:]
         takes = tuple(hints[name] for name in message_names)
         sends, yields = _context_types(hints.get(context_name), self.func, required=not self.is_response)

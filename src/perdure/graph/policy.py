@@ -83,24 +83,24 @@ class FailedMessage:
 def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy:
     """Create a policy from user input. Raises TypeError or ValueError."""
     if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"retry is a Retry, as in retry=Retry(attempts=3), not {retry!r}")
+        raise TypeError(f"retry must be a Retry, as in retry=Retry(attempts=3), not {retry!r}")
     seconds = None if timeout is None else seconds_of("timeout", timeout)
     if seconds == 0:
-        raise ValueError("timeout is more than 0 seconds; leave it out for no limit")
+        raise ValueError("timeout must be more than 0 seconds; leave it out for no limit")
     policy = Policy(retry, seconds, on_error)
     return NO_POLICY if policy == NO_POLICY else policy
 
 
 def _require_attempts(attempts: object) -> None:
     if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"Retry: attempts is a whole number, not {attempts!r}")
+        raise TypeError(f"Retry: attempts must be a whole number, not {attempts!r}")
     if attempts < 1:
-        raise ValueError(f"Retry: attempts is 1 or more, the first attempt included, not {attempts}")
+        raise ValueError(f"Retry: attempts must be 1 or more, including the first attempt, not {attempts}")
 
 
 def _require_errors(on: object) -> None:
     if not _is_errors(on) and (isinstance(on, (type, tuple)) or not callable(on)):
-        raise TypeError(f"Retry: on is an Exception class, a tuple of such, or a function of an error, not {on!r}")
+        raise TypeError(f"Retry: on must be an Exception class, a tuple of them, or a function of an error, not {on!r}")
 
 
 def _is_errors(on: object) -> TypeIs[type[Exception] | tuple[type[Exception], ...]]:

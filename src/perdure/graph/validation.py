@@ -58,7 +58,7 @@ def _require_known_ends(edge_groups: Sequence[EdgeGroup], executors: Mapping[str
     for edge in group_edges(edge_groups):
         for end in (edge.source_id, edge.target_id):
             if end not in executors:
-                raise GraphConnectivityError(f"Edge {edge.id} ends at {end!r}, which is no executor of the graph")
+                raise GraphConnectivityError(f"Edge {edge.id} ends at {end!r}, which is not an executor of the graph")
 
 
 def _require_distinct_nodes(executors: Mapping[str, Executor]) -> None:
@@ -111,7 +111,7 @@ def _require_fallbacks(executors: Mapping[str, Executor]) -> None:
     for source_id, target_id in on_error_ways(executors):
         if target_id not in executors:
             raise GraphConnectivityError(
-                f"on_error of executor {source_id!r} names {target_id!r}, which is no executor of the graph: "
+                f"on_error of executor {source_id!r} names {target_id!r}, which is not an executor of the graph: "
                 "give the executor itself as on_error, or join it with an edge"
             )
         if target_id == source_id:
@@ -140,7 +140,7 @@ def _require_reachable(edge_groups: Sequence[EdgeGroup], executors: Mapping[str,
     if lost:
         raise GraphConnectivityError(
             f"Executors that can't be reached from the start executor {start_id!r}: {', '.join(lost)}; "
-            "join them with edges or leave them out"
+            "join them with edges or remove them"
         )
 
 
