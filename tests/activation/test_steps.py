@@ -332,9 +332,9 @@ async def test_a_result_that_came_is_recorded_even_if_its_handler_is_cancelled_a
     ("name", "fn", "options", "says"),
     [
         ("", print, {}, "name that is not empty"),
-        ("a", print, {"key": ""}, "a key is a str"),
+        ("a", print, {"key": ""}, "a key must be a str"),
         ("a", 3, {}, "is not a function"),
-        ("a", print, {"if_interrupted": "never"}, "if_interrupted is"),
+        ("a", print, {"if_interrupted": "never"}, "if_interrupted must be"),
         ("a", print, {"timeout": -1}, "not negative"),
     ],
 )

@@ -62,7 +62,7 @@ def test_an_executor_named_as_on_error_need_not_be_reached_by_an_edge() -> None:
 
 
 def test_an_on_error_outside_of_the_graph_is_refused() -> None:
-    with pytest.raises(GraphConnectivityError, match=r"on_error of executor 'worker' names 'mourner'.*no executor"):
+    with pytest.raises(GraphConnectivityError, match=r"on_error of executor 'worker' names 'mourner'.*not an executor"):
         started(Worker("worker", on_error="mourner")).build()
 
 
