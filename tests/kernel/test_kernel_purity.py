@@ -15,7 +15,6 @@ ALLOWED = {
     "collections.abc",
     "dataclasses",
     "itertools",
-    "perdure.data",
     "perdure.graph",
     "typing",
 }

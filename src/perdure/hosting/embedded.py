@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.clock import now, seconds_until
-from perdure.data import frozen
 from perdure.hosting.scheduler import Dispatch
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def after(clock: Clock, seconds: float) -> str:
     return (clock.now() + timedelta(seconds=seconds)).astimezone(UTC).isoformat()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Deferral:
     situation: Situation
     until: str | None

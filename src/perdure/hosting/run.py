@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.checkpoint import Reader, is_settled, known_paths, naming, only, request_event
 from perdure.clock import now
 from perdure.codec import CodedValues, DamagedPartError, as_kept, loads
-from perdure.data import frozen
 from perdure.engine import FRAMEWORK
 from perdure.errors import (
     CheckpointDamagedError,
@@ -118,7 +118,7 @@ class HostedRun:
         return await self._reader.checkpoints(self.run_id)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """The state of a run."""
 
@@ -166,7 +166,7 @@ _OUTPUTS = "outputs"
 _REQUEST = "request/"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Head:
     """A checkpoint with the blobs of its outputs and requests."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
-
-from perdure.data import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from perdure.records import RunStatus
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Dispatch:
     """A run to advance now."""
 
@@ -26,7 +25,7 @@ class Dispatch:
     """
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rest:
     """The state of a run after it was advanced."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.agents import Message
 from perdure.codec import Codec, DamagedPartError, Needs, Trust, dumps, loads
-from perdure.data import frozen
 from perdure.errors import EncodeError, WorkflowCheckpointException
 from perdure.records import NewEvents
 from perdure.storage import RUN_ID_LENGTH_MAX, require_run_id
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ForkPoint:
     """The point at which a thread was forked: it shares that thread's messages up to this number."""
 
@@ -31,7 +30,7 @@ class ForkPoint:
     sequence: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Thread:
     """The state of a thread. `sequence` is the number of its last event, shared ones included."""
 
@@ -45,7 +44,7 @@ class Thread:
     """The newest value of each tag that an append has given."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Header:
     """The state of a thread as its newest checkpoint stores it."""
 
@@ -70,7 +69,7 @@ class Header:
         return cls(found["append"], forked_from, found["tags"])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Place:
     """A thread with its header and position in the store."""
 
@@ -112,7 +111,7 @@ def require_format(found: object) -> None:
         raise ValueError(f"it has format {found!r}, and this version of perdure reads {FORMAT}")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ThreadEvent:
     """A message of a thread with its number. The first of a thread is 1."""
 
@@ -127,7 +126,7 @@ class ThreadEvent:
     tags: Mapping[str, str]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Appended:
     """One append, encoded: later changes of the message objects do not reach it."""
 
@@ -138,7 +137,7 @@ class Appended:
     events: NewEvents
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Batch:
     """The events of one append, read back."""
 
