@@ -206,8 +206,8 @@ async def test_a_function_that_was_edited_goes_on_and_steps_that_it_skips_are_re
     assert any("check" in text and "without calling steps" in text for text in warnings)
 
 
-async def test_a_host_runs_it_and_its_questions_are_answered_there(storage: Storage) -> None:
-    host = Host(storage)
+async def test_a_host_runs_it_and_its_questions_are_answered_there() -> None:
+    host = Host(InMemoryCheckpointStorage())
     host.register(question.twin)
     async with host:
         run = await host.start("question", "well?", run_id="r")
