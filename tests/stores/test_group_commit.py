@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.errors import LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.records import Halt, LatestOnly, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
 from perdure.storage.retention import PRUNED_BEFORE_COLLECTION_MIN
@@ -103,7 +103,7 @@ async def test_what_is_refused_in_a_group_writes_nothing_and_disturbs_nobody(sce
         sound.commit({"a": text_part("written")}),
         return_exceptions=True,
     )
-    assert [type(end) for end in ends[:3]] == [StaleHeadError, ClaimLostError, WorkflowCheckpointException]
+    assert [type(end) for end in ends[:3]] == [StaleHeadError, LeaseLostError, WorkflowCheckpointException]
     assert "'mine'" in str(ends[2])
     said = scene.said()
     assert (said.count("BEGIN"), said.count("COMMIT"), said.count("ROLLBACK")) == (1, 1, 0)

@@ -145,8 +145,8 @@ async def test_a_thawed_owner_that_was_replaced_cannot_write(start: Callable[...
     frozen.freeze()
     await claimed_when_it_can_be(store, "r")
     frozen.thaw()
-    assert frozen.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
-    assert frozen.ask("note", run="r", keys=["late"], durable=True)["error"] == "ClaimLostError"
+    assert frozen.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
+    assert frozen.ask("note", run="r", keys=["late"], durable=True)["error"] == "LeaseLostError"
     record = await store.run("r")
     assert record is not None
     assert (record.head, list(await store.journal("r"))) == ("r@0", [])

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from perdure.errors import (
-    ClaimLostError,
     CommandWaitsError,
+    LeaseLostError,
     RunExistsError,
     RunExportedError,
     RunNotFoundError,
@@ -303,7 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
         if run is None or run.head is None or run_id not in self.claims:
             return
         if step <= 0 or run.is_exported:
-            with pytest.raises(RunExportedError if step > 0 else ClaimLostError):
+            with pytest.raises(RunExportedError if step > 0 else LeaseLostError):
                 self.wait(self.store.claim(run_id, token=token))
             return
         claim = self.wait(self.store.claim(run_id, token=token))
@@ -424,7 +424,7 @@ class StoreMachine(RuleBasedStateMachine):
     def note_without_a_claim(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
         if run_id in self.claims and run and not run.is_claimed:
-            with pytest.raises(ClaimLostError):
+            with pytest.raises(LeaseLostError):
                 self.wait(self.driver(run_id).note(JournalRecord("k", b"lost")))
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
@@ -441,7 +441,7 @@ class StoreMachine(RuleBasedStateMachine):
         run = self.model.runs.get(run_id)
         if run_id in self.claims and run and not run.is_claimed:
             driver = self.driver(run_id)
-            with pytest.raises(ClaimLostError):
+            with pytest.raises(LeaseLostError):
                 self.wait(driver.write(driver.next_commit()))
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))

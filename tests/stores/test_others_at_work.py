@@ -104,8 +104,8 @@ async def test_who_knows_better_removes_a_run_from_another_process(
 ) -> None:
     owner = at_work(start())
     assert await store.remove("r", takeover=True) is True
-    assert owner.ask("commit", run="r", times=1)["error"] in {"StaleHeadError", "ClaimLostError"}
-    assert owner.ask("note", run="r", keys=["a"], durable=True)["error"] in {"StaleHeadError", "ClaimLostError"}
+    assert owner.ask("commit", run="r", times=1)["error"] in {"StaleHeadError", "LeaseLostError"}
+    assert owner.ask("note", run="r", keys=["a"], durable=True)["error"] in {"StaleHeadError", "LeaseLostError"}
     assert (await store.run("r"), list(await store.ids())) == (None, [])
 
 
@@ -119,7 +119,7 @@ async def test_the_run_of_a_killed_process_is_removed_at_once(start: Callable[[]
 async def test_a_token_from_elsewhere_replaces_a_living_process(start: Callable[[], Child], store: TenantStore) -> None:
     owner = at_work(start())
     claim = await store.claim("r", token=1_000_000)
-    assert owner.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
+    assert owner.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
     await store.release(claim)
     assert owner.ask("claim", run="r") == OK
 

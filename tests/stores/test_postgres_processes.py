@@ -180,7 +180,7 @@ async def test_a_frozen_process_is_replaced_after_its_lease_and_can_write_nothin
     child.signal(signal.SIGSTOP)
     claim = await claim_when_free(store, "r")
     child.signal(signal.SIGCONT)
-    assert child.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
+    assert child.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
     assert list(await store.ids()) == ["r@0"]
     await store.release(claim)
 

@@ -17,9 +17,9 @@ from psycopg import sql
 from tests.postgres_server import needs_postgres, shared_server
 
 from perdure.errors import (
+    BlobDamagedError,
     CheckpointDamagedError,
     CheckpointWriteError,
-    PartDamagedError,
     WorkflowCheckpointException,
 )
 from perdure.storage import PostgresStore
@@ -247,7 +247,7 @@ async def test_damaged_references_are_an_error_and_nothing_is_swept(refs: str) -
     part = text_part("x", leaf)
     await run.commit({"a": part}, leaf, unneeded)
     change(schema, f"UPDATE parts SET refs = '{refs}' WHERE hash = '{part.hash}'")
-    with pytest.raises(PartDamagedError, match=part.hash):
+    with pytest.raises(BlobDamagedError, match=part.hash):
         await store.parts([part.hash])
     if refs != "[7]":
         with pytest.raises(WorkflowCheckpointException):

@@ -185,11 +185,11 @@ async def test_an_owner_that_wakes_after_a_takeover_writes_nothing(start: Callab
     before = await store.ids()
     sleeper.signal(signal.SIGCONT)
     refusal = sleeper.ask("commit", run="r", times=1)
-    assert refusal["error"] == "ClaimLostError"
+    assert refusal["error"] == "LeaseLostError"
     assert f"process {rival.pid} on " in refusal["message"]
     assert await store.ids() == before
     assert rival.ask("commit", run="r", times=1) == OK
-    assert sleeper.ask("commit", run="r", times=1)["error"] == "ClaimLostError"
+    assert sleeper.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
     assert await store.ids() == [*before, "r@2"]
     await store.close()
 
@@ -285,7 +285,7 @@ def test_an_owner_that_wakes_after_a_takeover_records_nothing(start: Callable[[]
     assert rival.ask("claim", run="r", takeover=True) == OK
     assert rival.ask("note", run="r", keys=["b"], durable=True) == OK
     sleeper.signal(signal.SIGCONT)
-    assert sleeper.ask("note", run="r", keys=["c"], durable=True)["error"] == "ClaimLostError"
+    assert sleeper.ask("note", run="r", keys=["c"], durable=True)["error"] == "LeaseLostError"
     assert rival.ask("journal", run="r") == {"ok": {"a": 2, "b": 2}}
     assert sleeper.ask("journal", run="r") == {"ok": {"a": 2, "b": 2}}
 
