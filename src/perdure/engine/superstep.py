@@ -345,7 +345,8 @@ class Superstep:
 
     def _take_back(self) -> None:
         self._is_handed_over = False
-        if self._recording is not None:
+        # While others still run, a fast reader must not keep finished activations from being recorded.
+        if self._recording is not None and self.has_ended:
             self._recording.cancel()
             self._recording = None
 
