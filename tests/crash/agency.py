@@ -13,8 +13,7 @@ from tests.crash.servers import with_postgres
 
 from perdure import Agent, ChatContext, Content, Message, Workflow, WorkflowBuilder, chat_middleware, tool
 from perdure.testing import ScriptedChatClient, ToolCall
-from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.storage_kinds import SHIPPED
+from perdure.testing.resume import SHIPPED, Subject, effect, main, returned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -26,8 +26,7 @@ from perdure import (
     response_handler,
 )
 from perdure.engine import NOT_DONE
-from perdure.testing.resume import Subject, effect, main, returned, was_begun
-from perdure.testing.resume.storage_kinds import SHIPPED
+from perdure.testing.resume import SHIPPED, Subject, effect, main, returned, was_begun
 
 if TYPE_CHECKING:
     from perdure import PendingRequest

@@ -20,8 +20,7 @@ from perdure import (
     response_handler,
 )
 from perdure.storage import FileStore, StoreStorage
-from perdure.testing.resume import Kind, Subject, effect, main, returned
-from perdure.testing.resume.storage_kinds import SHIPPED
+from perdure.testing.resume import SHIPPED, Kind, Subject, effect, main, returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.crash.servers import with_postgres
 
 from perdure import RunContext, step, workflow
-from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.storage_kinds import SHIPPED
+from perdure.testing.resume import SHIPPED, Subject, effect, main, returned
 
 if TYPE_CHECKING:
     from perdure import PendingRequest, Workflow

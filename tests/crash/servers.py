@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.testing.resume import postgres_kind
 
 if TYPE_CHECKING:
-    from perdure.testing.resume.storage_kinds import Storages
+    from perdure.testing.resume import Storages
 
 SERVER = "PERDURE_TEST_POSTGRES"
 """The environment variable with the address of a server that runs already."""

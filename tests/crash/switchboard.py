@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perdure import Agent, AgentExecutorResponse, ChatContext, Message, Workflow, chat_middleware, tool
 from perdure.orchestrations import AgentRequestInfoResponse, HandoffAgentUserRequest, HandoffBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
-from perdure.testing.resume import Subject, effect, main, returned
-from perdure.testing.resume.storage_kinds import SHIPPED
+from perdure.testing.resume import SHIPPED, Subject, effect, main, returned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

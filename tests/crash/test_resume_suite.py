@@ -10,8 +10,7 @@ import pytest
 from tests.crash.kinds import KINDS, ON_DISK
 from tests.postgres_server import shared_server
 
-from perdure.testing.resume import Report, run_suite
-from perdure.testing.resume.kill_points import WINDOWS
+from perdure.testing.resume import WINDOWS, Report, run_suite
 
 ROOT = Path(__file__).parents[2]
 SEED = "20260"
@@ -65,7 +64,7 @@ def test_a_store_that_forgets_what_was_recorded_is_found_out() -> None:
 
 
 def test_a_store_that_loses_records_of_activations_is_found_out() -> None:
-    report = short("repeating", "--points", "1", "--rounds", "0", "--races", "0")
+    report = short("repeating", "--points", "2", "--rounds", "0", "--races", "0")
     assert violated(report) == {"effect once"}, report.table()
     assert any("done again after it had returned: left hand" in each.what for each in report.violations)
 

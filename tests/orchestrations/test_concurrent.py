@@ -26,7 +26,7 @@ from perdure.orchestrations import ConcurrentBuilder
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:
-    from perdure.orchestrations.concurrent import AggregatorFunction
+    from collections.abc import Callable
 
 
 async def test_all_are_told_the_same_and_the_last_words_of_each_are_the_answer() -> None:
@@ -99,7 +99,13 @@ def judge_and_keep(results: list[AgentExecutorResponse], ctx: WorkflowContext[Ne
     return Verdict(words_of(results))
 
 
-FUNCTIONS: list[tuple[AggregatorFunction, str]] = [
+FUNCTIONS: list[
+    tuple[
+        Callable[[list[AgentExecutorResponse]], Any]
+        | Callable[[list[AgentExecutorResponse], WorkflowContext[Never, Any]], Any],
+        str,
+    ]
+] = [
     (judge_later, "judge_later"),
     (judge_aloud, "judge_aloud"),
     (judge_and_keep, "judge_and_keep"),

@@ -24,8 +24,7 @@ from perdure import (
     handler,
     tool,
 )
-from perdure.orchestrations import SequentialBuilder
-from perdure.orchestrations.termination import TextMentioned
+from perdure.orchestrations import SequentialBuilder, TextMentioned
 from perdure.testing import ScriptedChatClient, ToolCall
 
 

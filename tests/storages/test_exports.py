@@ -33,7 +33,7 @@ from perdure import (
 from perdure.records import Halt, NewRun
 from perdure.storage import StoreStorage, TenantStore, is_host_store
 from perdure.testing.clock import ManualClock
-from perdure.testing.resume.processes import Gate, begun, lived
+from perdure.testing.resume.processes import Gate, run_child, start_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from perdure.records import Archive, RunRecord
     from perdure.storage import Store
-    from perdure.testing.resume.processes import Ended
+    from perdure.testing.resume.processes import ProcessResult
 
 
 @pytest.fixture(params=KINDS)
@@ -339,13 +339,13 @@ def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> Non
         async with opened(kind, tmp_path) as storage:
             await storage.export_run("errand", tmp_path / "errand.jsonl")
 
-    lived(stopped).result()
-    child = begun(advancing)
+    run_child(stopped).result()
+    child = start_child(advancing)
     assert gate.gather(1) == 1
-    assert str(lived(exporting).error).startswith("RunBusyError: run 'errand' is being advanced by process")
+    assert str(run_child(exporting).error).startswith("RunBusyError: run 'errand' is being advanced by process")
     gate.open()
-    child.ended().result()
-    lived(exporting).result()
+    child.wait().result()
+    run_child(exporting).result()
 
 
 class Handing:
@@ -433,12 +433,12 @@ def test_an_export_that_is_killed_at_any_point_leaves_no_run_that_others_go_on_w
     async def stopped() -> None:
         await stop_half_way(Errands(tmp_path), opened(kind, tmp_path))
 
-    def exporting(deeds: int) -> Ended:
+    def exporting(deeds: int) -> ProcessResult:
         async def export() -> None:
             deadly = StoreStorage(cast("Store", Deadly(host_store(opened(kind, tmp_path)), deeds)))
             await deadly.export_run("errand", tmp_path / "errand.jsonl")
 
-        return lived(export)
+        return run_child(export)
 
     async def left() -> tuple[str, list[str]]:
         async with opened(kind, tmp_path) as storage:
@@ -449,14 +449,14 @@ def test_an_export_that_is_killed_at_any_point_leaves_no_run_that_others_go_on_w
             await storage.export_run("errand", tmp_path / "again")
             await storage.import_run(tmp_path / "again")
 
-    lived(stopped).result()
+    run_child(stopped).result()
     standings: list[str] = []
     deeds = 1
     while (life := exporting(deeds)).was_killed:
-        standing, found = lived(left).result()
+        standing, found = run_child(left).result()
         assert (standing in {"failed", "exported"}, found) == (True, [])
         standings.append(standing)
-        lived(opening).result()
+        run_child(opening).result()
         deeds += 1
     life.result()
     assert set(standings) == {"failed", "exported"}
@@ -497,10 +497,10 @@ def test_a_run_whose_export_was_killed_can_be_exported_again(kind: str, tmp_path
         errands.open_the_way()
         return (await errands.build(target).run(run_id="errand")).get_outputs()
 
-    lived(stopped).result()
-    assert lived(killed).was_killed
+    run_child(stopped).result()
+    assert run_child(killed).was_killed
     assert not (tmp_path / "errand.jsonl").exists()
-    assert lived(moved).result() == ["left milk gone", "right milk gone"]
+    assert run_child(moved).result() == ["left milk gone", "right milk gone"]
     assert errands.deeds() == ["left milk", "right milk"]
 
 
@@ -536,7 +536,7 @@ def test_a_file_that_could_not_be_written_leaves_nothing_and_the_run_can_be_expo
         return left
 
     (tmp_path / "out").mkdir()
-    assert lived(with_little_room).result() == []
+    assert run_child(with_little_room).result() == []
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["errand"]
 
 

@@ -13,7 +13,7 @@ from tests.storages.errands import Errands
 
 from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage, open_storage
 from perdure.testing.resume import Subject
-from perdure.testing.resume.processes import lived
+from perdure.testing.resume.processes import run_child
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +174,7 @@ def test_a_forked_child_goes_on_with_the_storage_of_a_url(tmp_path: Path) -> Non
 
     asyncio.run(run("milk"))
     asyncio.run(open_storage(url).close())
-    lived(lambda: run("eggs")).result()
+    run_child(lambda: run("eggs")).result()
     asyncio.run(run("salt"))
     assert len(errands.deeds()) == 6
     asyncio.run(open_storage(url).close())

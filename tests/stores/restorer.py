@@ -8,12 +8,12 @@ import sys
 
 from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
-from perdure.testing.stores.base import storied
+from perdure.testing.stores.base import make_sample_run
 
 
 async def main(directory: str) -> None:
     elsewhere = MemoryStore(clock=ManualClock())
-    await storied(elsewhere, ManualClock())
+    await make_sample_run(elsewhere, ManualClock())
     archive = await elsewhere.archive("r")
     store = FileStore(directory)
     await store.remove("r")

@@ -18,7 +18,7 @@ from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
 from perdure.testing.stores import finished, raw_part
-from perdure.testing.stores.base import HEAD, NOTHING, Picture, pictured, storied
+from perdure.testing.stores.base import HEAD, NOTHING, Picture, make_sample_run, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ Doing: TypeAlias = "Callable[[TenantStore], Awaitable[object]]"
 
 async def from_elsewhere() -> Archive:
     store = MemoryStore(clock=ManualClock())
-    run = await storied(store, ManualClock(), of="another place")
+    run = await make_sample_run(store, ManualClock(), of="another place")
     # As far as the one that was exported here.
     await run.commit({"more": raw_part(b"of another place" * 900)})
     await run.rewind(HEAD, nonce="one more")
@@ -49,13 +49,13 @@ async def from_elsewhere() -> Archive:
 
 async def with_another(store: TenantStore) -> None:
     """A run that nothing here is about."""
-    await (await storied(store, ManualClock(), "other")).release()
+    await (await make_sample_run(store, ManualClock(), "other")).release()
 
 
 async def with_an_exported(store: TenantStore) -> None:
     """One of the same id as the one that comes, with more to it."""
     await with_another(store)
-    run = await storied(store, ManualClock())
+    run = await make_sample_run(store, ManualClock())
     await run.commit({"more": raw_part(b"than in the archive" * 900)})
     assert run.claim is not None
     await store.release(run.claim, halt=EXPORTED)
@@ -87,7 +87,7 @@ class Seen:
 async def seen(store: TenantStore) -> Seen:
     ids = list(await store.ids())
     latest = await store.latest(workflow_name="flöw")
-    return Seen(await pictured(store), await pictured(store, "other"), ids, latest.checkpoint_id if latest else None)
+    return Seen(await read_run(store), await read_run(store, "other"), ids, latest.checkpoint_id if latest else None)
 
 
 class DyingDisk(SimulatedDisk):
@@ -200,12 +200,12 @@ def kill_a_restorer(directory: Path, *, after: int) -> None:
 
 async def test_a_process_that_is_killed_leaves_a_whole_run_or_none(quick_path: Path) -> None:
     elsewhere = MemoryStore(clock=ManualClock())
-    await storied(elsewhere, ManualClock())
-    whole = await pictured(elsewhere)
+    await make_sample_run(elsewhere, ManualClock())
+    whole = await read_run(elsewhere)
     for times in range(8):
         kill_a_restorer(quick_path, after=times + 1)
         store = FileStore(quick_path)
-        found = await pictured(store)
+        found = await read_run(store)
         assert found in (whole, NOTHING)
         assert list(await store.ids()) == [manifest.checkpoint_id for manifest in found.manifests]
         await store.close()
@@ -225,12 +225,12 @@ async def test_what_a_killed_restore_has_aside_is_removed_with_the_next_collecti
 
 async def test_a_checkpoint_of_another_run_is_not_replaced_by_one_that_comes(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    other = await storied(store, ManualClock(), "other")
+    other = await make_sample_run(store, ManualClock(), "other")
     await other.commit(checkpoint_id="r@2")
-    before = await pictured(store, "other")
+    before = await read_run(store, "other")
     with pytest.raises(WorkflowCheckpointException, match="r@2"):
         await store.restore(await from_elsewhere())
-    assert (await pictured(store), await pictured(store, "other")) == (NOTHING, before)
+    assert (await read_run(store), await read_run(store, "other")) == (NOTHING, before)
     await store.close()
 
 
@@ -247,7 +247,7 @@ async def test_a_restored_run_is_one_and_goes_on(tmp_path: Path) -> None:
 
 async def test_an_archive_names_the_checkpoint_whose_part_is_damaged(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    run = await storied(store, ManualClock())
+    run = await make_sample_run(store, ManualClock())
     part = raw_part(b"of the last one" * 900)
     await run.commit({"large": part})
     path = tmp_path / ".perdure" / "parts" / part.hash

@@ -11,7 +11,7 @@ from perdure.errors import RunNotFoundError, WorkflowException
 from perdure.records import Claim, Mark, Owner
 from perdure.storage import FileStore, MemoryStore
 from perdure.testing.stores import ManualClock, RunDriver, command, finished
-from perdure.testing.stores.base import NOTHING, NOWHERE, pictured, storied
+from perdure.testing.stores.base import NOTHING, NOWHERE, make_sample_run, read_run
 from perdure.testing.stores.tenants import LOOKS
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ async def test_whoever_asks_for_what_a_tenant_has_not_makes_nothing(tmp_path: Pa
 async def test_a_tenant_who_was_looked_at_can_begin(tmp_path: Path, kind: str) -> None:
     store: TenantStore = FileStore(tmp_path) if kind == "file" else MemoryStore()
     views = [store.tenant("somebody") for _ in range(2)]
-    assert [await pictured(view) for view in views] == [NOTHING, NOTHING]
-    run = await storied(views[0], ManualClock())
+    assert [await read_run(view) for view in views] == [NOTHING, NOTHING]
+    run = await make_sample_run(views[0], ManualClock())
     await run.release()
-    assert await pictured(views[1]) == await pictured(views[0]) != NOTHING
+    assert await read_run(views[1]) == await read_run(views[0]) != NOTHING
     archive = await views[1].archive("r")
     await store.tenant("another").restore(archive)
-    assert await pictured(store.tenant("another")) == await pictured(views[0])
+    assert await read_run(store.tenant("another")) == await read_run(views[0])
     await store.close()

@@ -1,4 +1,4 @@
-"""A clock for tests: time stands still, is moved by hand, or passes at once where somebody would wait."""
+"""A clock for tests. Time stands still until the test moves it, or skips all waits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _GRACE_SECONDS = 0.01
 
 
 class ManualClock:
-    """A clock that stands still until it is told to go on. Its ids are numbers.
+    """A clock that stands still until `advance` is called. Its ids are numbers.
 
-    With `skips` nobody waits: whoever would sleep moves the clock on instead.
+    With `skips`, a sleep moves the clock instead of waiting.
     """
 
     def __init__(self, *, skips: bool = False) -> None:
@@ -23,23 +23,23 @@ class ManualClock:
         self._sleepers: list[tuple[datetime, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
-        """The time that it was set to."""
+        """Return the clock's time."""
         return self._now
 
     def new_id(self) -> str:
-        """The next number."""
+        """Return the next number."""
         self._ids += 1
         return f"id-{self._ids}"
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass, and wake those whose time has come."""
+        """Move the clock, and wake the sleepers that are due."""
         self._now += by
         for due, sleeper in self._sleepers:
             if due <= self._now and not sleeper.done():
                 sleeper.set_result(None)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock was moved so far."""
+        """Wait until the clock has moved this far."""
         due = self._now + timedelta(seconds=seconds)
         if self._skips:
             self.advance(max(due - self._now, timedelta()))
@@ -63,5 +63,5 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many wait for the clock to be moved."""
+        """Number of waiting sleepers."""
         return len(self._sleepers)

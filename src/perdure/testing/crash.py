@@ -1,7 +1,7 @@
-"""Crashes on purpose: a store that fails at its n-th call, and a sweep over all of them.
+"""Crashes in one process: a store that fails at its n-th call, and a sweep over all calls.
 
 async def test_my_workflow_survives(tmp_path):
-    await sweep(lambda: my_life(SqliteCheckpointStorage(tmp_path / "runs.db")), ...)
+await sweep(run_workflow, storage=lambda name: SqliteCheckpointStorage(tmp_path / name), expected=42)
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Moment: TypeAlias = Literal["before", "after"]
 
 
 class CrashError(BaseException):
-    """The process dies here, as far as the code under test can tell: nothing catches this to go on."""
+    """Simulates the death of the process. No code under test catches it."""
 
 
 @dataclass
 class CrashPoint:
-    """The n-th call to a store, counted from zero, and whether the crash comes before it is done or after."""
+    """The n-th call of a store, from zero, and the moment of the crash: before or after the call."""
 
     call: int
     moment: Moment
@@ -35,7 +35,7 @@ class CrashPoint:
     was_hit: bool = False
 
     async def around(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do the work, unless this is the call. After a crash every further call crashes too: the process is dead."""
+        """Do the work, unless the crash comes first. After a crash every further call crashes too."""
         index = len(self.calls)
         self.calls.append(name)
         if self.was_hit or (index == self.call and self.moment == "before"):
@@ -49,7 +49,7 @@ class CrashPoint:
         self.was_hit = True
         task = asyncio.current_task()
         if task is not None:
-            # In a dead process nobody asks a task of the background how it has ended, nor complains about that.
+            # Nobody awaits background tasks of a dead process, so avoid asyncio's warning.
             task.add_done_callback(_look_at)
         raise CrashError(where)
 
@@ -60,7 +60,7 @@ def _look_at(task: asyncio.Task[Any]) -> None:
 
 
 class CrashingStore:
-    """A store that dies at a given point and is otherwise the one that it wraps."""
+    """Wraps a store and crashes at a given point."""
 
     def __init__(self, inner: Store, point: CrashPoint) -> None:
         self._inner = inner
@@ -78,13 +78,13 @@ class CrashingStore:
 
 
 def crashing(storage: StoreStorage, point: CrashPoint) -> StoreStorage:
-    """The same storage, dying at the point."""
+    """Return a storage that crashes at the point."""
     return StoreStorage(cast("Store", CrashingStore(storage.store, point)))
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep did: how many points it tried, and the names of the calls of an undisturbed life."""
+    """Result of a sweep: the number of crashes, and the store calls of an undisturbed attempt."""
 
     points: int
     calls: tuple[str, ...]
@@ -96,11 +96,11 @@ async def sweep(
     storage: Callable[[str], StoreStorage],
     expected: object,
 ) -> Sweep:
-    """Crash at the first store call, then at the second, until none is hit, before and after each.
+    """Crash at the first store call, then at the second, and so on, before and after each.
 
-    `live` is one life of the program: given a storage, it starts or goes on with the run and returns what it ended
-    with. `storage` opens a storage of a given name; opening a name again opens the same one. After each crash a second
-    life, undisturbed, must return `expected`.
+    `live` is one attempt of the program: given a storage, it starts or resumes the run and returns its result.
+    `storage` opens a storage by name; the same name opens the same storage. After each crash a second, undisturbed
+    attempt must return `expected`.
     """
     points = 0
     calls: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ async def sweep(
                     f"crashed {moment} call {call} ({point.calls[call] if point.was_hit else 'not reached'}): "
                     f"the resumed run ended with {outcome!r}, not with {expected!r}"
                 )
-            # A call that nobody waits for may be given up before its point: only the number of calls ends the sweep.
+            # A background call may be cancelled before its point, so only the number of calls ends the sweep.
             if call >= len(point.calls):
                 calls = tuple(point.calls)
                 break

@@ -1,4 +1,4 @@
-"""A model that follows a script: agents can be tested and shown without a provider."""
+"""A model that follows a script: test and demonstrate agents without a provider."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
 
 PIECES_MAX = 4
-"""In how many pieces a stream tells a text."""
+"""Maximum number of updates for a text in a stream."""
 
 
 class ToolCall:
-    """A call of a tool that the model asks for: `ToolCall("weather", city="Oslo")`."""
+    """A tool call that the model requests: `ToolCall("weather", city="Oslo")`."""
 
     __slots__ = ("arguments", "name")
 
@@ -54,24 +54,24 @@ class ToolCall:
 
 @runtime_checkable
 class Dumpable(Protocol):
-    """A value that says itself as JSON, as an instance of a pydantic model does."""
+    """A value that can render itself as JSON, such as a pydantic model."""
 
     def model_dump_json(self) -> str:
-        """The value as JSON."""
+        """Return the value as JSON."""
         ...
 
 
 Part: TypeAlias = "str | ToolCall | Content"
 Reply: TypeAlias = "Part | Message | Dumpable | Mapping[str, Any] | Exception | Sequence[Part | Exception]"
-"""What a model says at once. A list is one reply of several parts; an exception in it breaks the reply off there."""
-Improvised: TypeAlias = "Callable[[Sequence[Message], Mapping[str, Any]], Reply | Awaitable[Reply]]"
-"""A reply that depends on the conversation and the options."""
-Script: TypeAlias = "Sequence[Reply | Improvised] | Improvised"
+"""One reply of a model. A list is one reply of several parts; an exception in it breaks the reply off there."""
+ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Mapping[str, Any]], Reply | Awaitable[Reply]]"
+"""Function that makes a reply from the conversation and the options."""
+Script: TypeAlias = "Sequence[Reply | ReplyFunction] | ReplyFunction"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A reply under its id. One with an error breaks off behind its contents."""
+    """A reply with its id. If it has an error, it breaks off after its contents."""
 
     id: str
     contents: tuple[Content, ...]
@@ -80,16 +80,16 @@ class Line:
 
     @property
     def finish_reason(self) -> str:
-        """Why the model has stopped."""
+        """The reason why the model stopped."""
         return "tool_calls" if any(each.type == "function_call" for each in self.contents) else "stop"
 
     def pieces(self) -> list[Content]:
-        """The contents as a stream tells them."""
+        """Return the contents as updates of a stream."""
         return [piece for content in self.contents for piece in _pieces_of(content)]
 
 
-def line_of(reply: Reply, *, line_id: str, created_at: str) -> Line:
-    """A reply as the contents that it means. Raises TypeError if it means nothing."""
+def to_line(reply: Reply, *, line_id: str, created_at: str) -> Line:
+    """Convert a reply to contents. Raises TypeError for other types."""
     parts = _parts_of(reply)
     broken = next((place for place, part in enumerate(parts) if isinstance(part, Exception)), len(parts))
     said = cast("Sequence[Part]", parts[:broken])
@@ -129,21 +129,21 @@ def _content_of(part: Any, call_id: str) -> Content:
             raise TypeError(f"a reply has parts that are a str, a ToolCall, a Content or an exception, not {part!r}")
 
 
-def line_id_of(script: str, place: int, messages: Sequence[Message]) -> str:
-    """The id of a reply: where it stands in its script, and a digest of what it replies to."""
+def make_line_id(script: str, place: int, messages: Sequence[Message]) -> str:
+    """Return the id of a reply: its place in the script, and a digest of the messages before it."""
     told = "\n".join([f"{message.role}: {message.text}" for message in messages])
     return f"{script}#{place}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def next_place(script: str, messages: Sequence[Message]) -> int:
-    """Which reply is next: the one behind the last of this script that the conversation shows."""
+    """Return the place of the next reply: the one after the last reply of this script in the conversation."""
     given = re.compile(re.escape(script) + r"#(\d+)-[0-9a-f]{8}(?:\.\d+)?")
     found = [given.fullmatch(known) for message in messages for known in _ids_in(message)]
     return max([int(each[1]) for each in found if each is not None], default=-1) + 1
 
 
 def _ids_in(message: Message) -> Iterator[str]:
-    # The ids of calls count too: whoever mends a conversation may write its messages anew, but not its calls.
+    # Call ids count too: a rewritten conversation may have new messages, but it keeps its calls.
     yield message.message_id or ""
     for content in message.contents:
         yield content.call_id or ""
@@ -152,8 +152,8 @@ def _ids_in(message: Message) -> Iterator[str]:
             yield content.function_call.call_id or ""
 
 
-def words_counted(messages: Sequence[Message], line: Line) -> UsageDetails:
-    """What a reply costs where a word is a token."""
+def count_words(messages: Sequence[Message], line: Line) -> UsageDetails:
+    """Return the usage of a reply, with one token per word."""
     asked = sum([len(_words_of(content)) for message in messages for content in message.contents])
     said = sum([len(_words_of(content)) for content in line.contents])
     return UsageDetails(input_token_count=asked, output_token_count=said, total_token_count=asked + said)
@@ -182,12 +182,12 @@ _SCRIPT = "scripted_for"
 
 
 class ScriptEndedError(ChatClientInvalidRequestException):
-    """A model was asked for more than its script has."""
+    """The model was called more often than its script allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """One call of a scripted model: what it was shown, for which agent, and what it was to say."""
+    """One call of a scripted model: its messages and options, and the agent that called."""
 
     messages: tuple[Message, ...]
     options: Mapping[str, Any] = field(repr=False)
@@ -197,12 +197,12 @@ class ScriptedCall:
 
     @property
     def text(self) -> str:
-        """The words of the last message."""
+        """Text of the last message."""
         return self.messages[-1].text if self.messages else ""
 
 
 class _Prompter:
-    """Knows the scripts, and which reply is next."""
+    """Finds the next reply of each script."""
 
     def __init__(self, scripts: Script | Mapping[str, Script]) -> None:
         _require_script(scripts)
@@ -210,17 +210,17 @@ class _Prompter:
         self._failed: set[tuple[str, int]] = set()
 
     async def reply_to(self, call: ScriptedCall, *, created_at: str) -> Line:
-        """The reply to a call. An exception of a list is raised once, then the script goes on behind it."""
+        """Return the reply to a call. An exception in a list is raised once; then the script continues after it."""
         place, reply = self._next(call)
         if callable(reply):
             found = reply(list(call.messages), call.options)
             reply = await found if inspect.isawaitable(found) else found
-        line = line_of(reply, line_id=line_id_of(call.agent, place, call.messages), created_at=created_at)
+        line = to_line(reply, line_id=make_line_id(call.agent, place, call.messages), created_at=created_at)
         if line.error is not None:
             self._failed.add((call.agent, place))
         return line
 
-    def _next(self, call: ScriptedCall) -> tuple[int, Reply | Improvised]:
+    def _next(self, call: ScriptedCall) -> tuple[int, Reply | ReplyFunction]:
         script = self._script_of(call.agent)
         place = next_place(call.agent, call.messages)
         if callable(script):
@@ -252,7 +252,7 @@ def _require_script(scripts: object) -> None:
 
 
 class _ScriptedModel(BaseChatClient):
-    """The model below the layers."""
+    """The model without the client's layers."""
 
     OTEL_PROVIDER_NAME = "perdure.scripted"
 
@@ -283,7 +283,7 @@ class _ScriptedModel(BaseChatClient):
         client_kwargs: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Any:
-        """Ask, for the agent whose turn it is: it has a place of its own in the script."""
+        """Call the model for the current agent, which has its own place in the script."""
         turn = current_turn(self.name, messages)
         with use_turn(turn):
             known = {**(client_kwargs or {}), _SCRIPT: turn.name}
@@ -314,7 +314,7 @@ class _ScriptedModel(BaseChatClient):
             created_at=line.created_at,
             model=self.name,
             finish_reason=line.finish_reason,
-            usage_details=self._usage or words_counted(call.messages, line),
+            usage_details=self._usage or count_words(call.messages, line),
             response_format=call.options.get("response_format"),
         )
 
@@ -326,7 +326,7 @@ class _ScriptedModel(BaseChatClient):
             yield self._scripted_update(line, piece)
         if line.error is not None:
             raise line.error
-        usage = Content.from_usage(self._usage or words_counted(call.messages, line))
+        usage = Content.from_usage(self._usage or count_words(call.messages, line))
         yield self._scripted_update(line, usage, line.finish_reason)
 
     async def _prompted(self, call: ScriptedCall) -> Line:
@@ -346,21 +346,20 @@ class _ScriptedModel(BaseChatClient):
 
 
 class ScriptedChatClient(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, _ScriptedModel):
-    """A deterministic model, with the layers of a real client: it streams, calls tools, and fails on demand.
+    """A deterministic model with the layers of a real client: it streams, calls tools, and fails on demand.
 
-    `replies` is a list, a function of the conversation and the options (sync or async), or a mapping from the names of
-    agents to these. A reply is a text, a `ToolCall`, a list of both, a Message, a mapping or an instance of a pydantic
-    model (an answer in JSON), an exception to raise, or a function that makes one. A list that ends with an exception
-    breaks off there, in the middle of a stream too.
+    `replies` is a list, a function of the conversation and the options (sync or async), or a mapping from agent names
+    to these. A reply is a text, a `ToolCall`, a list of both, a Message, a mapping or pydantic model (an answer in
+    JSON), an exception to raise, or a function that makes one of these. A list that ends with an exception breaks off
+    there, also in a stream.
 
-    Which reply of a list is next stands in the conversation and not in memory: it is the one behind the last that the
-    conversation shows. So a process that goes on with a run goes on in its script, a conversation that begins anew
-    begins it anew, one client serves any number of runs, and each agent has a place of its own, under its name. What
-    failed is in no conversation: this object raises an exception of a list once and goes on behind it, a new one raises
-    it again.
+    The conversation decides which reply of a list comes next: the one after the last reply that it contains. So a
+    resumed run continues its script, a new conversation starts the script again, one client serves any number of runs,
+    and each agent has its own place under its name. Failures are in no conversation: this object raises an exception of
+    a list once and continues after it; a new object raises it again.
 
-    `usage` is what a reply costs; unless it is given, each word is a token. A reply takes `seconds`, by `clock`.
-    `calls` are the calls that were really made: an answer that was recorded is not asked for again.
+    `usage` is the usage of a reply; the default is one token per word. A reply takes `seconds` on the `clock`. `calls`
+    has the calls that really happened; recorded answers are not requested again.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What every checkpoint storage must do, as a test class to subclass. Needs pytest.
+"""Conformance tests of a checkpoint storage. Needs pytest.
 
 class TestMyStorage(StorageConformance):
-    def open_storage(self, directory):
-        return MyStorage(directory)
+def open_storage(self, directory):
+return MyStorage(directory)
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Basket:
-    """A message of a user's own type."""
+    """A message with a user's type."""
 
     items: list[str]
     prices: dict[int, float] = field(default_factory=dict[int, float])
 
 
 class Shop(Executor):
-    """Takes three rounds, keeps count, and asks before it ends."""
+    """Takes three rounds, counts them, and asks a question before it ends."""
 
     def __init__(self) -> None:
         super().__init__(id="shop")
@@ -60,29 +60,29 @@ class Shop(Executor):
 
     @response_handler
     async def pay(self, basket: Basket, paid: bool, ctx: WorkflowContext[Basket, str]) -> None:  # noqa: FBT001 - an answer
-        """End."""
+        """End the workflow."""
         await ctx.yield_output(f"{', '.join(basket.items)}; {sum(basket.prices.values())}; paid: {paid}")
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """The number of rounds."""
+        """Return the number of rounds."""
         return {"rounds": self._rounds}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """The same, taken over."""
+        """Restore the number of rounds."""
         self._rounds = state["rounds"]
 
 
 def shop(storage: CheckpointStorage) -> Workflow:
-    """A workflow that leaves something of every kind in its checkpoints."""
+    """Return a workflow whose checkpoints contain every kind of data."""
     node = Shop()
     return WorkflowBuilder(name="shop", start_executor=node, checkpoint_storage=storage).add_edge(node, node).build()
 
 
 class StorageConformance:
-    """Subclass it, say how to open the storage, and pytest runs every test of it."""
+    """Subclass it and define `open_storage`; pytest runs all tests."""
 
     def open_storage(self, directory: Path) -> CheckpointStorage:
-        """A storage in a directory. Opening the same directory again opens the same storage, if it outlives objects."""
+        """Open a storage in a directory. The same directory must open the same storage, if it is persistent."""
         raise TypeError(f"{type(self).__name__} must say how to open its storage in {directory}: define open_storage")
 
     @pytest.fixture
@@ -91,7 +91,7 @@ class StorageConformance:
         return self.open_storage(tmp_path)
 
     def test_what_was_saved_is_loaded(self, storage: CheckpointStorage) -> None:
-        """Field by field."""
+        """Compare all fields."""
         saved = WorkflowCheckpoint("flow", "hash", state={"total": 3, "names": ["a", "b"]}, iteration_count=2)
 
         async def work() -> WorkflowCheckpoint:
@@ -106,12 +106,12 @@ class StorageConformance:
         assert loaded.iteration_count == 2
 
     def test_an_unknown_checkpoint_is_an_error(self, storage: CheckpointStorage) -> None:
-        """Never something else, and never None."""
+        """Loading must raise, and never return None."""
         with pytest.raises(WorkflowCheckpointException):
             asyncio.run(_load(storage, "nobody"))
 
     def test_a_workflow_lists_its_own_checkpoints_only(self, storage: CheckpointStorage) -> None:
-        """By its name."""
+        """List by workflow name."""
 
         async def work() -> tuple[list[str], list[str]]:
             mine = [await storage.save(WorkflowCheckpoint("mine", "h", checkpoint_id=f"mine-{n}")) for n in range(3)]
@@ -124,7 +124,7 @@ class StorageConformance:
         assert sorted(ids) == sorted(mine)
 
     def test_a_deleted_checkpoint_is_gone(self, storage: CheckpointStorage) -> None:
-        """And deleting it again says that there is none."""
+        """A second deletion returns False."""
 
         async def work() -> None:
             checkpoint_id = await storage.save(WorkflowCheckpoint("flow", "h"))
@@ -137,11 +137,11 @@ class StorageConformance:
             asyncio.run(work())
 
     def test_nothing_stored_has_no_latest(self, storage: CheckpointStorage) -> None:
-        """None, not an error."""
+        """The result is None, not an error."""
         assert asyncio.run(_latest(storage, "flow")) is None
 
     def test_the_latest_checkpoint_is_that_of_the_last_superstep(self, storage: CheckpointStorage) -> None:
-        """Of the workflow that is asked for."""
+        """Only checkpoints of the given workflow count."""
 
         async def work() -> tuple[int, int]:
             await shop(storage).run(Basket([]))
@@ -153,7 +153,7 @@ class StorageConformance:
         assert asyncio.run(work()) == (3, 4)
 
     def test_a_checkpoint_is_not_changed_through_what_was_handed_out(self, storage: CheckpointStorage) -> None:
-        """Neither through what was saved nor through what was loaded."""
+        """Change saved and loaded objects, and load again."""
         names = ["a"]
 
         async def work() -> Any:
@@ -166,7 +166,7 @@ class StorageConformance:
         assert asyncio.run(work()) == ["a"]
 
     def test_every_checkpoint_of_a_run_leads_to_the_same_end(self, storage: CheckpointStorage) -> None:
-        """A workflow is run until it asks; then it is resumed from each checkpoint, each time by a new instance."""
+        """Run a workflow to its question, then resume it from each checkpoint with a new instance."""
 
         async def work() -> list[list[Any]]:
             await shop(storage).run(Basket(["bag"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.viz.picture import Naming, legible, picture_of, short_digest
+from perdure.viz.picture import Naming, draw, make_printable, short_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "&": "&amp;", "\n": "\\n"})
 
 def to_dot(graph: Graph, *, include_internal: bool) -> str:
     """Return a graph as a digraph."""
-    picture = picture_of(graph, Naming("/", legible), include_internal=include_internal)
+    picture = draw(graph, Naming("/", make_printable), include_internal=include_internal)
     head = [
         "digraph Workflow {",
         "  rankdir=TD;",

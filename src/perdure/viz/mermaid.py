@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from perdure.viz.picture import Naming, picture_of
+from perdure.viz.picture import Naming, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _ENTITIES = str.maketrans(
 
 def to_mermaid(graph: Graph, *, include_internal: bool) -> str:
     """Return a graph as a flowchart."""
-    picture = picture_of(graph, Naming("__", _spell), include_internal=include_internal)
+    picture = draw(graph, Naming("__", _spell), include_internal=include_internal)
     return "\n".join(["flowchart TD", *_statements(picture, _INDENT)])
 
 

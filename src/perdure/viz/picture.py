@@ -73,9 +73,9 @@ class Naming:
     spell: Callable[[str], str]
 
 
-def picture_of(graph: Graph, naming: Naming, *, include_internal: bool) -> Picture:
+def draw(graph: Graph, naming: Naming, *, include_internal: bool) -> Picture:
     """Return the picture of a graph and its sub-workflows, optionally with the entries from outside."""
-    return _draw(graph, _Names(naming), (), include_internal=include_internal)
+    return _draw_graph(graph, _Names(naming), (), include_internal=include_internal)
 
 
 def short_digest(text: str) -> str:
@@ -83,7 +83,7 @@ def short_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
 
 
-def legible(text: str) -> str:
+def make_printable(text: str) -> str:
     """Escape every character that can't be drawn. Line breaks stay."""
     lines = re.sub(r"\r\n?", "\n", text)
     return "".join(c.encode("unicode_escape").decode() if _is_undrawable(c) else c for c in lines)
@@ -100,7 +100,7 @@ class _Names:
         self._naming = naming
         self._taken: set[str] = set()
 
-    def give(self, path: tuple[str, ...]) -> str:
+    def name_node(self, path: tuple[str, ...]) -> str:
         """Return the spelled path, with a number if another node has that name."""
         wanted = self._naming.spell(self._naming.separator.join(path))
         choices = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
@@ -108,18 +108,18 @@ class _Names:
         self._taken.add(name)
         return name
 
-    def give_each(self, path: tuple[str, ...], ids: Iterable[str]) -> dict[str, str]:
+    def name_siblings(self, path: tuple[str, ...], ids: Iterable[str]) -> dict[str, str]:
         """Return the names of siblings by id. Ids that are valid names come first and so keep them."""
         plain_first = sorted(ids, key=lambda id_: self._naming.spell(id_) != id_)
-        return {id_: self.give((*path, id_)) for id_ in plain_first}
+        return {id_: self.name_node((*path, id_)) for id_ in plain_first}
 
 
-def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_internal: bool) -> Picture:
+def _draw_graph(graph: Graph, names: _Names, path: tuple[str, ...], *, include_internal: bool) -> Picture:
     groups = [group for group in graph.groups if include_internal or not isinstance(group, InternalEdgeGroup)]
     outside = [edge.source_id for group in groups if isinstance(group, InternalEdgeGroup) for edge in group.edges]
-    named = names.give_each(path, graph.executors) | names.give_each(path, outside)
+    named = names.name_siblings(path, graph.executors) | names.name_siblings(path, outside)
     boxes = {
-        id_: Box(named[id_], legible(id_), is_start=id_ == graph.start_id)
+        id_: Box(named[id_], make_printable(id_), is_start=id_ == graph.start_id)
         for id_ in dict.fromkeys([graph.start_id, *graph.executors, *outside])
     }
     return Picture(
@@ -127,7 +127,7 @@ def _draw(graph: Graph, names: _Names, path: tuple[str, ...], *, include_interna
         fan_ins=tuple(_fan_in(group, names, path, named) for group in groups if isinstance(group, FanInEdgeGroup)),
         arrows=(*_arrows(groups, named), *_fallbacks(graph, named)),
         frames=tuple(
-            Frame(boxes[id_], _draw(child, names, (*path, id_), include_internal=include_internal))
+            Frame(boxes[id_], _draw_graph(child, names, (*path, id_), include_internal=include_internal))
             for id_, child in graph.children.items()
         ),
     )
@@ -149,5 +149,5 @@ def _fallbacks(graph: Graph, named: Mapping[str, str]) -> Iterator[Arrow]:
 def _fan_in(group: FanInEdgeGroup, names: _Names, path: tuple[str, ...], named: Mapping[str, str]) -> FanIn:
     sources = group.source_executor_ids
     digest = short_digest("|".join([group.target_id, *sorted(sources)]))
-    name = names.give((*path, f"fan_in::{group.target_id}::{digest}"))
+    name = names.name_node((*path, f"fan_in::{group.target_id}::{digest}"))
     return FanIn(name, tuple(named[source_id] for source_id in sources), named[group.target_id])

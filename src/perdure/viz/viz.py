@@ -19,7 +19,7 @@ _FORMATS: tuple[str, ...] = get_args(Format)
 _INSTALL = "apt-get install graphviz, brew install graphviz"
 
 
-def require_format(wanted: str, path: Path | None) -> None:
+def check_format(wanted: str, path: Path | None) -> None:
     """Raise ValueError for an unknown format, or for a path with another extension."""
     if wanted not in _FORMATS:
         raise ValueError(f"Unsupported format: {wanted}; choose one of {', '.join(_FORMATS)}")
@@ -30,7 +30,7 @@ def require_format(wanted: str, path: Path | None) -> None:
         )
 
 
-def rendered(dot: str, wanted: Format) -> bytes:
+def render(dot: str, wanted: Format) -> bytes:
     """Return the content of the picture's file. Raises ImportError without Graphviz."""
     if wanted == "dot":
         return dot.encode()
@@ -51,7 +51,7 @@ def rendered(dot: str, wanted: Format) -> bytes:
         ) from error
 
 
-def written(contents: bytes, wanted: Format, path: Path | None) -> str:
+def write_file(contents: bytes, wanted: Format, path: Path | None) -> str:
     """Write the file and return its path: the given one with its extension, or a temporary one."""
     if path is not None:
         complete = path if path.suffix else path.with_suffix(f".{wanted}")
@@ -96,9 +96,9 @@ class WorkflowViz:
         without Graphviz.
         """
         path = None if filename is None else Path(filename)
-        require_format(format, path)
+        check_format(format, path)
         dot = self.to_digraph(include_internal_executors)
-        return written(rendered(dot, format), format, path)
+        return write_file(render(dot, format), format, path)
 
     def save_svg(self, filename: str | os.PathLike[str], include_internal_executors: bool = False) -> str:
         """Write an SVG file and return its path."""

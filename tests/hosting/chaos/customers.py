@@ -13,7 +13,7 @@ from perdure import AlreadyAnsweredError
 
 if TYPE_CHECKING:
     from perdure import Host, HostedRun, RunInfo
-    from perdure.testing.resume.kill_points import Chance
+    from perdure.testing.resume import Chance
 
 _LATER_SECONDS_MAX = 1.0
 _LOOK_SECONDS = 0.25

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.hosting.chaos.place import Place
     from tests.hosting.chaos.world import What
 
-    from perdure.testing.resume.kill_points import Chance
+    from perdure.testing.resume import Chance
 
 _LOOK_SECONDS = 0.05
 

@@ -14,7 +14,7 @@ from tests.hosting.chaos.verdict import Trial
 
 from perdure import Host
 from perdure.records import Mark
-from perdure.testing.resume.kill_points import Chance
+from perdure.testing.resume import Chance
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

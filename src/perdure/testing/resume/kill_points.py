@@ -1,9 +1,8 @@
-"""The named points at which a life can kill itself, and which windows they lie in."""
+"""Named points at which a process can kill itself, and the windows that they belong to."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import os
 import signal
@@ -11,20 +10,11 @@ import threading
 from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
-
-from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreStorage
-from perdure.testing.resume import effects
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
-
-    from perdure.records import Claim, Command, Commit, JournalRecord
-    from perdure.storage import Store, Sync
-
-Moment: TypeAlias = Literal["before", "after"]
 
 WINDOWS: Final = {
     "activation": "inside an activation",
@@ -33,76 +23,76 @@ WINDOWS: Final = {
     "record": "while a record is written",
     "finished": "after an activation's record, before the commit",
     "commit": "inside the commit",
-    "told": "between the commit and its telling",
+    "emit": "between the commit and its event",
     "recovery": "during recovery",
     "post": "while an answer or a message is recorded",
     "answer": "while an answer or a message is recorded",
     "sleep": "at suspension and wake",
-    "inherited": "while work of an earlier life is pending",
+    "inherited": "while recorded work of an earlier process is pending",
 }
-"""By the first word of a point's name where it lies."""
+"""Windows by the first word of a point's name."""
 
 
 @dataclass(slots=True)
-class Fate:
-    """What is to happen to one life: which point kills it, at which of the times that it comes there.
+class KillPlan:
+    """Decides where one process is killed: at the given occurrence of the target point.
 
-    With `instead` this is done there, and it lives on. `seen` counts the points that it came by.
+    With `action`, that is called there instead. `seen` counts the points that the process passed.
     """
 
     target: str | None = None
     occurrence: int = 1
     hits: Path | None = None
     is_resuming: bool = False
-    instead: Callable[[], None] | None = None
+    action: Callable[[], None] | None = None
     seen: Counter[str] = field(default_factory=Counter[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def meet(self, name: str) -> None:
-        """Come by a point."""
+    def pass_point(self, name: str) -> None:
+        """Pass a point, and die there if it is the target."""
         with self._lock:
             self.seen[name] += 1
-            is_met = name == self.target and self.seen[name] == self.occurrence
-            if is_met and self.instead is None:
-                self._die(name)
-        if is_met and self.instead is not None:
-            self.instead()
+            is_target = name == self.target and self.seen[name] == self.occurrence
+            if is_target and self.action is None:
+                self._kill_process(name)
+        if is_target and self.action is not None:
+            self.action()
 
-    def _die(self, name: str) -> None:
+    def _kill_process(self, name: str) -> None:
         if self.hits is not None:
             append(self.hits, name)
         os.kill(os.getpid(), signal.SIGKILL)
-        # Another thread may take the signal: nothing may be done until it has.
+        # Another thread may take the signal, so this one must not continue.
         threading.Event().wait()
 
 
-_fate: Fate | None = None
+_plan: KillPlan | None = None
 
 
-def live_under(fate: Fate) -> None:
-    """Let this process live under a fate, to its end."""
-    global _fate  # noqa: PLW0603 - a process lives once
-    _fate = fate
+def use_plan(plan: KillPlan) -> None:
+    """Set the plan of this process."""
+    global _plan  # noqa: PLW0603 - a process lives once
+    _plan = plan
 
 
 def reach(name: str) -> None:
-    """Come by a point. Outside of the suite nothing happens."""
-    if _fate is not None:
-        _fate.meet(name)
+    """Pass a point. Outside the suite this does nothing."""
+    if _plan is not None:
+        _plan.pass_point(name)
 
 
 def is_resuming() -> bool:
-    """Whether this life goes on with what an earlier one has left."""
-    return _fate is not None and _fate.is_resuming
+    """Return True if this process continues the work of a killed one."""
+    return _plan is not None and _plan.is_resuming
 
 
 def window_of(name: str) -> str:
-    """Where a point lies."""
+    """Return the window of a point."""
     return WINDOWS[name.partition(" ")[0]]
 
 
 def append(path: Path, line: str) -> None:
-    """Add a line by one write, which a crash of this process does not undo and which other writers don't tear."""
+    """Append a line with a single write, which survives a kill and does not mix with other writers."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(descriptor, f"{line}\n".encode())
@@ -111,20 +101,20 @@ def append(path: Path, line: str) -> None:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of such a file; none if it was never written."""
+    """Return the lines of a file; an empty list if it does not exist."""
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
-class Writing:
-    """Which writes are under way in this process, so that an operation knows what it is part of."""
+class WriteTracker:
+    """Tracks the writes in progress, so that an operation knows its kind of write."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kinds: Counter[str] = Counter()
 
     @contextmanager
-    def of(self, kind: str) -> Generator[None]:
-        """A write of this kind is under way."""
+    def track(self, kind: str) -> Generator[None]:
+        """Track a write of this kind during the block."""
         with self._lock:
             self._kinds[kind] += 1
         try:
@@ -135,13 +125,13 @@ class Writing:
 
     @contextmanager
     def operation(self, name: str) -> Generator[None]:
-        """An operation, with a point before and one after it if it is part of a write."""
+        """Pass a point before and after an operation that is part of a write."""
         self.point(f"before {name}")
         yield
         self.point(f"after {name}")
 
     def point(self, name: str) -> None:
-        """A point, if it is part of a write."""
+        """Pass a point that is part of a write."""
         kind = self._kind()
         if kind is not None:
             reach(f"{kind} {name}")
@@ -151,276 +141,116 @@ class Writing:
             return next((kind for kind in ("commit", "post", "record") if self._kinds[kind]), None)
 
 
-writing: Final = Writing()
-"""Those of this process."""
+writes: Final = WriteTracker()
+"""Writes of this process."""
 
-_OPEN_INTENT = b'"open"'
-
-
-class KillingDisk(Disk):
-    """This machine's file system, with points around whatever changes it."""
-
-    def make_directory(self, path: Path) -> None:
-        with writing.operation("make_directory"):
-            super().make_directory(path)
-
-    def write_new(self, path: Path, data: bytes) -> None:
-        with writing.operation("write_new"):
-            super().write_new(path, data)
-
-    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
-        with writing.operation("write_at"):
-            super().write_at(path, offset, data, sync=sync)
-
-    def link(self, source: Path, target: Path) -> None:
-        with writing.operation("link"):
-            super().link(source, target)
-
-    def rename(self, source: Path, target: Path) -> None:
-        with writing.operation("rename"):
-            super().rename(source, target)
-
-    def remove(self, path: Path) -> None:
-        with writing.operation("remove"):
-            super().remove(path)
-
-    def sync_directory(self, path: Path) -> None:
-        with writing.operation("sync_directory"):
-            super().sync_directory(path)
-
-
-class KillingDatabase(SqliteDatabase):
-    """A connection with points around each statement of a transaction, and around its end."""
-
-    _is_writing = False
-
-    def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
-        if not self._is_writing:
-            return super().execute(name, **parameters)
-        with writing.operation(name):
-            return super().execute(name, **parameters)
-
-    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
-        if rows:
-            with writing.operation(name):
-                super().execute_many(name, rows)
-
-    def execute_each(
-        self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
-    ) -> Sequence[sqlite3.Row | None]:
-        if not names:
-            return []
-        with writing.operation(names[0]):
-            return super().execute_each(names, rows)
-
-    @contextmanager
-    def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
-        with writing.operation("transaction"), super().transaction(sync, alone=alone):
-            self._is_writing = True
-            try:
-                yield
-            finally:
-                self._is_writing = False
-            # All statements are done, and none of them counts yet.
-            writing.point("before COMMIT")
-
-
-class KillingStore:
-    """A store with points around its calls, otherwise the one that it wraps."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self._has_committed = False
-        self._is_asleep = False
-        self._has_inherited = False
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        return self._guarded(name, found) if inspect.iscoroutinefunction(found) else found
-
-    def _guarded(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            if not is_resuming() or self._has_committed:
-                return await call(*args, **kwargs)
-            reach(f"recovery before {name}")
-            outcome = await call(*args, **kwargs)
-            reach(f"recovery after {name}")
-            return outcome
-
-        return guarded
-
-    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
-        """Reading it tells whether an earlier life has left something."""
-        found = await self._guarded("journal", self._inner.journal)(run_id)
-        self._has_inherited = bool(found)
-        return found
-
-    async def post(self, run_id: str, command: Command) -> Command:
-        """A command from outside."""
-        reach("post before all")
-        with writing.of("post"):
-            standing = await self._inner.post(run_id, command)
-        reach("post after all")
-        return standing
-
-    async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
-    ) -> None:
-        """What an activation has finished, or is about to begin."""
-        is_intent = any(_OPEN_INTENT in record.data for record in records)
-        finished = effects.about_to_record(records)
-        reach("record before all")
-        with writing.of("record"):
-            await self._inner.record(claim, head=head, records=records, durable=durable)
-        reach("record after all")
-        effects.recorded(finished)
-        if is_intent:
-            reach("intent after all")
-
-    async def commit(self, claim: Claim, commit: Commit) -> int:
-        """One commit. Once it is done, nothing of its superstep may be done again."""
-        kinds = self._kinds(commit)
-        for kind in kinds:
-            reach(f"{kind} before commit")
-        with writing.of("commit"):
-            newest = await self._inner.commit(claim, commit)
-        effects.committed()
-        for kind in (*kinds, "told"):
-            reach(f"{kind} after commit")
-        self._has_committed, self._has_inherited = True, False
-        return newest
-
-    def _kinds(self, commit: Commit) -> tuple[str, ...]:
-        was_asleep, self._is_asleep = self._is_asleep, commit.status == "sleeping"
-        return (
-            "commit",
-            *(("answer",) if commit.taken else ()),
-            *(("sleep",) if self._is_asleep or was_asleep else ()),
-            *(("inherited",) if self._has_inherited else ()),
-            *(("recovery",) if is_resuming() and not self._has_committed else ()),
-        )
-
-
-def with_points(storage: StoreStorage) -> StoreStorage:
-    """The same storage, with points around the calls of its store."""
-    storage.store = cast("Store", KillingStore(storage.store))
-    return storage
-
-
-def file_storage(directory: Path) -> StoreStorage:
-    """Files, with points at every operation."""
-    return StoreStorage(FileStore(directory / "runs", disk=KillingDisk()))
-
-
-def sqlite_storage(directory: Path) -> StoreStorage:
-    """A SQLite file, with points at every statement."""
-    return StoreStorage(SqliteStore(directory / "runs.db", database=KillingDatabase))
-
-
-_TRIES_MAX = 4
+_ATTEMPTS_MAX = 4
 _OCCURRENCE_MAX = 5
-_LEAVES_RECORDS = "record after all"
-_INHERITED = ("inherited before commit", "inherited after commit")
+_RECORD_WRITTEN = "record after all"
+_INHERITED_POINTS = ("inherited before commit", "inherited after commit")
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """A point, the time that it comes by, and the aims of the lives before: some points are for heirs only."""
+class KillTarget:
+    """A point to kill at, and its occurrence.
+
+    `after` are the targets of the processes before it: some points are passed only after another kill.
+    """
 
     name: str
     occurrence: int = 1
-    after: tuple[Aim, ...] = ()
+    after: tuple[KillTarget, ...] = ()
 
 
-THROUGH: Final = Aim("")
-"""A life that is let through: some points are for those who find nothing left to do."""
+NO_KILL: Final = KillTarget("")
+"""Lets a process run to its end. Some points are passed only when nothing is left to do."""
 
 
 @dataclass(slots=True)
-class Aims:
-    """The points that are known, in an order of chance, and those that have killed.
+class KillTargets:
+    """Known points in random order, and those that have killed a process.
 
-    With `per_window` only so many points of each window are aimed at.
+    `per_window` limits the number of points in each window.
     """
 
     chance: Chance
     per_window: int | None = None
     hit: set[str] = field(default_factory=set[str])
     tried: Counter[str] = field(default_factory=Counter[str])
-    _left: deque[Aim] = field(default_factory=deque[Aim])
+    _remaining: deque[KillTarget] = field(default_factory=deque[KillTarget])
     _taken: Counter[str] = field(default_factory=Counter[str])
 
-    def learn(self, seen: Mapping[str, int], after: tuple[Aim, ...]) -> None:
-        """Take up the points that a life came by which nobody has aimed at."""
+    def add_points(self, seen: Mapping[str, int], after: tuple[KillTarget, ...]) -> None:
+        """Add new points that a process passed."""
         for name in self.chance.shuffled(sorted(set(seen) - set(self.tried))):
             window = window_of(name)
             if self.per_window is None or self._taken[window] < self.per_window:
                 self._taken[window] += 1
                 self.tried[name] = 0
                 first = 1 + self.chance.below(min(_OCCURRENCE_MAX, seen[name]))
-                self._left.append(Aim(name, 1 if after else first, after))
+                self._remaining.append(KillTarget(name, 1 if after else first, after))
 
-    def learn_inheritance(self, seen: Mapping[str, int]) -> None:
-        """Take up what only an heir comes by: the commit of what an earlier life has recorded."""
-        if seen.get(_LEAVES_RECORDS):
-            self.tried.update(dict.fromkeys(_INHERITED, 0))
-            self._left.extend(Aim(name, after=(Aim(_LEAVES_RECORDS),)) for name in _INHERITED)
+    def add_inherited_points(self, seen: Mapping[str, int]) -> None:
+        """Add the points that only a successor passes: the commit of work that an earlier process recorded."""
+        if seen.get(_RECORD_WRITTEN):
+            self.tried.update(dict.fromkeys(_INHERITED_POINTS, 0))
+            self._remaining.extend(KillTarget(name, after=(KillTarget(_RECORD_WRITTEN),)) for name in _INHERITED_POINTS)
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to aim at."""
-        return not self._left
+        """True if no target is left."""
+        return not self._remaining
 
-    def next_run(self) -> deque[Aim]:
-        """The aims of the lives of a new run: the ones that lead to the next point, and that."""
-        aim = self._left.popleft()
-        return deque([*aim.after, aim])
+    def next_run(self) -> deque[KillTarget]:
+        """Return the targets for the processes of a new run. The last one is the next point."""
+        target = self._remaining.popleft()
+        return deque([*target.after, target])
 
-    def next_life(self) -> Aim | None:
-        """A further aim for a run that has died already; None if the next one has missed and needs a run of its own."""
-        return self._left.popleft() if self._left and not self.tried[self._left[0].name] else None
+    def next_target(self) -> KillTarget | None:
+        """Return another target for a run that was killed already; None if the next target needs its own run."""
+        return self._remaining.popleft() if self._remaining and not self.tried[self._remaining[0].name] else None
 
-    def settle(self, aim: Aim, *, was_hit: bool) -> None:
-        """Note how it went. What was missed is tried again at its first coming by, in a run of its own."""
+    def record_result(self, target: KillTarget, *, was_hit: bool) -> None:
+        """Record the result. A missed target is tried again in its own run, at its first occurrence."""
         if was_hit:
-            self.hit.add(aim.name)
+            self.hit.add(target.name)
             return
-        self.tried[aim.name] += 1
-        if aim.name not in self.hit and self.tried[aim.name] < _TRIES_MAX:
-            self._left.append(Aim(aim.name, 1, aim.after))
+        self.tried[target.name] += 1
+        if target.name not in self.hit and self.tried[target.name] < _ATTEMPTS_MAX:
+            self._remaining.append(KillTarget(target.name, 1, target.after))
 
-    def missed(self) -> str | None:
-        """What never killed, though lives come by; None if there is none."""
+    def describe_missed(self) -> str | None:
+        """Return a description of the points that never killed a process; None if there are none."""
         names = sorted(set(self.tried) - self.hit)
-        return f"never hit, though lives come by: {', '.join(names)}" if names else None
+        return f"never hit, though processes pass them: {', '.join(names)}" if names else None
 
 
 T = TypeVar("T")
 
 
 class Chance:
-    """Draws. The same seed gives the same ones, on every machine."""
+    """Random numbers from a seed, the same on every machine."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
         self._draws = itertools.count()
 
     def below(self, limit: int) -> int:
-        """A whole number from 0 on."""
+        """Return an integer from 0 up to, but not including, the limit."""
         text = f"{self._seed} {next(self._draws)}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") % limit
 
     def one_of(self, things: Sequence[T]) -> T:
-        """One of them."""
+        """Return a random item."""
         return things[self.below(len(things))]
 
     def shuffled(self, things: Sequence[T]) -> list[T]:
-        """All of them, in some order."""
+        """Return all items in random order."""
         left, order = list(things), list[T]()
         while left:
             order.append(left.pop(self.below(len(left))))
         return order
 
     def seconds(self, longest: float) -> float:
-        """A time up to the longest."""
+        """Return a random duration up to the longest."""
         return longest * self.below(10_000) / 10_000

@@ -1,6 +1,6 @@
-"""Processes: work done in a child that is forked from this one, and may be killed in the middle.
+"""Child processes that run the subject and may be killed at any moment.
 
-The parent has imported everything and starts no thread, so a life costs milliseconds.
+They are forked from a parent that has imported everything and has no threads, so that one costs milliseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.testing.resume import effects
 from perdure.testing.resume.effects import Effects
-from perdure.testing.resume.kill_points import Fate, lines, live_under
-from perdure.testing.resume.subject import RUN_ID, Drive, Look
+from perdure.testing.resume.kill_points import KillPlan, use_plan
+from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,92 +34,92 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LIFE_SECONDS_MAX = 60.0
+PROCESS_SECONDS_MAX = 60.0
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a child ended: killed, with a value, or with an error."""
+class ProcessResult:
+    """Result of a child: it was killed, or it has a value or an error."""
 
     was_killed: bool = False
     value: Any = None
     error: str | None = None
 
     def result(self) -> Any:
-        """The value. Raises RuntimeError if there is none."""
+        """Return the value. Raises RuntimeError if there is none."""
         if self.was_killed or self.error is not None:
-            raise RuntimeError(self.error or "a child that nobody was to kill was killed")
+            raise RuntimeError(self.error or "a child was killed unexpectedly")
         return self.value
 
 
 @dataclass(slots=True)
 class Child:
-    """A child at work, and the pipe on which it tells its result."""
+    """A running child, and the pipe for its result."""
 
     pid: int
     pipe: int
 
-    def ended(self, *, kill_after_seconds: float | None = None) -> Ended:
-        """Wait for its end; kill it if it has not come by then."""
-        limit = LIFE_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds
-        told, is_late = self._told(limit)
+    def wait(self, *, kill_after_seconds: float | None = None) -> ProcessResult:
+        """Wait for the child's end, and kill it after the limit."""
+        limit = PROCESS_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds
+        output, is_late = self._read(limit)
         if is_late:
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         if is_late:
-            # It may have ended by itself just before.
-            told += self._told(0)[0]
+            # The child may have ended by itself just before the kill.
+            output += self._read(0)[0]
         os.close(self.pipe)
         if is_late and kill_after_seconds is None:
-            return Ended(error=f"it did not end within {LIFE_SECONDS_MAX:.0f} seconds")
+            return ProcessResult(error=f"it did not end within {PROCESS_SECONDS_MAX:.0f} seconds")
         if os.WIFSIGNALED(status):
-            return Ended(was_killed=True)
-        return Ended(**json.loads(told))
+            return ProcessResult(was_killed=True)
+        return ProcessResult(**json.loads(output))
 
-    def _told(self, seconds: float) -> tuple[bytes, bool]:
-        """What it has told, and whether it lives on after this time. The pipe is closed when it dies."""
-        told = b""
+    def _read(self, seconds: float) -> tuple[bytes, bool]:
+        """Return the child's output, and True if it still runs after this time. Its death closes the pipe."""
+        output = b""
         while select.select([self.pipe], [], [], seconds)[0]:
             chunk = os.read(self.pipe, _CHUNK)
             if not chunk:
-                return told, False
-            told += chunk
-        return told, True
+                return output, False
+            output += chunk
+        return output, True
 
 
-def begun(work: Callable[[], Awaitable[object]]) -> Child:
-    """A child that does the work, in an event loop of its own."""
-    reading, writing = os.pipe()
+def start_child(work: Callable[[], Awaitable[object]]) -> Child:
+    """Fork a child that does the work in its own event loop."""
+    reading, writes = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(writing)
+        os.close(writes)
         return Child(pid, reading)
-    # What the parent has made is not looked through for garbage: that would copy it.
+    # Freeze the parent's objects: a collection would copy their memory.
     gc.freeze()
     try:
         os.close(reading)
-        _tell(writing, _done(work))
+        _write_result(writes, _run_work(work))
     finally:
-        # Not the end of the parent's program: no handlers at exit, no buffers written twice.
+        # Skip the parent's exit handlers and buffered output.
         os._exit(0)
 
 
-def lived(work: Callable[[], Awaitable[object]], *, kill_after_seconds: float | None = None) -> Ended:
-    """Let a child do the work and wait for it."""
-    return begun(work).ended(kill_after_seconds=kill_after_seconds)
+def run_child(work: Callable[[], Awaitable[object]], *, kill_after_seconds: float | None = None) -> ProcessResult:
+    """Do the work in a child and wait for it."""
+    return start_child(work).wait(kill_after_seconds=kill_after_seconds)
 
 
-def alone(work: Callable[[], T]) -> T:
-    """What work gives that may start threads, which this process must not have."""
+def run_isolated(work: Callable[[], T]) -> T:
+    """Return the result of work that may start threads, which this process must not have."""
 
     async def do() -> object:
         return work()
 
-    return lived(do).result()
+    return run_child(do).result()
 
 
-def _done(work: Callable[[], Awaitable[object]]) -> dict[str, object]:
+def _run_work(work: Callable[[], Awaitable[object]]) -> dict[str, object]:
     async def done() -> object:
         return await work()
 
@@ -130,164 +130,160 @@ def _done(work: Callable[[], Awaitable[object]]) -> dict[str, object]:
         return {"error": f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"}
 
 
-def _tell(pipe: int, outcome: dict[str, object]) -> None:
+def _write_result(pipe: int, outcome: dict[str, object]) -> None:
     with open(pipe, "wb") as file:
         file.write(json.dumps(outcome).encode())
 
 
 class Gate:
-    """Lets children that wait before it go on at the same moment."""
+    """Holds back children until all of them may continue at the same moment."""
 
     def __init__(self) -> None:
-        self._reading, self._writing = os.pipe()
-        self._heard, self._saying = os.pipe()
+        self._open_reading, self._open_writing = os.pipe()
+        self._ready_reading, self._ready_writing = os.pipe()
 
     def wait(self) -> None:
-        """In a child: say that it is there, and wait until the gate opens."""
-        os.close(self._writing)
-        os.write(self._saying, b".")
-        os.close(self._saying)
-        os.read(self._reading, 1)
+        """Report this child as ready, and wait until the gate opens."""
+        os.close(self._open_writing)
+        os.write(self._ready_writing, b".")
+        os.close(self._ready_writing)
+        os.read(self._open_reading, 1)
 
     def gather(self, children: int) -> int:
-        """In the parent: wait until so many are there, or have ended; how many are there."""
-        os.close(self._saying)
+        """Wait in the parent until this many children are ready or have ended. Return the number of ready ones."""
+        os.close(self._ready_writing)
         missing = children
-        while missing and (there := os.read(self._heard, missing)):
+        while missing and (there := os.read(self._ready_reading, missing)):
             missing -= len(there)
         return children - missing
 
     def open(self) -> None:
-        """In the parent, after `gather`: let them go on."""
-        for end in (self._writing, self._reading, self._heard):
+        """Let the children continue. Call it in the parent after `gather`."""
+        for end in (self._open_writing, self._open_reading, self._ready_reading):
             os.close(end)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The directory of one run: its store, and outside of that its effects and the points that killed it."""
+class RunDirectory:
+    """Directory of one run: its store, and beside it the effects and the points that killed it."""
 
-    directory: Path
+    path: Path
 
     @property
     def store(self) -> Path:
-        """Where the store is."""
-        return self.directory / "store"
+        """Directory of the store."""
+        return self.path / "store"
 
     @property
     def effects(self) -> Path:
-        """Where effects are noted."""
-        return self.directory / "effects"
+        """File of the effects."""
+        return self.path / "effects"
 
     @property
     def hits(self) -> Path:
-        """Where a life notes the point that kills it."""
-        return self.directory / "hits"
+        """File of the points that killed a process."""
+        return self.path / "hits"
 
 
 @dataclass(slots=True)
-class Stage:
-    """The subject on one kind of store."""
+class Runner:
+    """Runs the subject in child processes on one kind of store."""
 
     subject: Subject
     kind: str
     directory: Path
     report: Report
-    _places: list[Place] = field(default_factory=list[Place])
+    _run_dirs: list[RunDirectory] = field(default_factory=list[RunDirectory])
 
-    def beside(self, kind: str) -> Stage:
-        """The same subject on another kind of store."""
-        return Stage(self.subject, kind, self.directory.with_name(f"{self.directory.name}-{kind}"), self.report)
+    def with_kind(self, kind: str) -> Runner:
+        """Return a runner of the same subject on another kind of store."""
+        return Runner(self.subject, kind, self.directory.with_name(f"{self.directory.name}-{kind}"), self.report)
 
-    def new_place(self, *inside: str) -> Place:
-        """Room for a new run, in further directories if they are named."""
-        place = Place(self.directory.joinpath(str(len(self._places)), *inside))
-        place.store.mkdir(parents=True)
-        self._places.append(place)
-        return place
+    def new_directory(self, *inside: str) -> RunDirectory:
+        """Make a directory for a new run, nested in `inside` if given."""
+        run_dir = RunDirectory(self.directory.joinpath(str(len(self._run_dirs)), *inside))
+        run_dir.store.mkdir(parents=True)
+        self._run_dirs.append(run_dir)
+        return run_dir
 
-    def copied(self, source: Place, *inside: str) -> Place:
-        """What a place has, at another."""
-        place, copy = self.new_place(*inside), self.subject.kind(self.kind).copy
-        shutil.copytree(source.directory, place.directory, dirs_exist_ok=True)
+    def copy(self, source: RunDirectory, *inside: str) -> RunDirectory:
+        """Copy a run directory with its storage."""
+        run_dir, copy = self.new_directory(*inside), self.subject.kind(self.kind).copy
+        shutil.copytree(source.path, run_dir.path, dirs_exist_ok=True)
         if copy is not None:
-            alone(partial(copy, source.store, place.store))
-        return place
+            run_isolated(partial(copy, source.store, run_dir.store))
+        return run_dir
 
     def clear(self) -> None:
-        """Remove what the places have outside of their directories."""
+        """Remove the storages' data outside the directories."""
         clear = self.subject.kind(self.kind).clear
         if clear is not None:
-            for place in self._places:
-                alone(partial(clear, place.store))
+            for run_dir in self._run_dirs:
+                run_isolated(partial(clear, run_dir.store))
 
-    def life(
+    def run_process(
         self,
-        place: Place,
-        fate: Fate | None = None,
+        run_dir: RunDirectory,
+        plan: KillPlan | None = None,
         *,
         kill_after_seconds: float | None = None,
-        how: Callable[[Drive], Awaitable[None]] = Drive.to_the_end,
+        how: Callable[[SubjectDriver], Awaitable[None]] = SubjectDriver.run_to_end,
         run_id: str = RUN_ID,
-    ) -> Ended:
-        """One life of a run; if it is not killed, its value is how often it came by which point."""
+    ) -> ProcessResult:
+        """Run the subject in one process. If it is not killed, its value counts the points it passed."""
         self.report.lives[self.kind] += 1
-        own = fate or Fate()
-        own.hits = place.hits
+        plan_used = plan or KillPlan()
+        plan_used.hits = run_dir.hits
 
-        async def live() -> dict[str, int]:
-            live_under(own)
-            effects.note_into(place.effects)
-            await how(Drive(self.subject, self.open(place), run_id))
-            return dict(own.seen)
+        async def work() -> dict[str, int]:
+            use_plan(plan_used)
+            effects.record_into(run_dir.effects)
+            await how(SubjectDriver(self.subject, self.open(run_dir), run_id))
+            return dict(plan_used.seen)
 
-        ended = lived(live, kill_after_seconds=kill_after_seconds)
-        if ended.was_killed:
-            how_killed = "random" if kill_after_seconds is not None else "directed"
-            self.report.kills[f"{how_killed}/{self.kind}"] += 1
-        return ended
+        result = run_child(work, kill_after_seconds=kill_after_seconds)
+        if result.was_killed:
+            cause = "random" if kill_after_seconds is not None else "directed"
+            self.report.kills[f"{cause}/{self.kind}"] += 1
+        return result
 
-    def open(self, place: Place) -> StoreStorage:
-        """The storage, in a child."""
-        return self.subject.open(self.kind, place.store)
+    def open(self, run_dir: RunDirectory) -> StoreStorage:
+        """Open the storage. Call it in a child."""
+        return self.subject.open(self.kind, run_dir.store)
 
-    def with_storage(self, place: Place, work: Callable[[StoreStorage], Awaitable[object]]) -> Ended:
-        """Let a child do something with the storage, and close it."""
+    def with_storage(self, run_dir: RunDirectory, work: Callable[[StoreStorage], Awaitable[object]]) -> ProcessResult:
+        """Do some work with the storage in a child."""
 
         async def do() -> object:
-            async with self.open(place) as storage:
+            async with self.open(run_dir) as storage:
                 return await work(storage)
 
-        return lived(do)
+        return run_child(do)
 
-    def look(self, place: Place, run_id: str = RUN_ID) -> Look:
-        """Look at a run, in a process of its own. Raises RuntimeError if it can't be looked at."""
+    def snapshot(self, run_dir: RunDirectory, run_id: str = RUN_ID) -> RunSnapshot:
+        """Take a snapshot of a run in a child. Raises RuntimeError if that fails."""
 
-        async def look(storage: StoreStorage) -> dict[str, Any]:
-            return dataclasses.asdict(await Look.at(storage, run_id))
+        async def snapshot(storage: StoreStorage) -> dict[str, Any]:
+            return dataclasses.asdict(await RunSnapshot.take(storage, run_id))
 
-        return Look(**self.with_storage(place, look).result())
+        return RunSnapshot(**self.with_storage(run_dir, snapshot).result())
 
-    def undisturbed(self) -> Undisturbed:
-        """A run that nobody disturbs."""
-        place = self.new_place()
-        seen = self.life(place).result()
-        return Undisturbed(place, self.look(place), Effects.of(place.effects), Counter(seen))
-
-    def hit(self, place: Place) -> list[str]:
-        """The points that have killed lives of a run."""
-        return lines(place.hits)
+    def run_undisturbed(self) -> Baseline:
+        """Run the subject without any kill."""
+        run_dir = self.new_directory()
+        seen = self.run_process(run_dir).result()
+        return Baseline(run_dir, self.snapshot(run_dir), Effects.read(run_dir.effects), Counter(seen))
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
-    """How the run goes if nobody disturbs it: what all others are compared with."""
+class Baseline:
+    """An undisturbed run, with which all others are compared."""
 
-    place: Place
-    look: Look
+    run_dir: RunDirectory
+    snapshot: RunSnapshot
     effects: Effects
     points: Counter[str]
 
-    def differs(self, look: Look, subject: Subject) -> str | None:
-        """How another run has ended otherwise; None if it has not."""
-        return look.differs(self.look, compares_log=subject.has_fixed_log)
+    def find_difference(self, snapshot: RunSnapshot, subject: Subject) -> str | None:
+        """Return the first difference of another run; None if there is none."""
+        return snapshot.find_difference(self.snapshot, compares_log=subject.has_fixed_log)

@@ -1,4 +1,4 @@
-"""Runs that are killed life after life, at directed points and random moments, and end as if nothing had happened."""
+"""The checks of the suite: kills, damage, forks, races and recoveries must not change how a run ends."""
 
 from __future__ import annotations
 
@@ -7,205 +7,205 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from perdure.errors import AlreadyAnsweredError, RunBusyError, RunNotFoundError, WorkflowException
 from perdure.testing.resume import effects
 from perdure.testing.resume.effects import Effects
-from perdure.testing.resume.kill_points import THROUGH, Chance, Fate, live_under, window_of
-from perdure.testing.resume.processes import Gate, alone, begun
-from perdure.testing.resume.subject import RUN_ID, Drive, Look
+from perdure.testing.resume.kill_points import NO_KILL, Chance, KillPlan, use_plan, window_of
+from perdure.testing.resume.processes import Gate, run_isolated, start_child
+from perdure.testing.resume.subject import RUN_ID, RunSnapshot, SubjectDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.storage import StoreStorage
-    from perdure.testing.resume.kill_points import Aim, Aims
-    from perdure.testing.resume.processes import Child, Ended, Place, Stage, Undisturbed
+    from perdure.testing.resume.kill_points import KillTarget, KillTargets
+    from perdure.testing.resume.processes import Baseline, Child, ProcessResult, RunDirectory, Runner
     from perdure.testing.resume.suite import Report
 
-_DEATHS_PER_RUN_MAX = 8
-_LIFE_SECONDS_DRAWN = 0.4
+_KILLS_PER_RUN_MAX = 8
+_RANDOM_SECONDS_MAX = 0.4
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run on its way: where it is, how many lives it had, what the store said after each, and what has killed it."""
+    """A run under test, with a snapshot after each process and the points that killed it."""
 
-    place: Place
-    lives: int = 0
-    looks: list[Look] = field(default_factory=list["Look"])
-    deaths: list[str] = field(default_factory=list[str])
+    run_dir: RunDirectory
+    attempts: int = 0
+    snapshots: list[RunSnapshot] = field(default_factory=list["RunSnapshot"])
+    kills: list[str] = field(default_factory=list[str])
 
     @property
     def history(self) -> str:
-        """The same in words."""
-        return f"in {self.place.directory}, killed at [{', '.join(self.deaths)}]"
+        """Description for violations."""
+        return f"in {self.run_dir.path}, killed at [{', '.join(self.kills)}]"
 
 
 @dataclass(slots=True)
-class Disturbing:
-    """Kills the subject on one kind of store until every known point has killed, and often enough at random."""
+class KillCheck:
+    """Kills the subject at every known point, and at random moments."""
 
-    stage: Stage
-    expected: Undisturbed
+    runner: Runner
+    expected: Baseline
     chance: Chance
-    aims: Aims
+    targets: KillTargets
 
     def run(self, *, random_kills: int) -> None:
-        """Run after run: first the directed ones, then those at random moments."""
-        self.aims.learn(self.expected.points, ())
-        self.aims.learn_inheritance(self.expected.points)
-        while not self.aims.is_done:
-            self._directed_run()
-        self.report.checked("directed points", self.stage.kind, self.aims.missed())
-        if not self.aims.hit:
-            self.report.missed("directed points", self.stage.kind, "no point has killed a life")
+        """Run the directed kills, then the random ones."""
+        self.targets.add_points(self.expected.points, ())
+        self.targets.add_inherited_points(self.expected.points)
+        while not self.targets.is_done:
+            self._run_directed()
+        self.report.checked("directed points", self.runner.kind, self.targets.describe_missed())
+        if not self.targets.hit:
+            self.report.missed("directed points", self.runner.kind, "no process was killed at a point")
         if not self.expected.effects.done:
             why = "no effect was ever finished: call effect() where the workflow does its work"
-            self.report.missed("effect once", self.stage.kind, why)
-        while self.report.kills[f"random/{self.stage.kind}"] < random_kills:
-            self._random_run()
+            self.report.missed("effect once", self.runner.kind, why)
+        while self.report.kills[f"random/{self.runner.kind}"] < random_kills:
+            self._run_random()
 
     @property
     def report(self) -> Report:
-        """Where findings go."""
-        return self.stage.report
+        """The report."""
+        return self.runner.report
 
-    def _directed_run(self) -> None:
-        run, planned, done = _Run(self.stage.new_place()), self.aims.next_run(), list["Aim"]()
-        while planned or len(run.deaths) < _DEATHS_PER_RUN_MAX:
-            aim = planned.popleft() if planned else self.aims.next_life()
-            if aim is None:
+    def _run_directed(self) -> None:
+        run, planned, done = _Run(self.runner.new_directory()), self.targets.next_run(), list["KillTarget"]()
+        while planned or len(run.kills) < _KILLS_PER_RUN_MAX:
+            target = planned.popleft() if planned else self.targets.next_target()
+            if target is None:
                 break
-            ended = self._aimed_life(run, aim)
-            if ended.error is not None or not self._looked(run):
+            result = self._run_to_target(run, target)
+            if result.error is not None or not self._take_snapshot(run):
                 return
-            if not ended.was_killed:
-                self.aims.learn(ended.value, tuple(done))
-            done.append(aim if ended.was_killed else THROUGH)
-            if aim is not THROUGH and not ended.was_killed:
+            if not result.was_killed:
+                self.targets.add_points(result.value, tuple(done))
+            done.append(target if result.was_killed else NO_KILL)
+            if target is not NO_KILL and not result.was_killed:
                 break
         for left in planned:
-            self.aims.settle(left, was_hit=False)
+            self.targets.record_result(left, was_hit=False)
         self._finish(run, tuple(done))
 
-    def _aimed_life(self, run: _Run, aim: Aim) -> Ended:
-        ended = self._life(run, Fate(aim.name, aim.occurrence))
-        if aim is not THROUGH:
-            self.aims.settle(aim, was_hit=ended.was_killed)
-        if ended.was_killed:
-            run.deaths.append(f"{aim.name} #{aim.occurrence}")
-            self.report.windows[f"{window_of(aim.name)}/{self.stage.kind}"] += 1
-        return ended
+    def _run_to_target(self, run: _Run, target: KillTarget) -> ProcessResult:
+        result = self._run_process(run, KillPlan(target.name, target.occurrence))
+        if target is not NO_KILL:
+            self.targets.record_result(target, was_hit=result.was_killed)
+        if result.was_killed:
+            run.kills.append(f"{target.name} #{target.occurrence}")
+            self.report.windows[f"{window_of(target.name)}/{self.runner.kind}"] += 1
+        return result
 
-    def _life(self, run: _Run, fate: Fate, *, kill_after_seconds: float | None = None) -> Ended:
-        """The next life of a run. One that fails breaks the run's continuation."""
-        fate.is_resuming = run.lives > 0
-        run.lives += 1
-        ended = self.stage.life(run.place, fate, kill_after_seconds=kill_after_seconds)
-        if ended.error is not None:
-            self.report.checked("prefix continuation", self.stage.kind, ended.error, run.history)
-        return ended
+    def _run_process(self, run: _Run, plan: KillPlan, *, kill_after_seconds: float | None = None) -> ProcessResult:
+        """Run the next process of a run. An error violates the prefix continuation."""
+        plan.is_resuming = run.attempts > 0
+        run.attempts += 1
+        result = self.runner.run_process(run.run_dir, plan, kill_after_seconds=kill_after_seconds)
+        if result.error is not None:
+            self.report.checked("prefix continuation", self.runner.kind, result.error, run.history)
+        return result
 
-    def _random_run(self) -> None:
-        run = _Run(self.stage.new_place())
-        while len(run.deaths) < _DEATHS_PER_RUN_MAX:
-            seconds = self.chance.seconds(_LIFE_SECONDS_DRAWN)
-            ended = self._life(run, Fate(), kill_after_seconds=seconds)
-            if ended.error is not None or not self._looked(run):
+    def _run_random(self) -> None:
+        run = _Run(self.runner.new_directory())
+        while len(run.kills) < _KILLS_PER_RUN_MAX:
+            seconds = self.chance.seconds(_RANDOM_SECONDS_MAX)
+            result = self._run_process(run, KillPlan(), kill_after_seconds=seconds)
+            if result.error is not None or not self._take_snapshot(run):
                 return
-            if not ended.was_killed:
+            if not result.was_killed:
                 break
-            run.deaths.append(f"{seconds:.4f} seconds")
+            run.kills.append(f"{seconds:.4f} seconds")
         self._finish(run, None)
 
-    def _looked(self, run: _Run) -> bool:
-        """After a life: whether every checkpoint that is listed loads."""
+    def _take_snapshot(self, run: _Run) -> bool:
+        """Take a snapshot after a process. Return False if a listed checkpoint does not load."""
         try:
-            run.looks.append(self.stage.look(run.place))
+            run.snapshots.append(self.runner.snapshot(run.run_dir))
         except RuntimeError as error:
-            self.report.checked("checkpoint validity", self.stage.kind, str(error), run.history)
+            self.report.checked("checkpoint validity", self.runner.kind, str(error), run.history)
             return False
-        self.report.checked("checkpoint validity", self.stage.kind, None)
+        self.report.checked("checkpoint validity", self.runner.kind, None)
         return True
 
-    def _finish(self, run: _Run, aims: tuple[Aim, ...] | None) -> None:
-        """Let the run end, and judge it. What its last life came by is known from here on."""
-        ended = self._life(run, Fate())
-        if ended.error is not None or not self._looked(run):
+    def _finish(self, run: _Run, targets: tuple[KillTarget, ...] | None) -> None:
+        """Run to the end and check the result. Add the points that the last process passed."""
+        result = self._run_process(run, KillPlan())
+        if result.error is not None or not self._take_snapshot(run):
             return
-        if aims is not None:
-            self.aims.learn(ended.value, aims)
-        self._judge(run)
+        if targets is not None:
+            self.targets.add_points(result.value, targets)
+        self._check_result(run)
 
-    def _judge(self, run: _Run) -> None:
-        """At the end: the run is the undisturbed one, and each log on the way is the beginning of its own."""
-        kind, last = self.stage.kind, run.looks[-1]
-        broken = next((what for look in run.looks if (what := look.is_continued_by(last))), None)
-        differs = last.gap() or broken or self.expected.differs(last, self.stage.subject)
-        self.report.checked("prefix continuation", kind, differs, run.history)
-        fault = Effects.of(run.place.effects).fault(self.expected.effects)
+    def _check_result(self, run: _Run) -> None:
+        """Check that the run equals the undisturbed one, and that each earlier log is a prefix of the final one."""
+        kind, last = self.runner.kind, run.snapshots[-1]
+        broken = next((what for snapshot in run.snapshots if (what := snapshot.find_broken_prefix(last))), None)
+        difference = last.find_gap() or broken or self.expected.find_difference(last, self.runner.subject)
+        self.report.checked("prefix continuation", kind, difference, run.history)
+        fault = Effects.read(run.run_dir.effects).find_fault(self.expected.effects)
         self.report.checked("effect once", kind, fault, run.history)
 
 
-_NEEDLE_BYTES = 16
+_SAMPLE_BYTES = 16
 _FLIP = 0x20
 _SEEDS = 1 << 32
 
 
-def check_damage(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
-    """Damage what checkpoints are made of; in each copy one place of it."""
-    damage = _damage(stage, expected.place, chance)
+def check_damage(runner: Runner, expected: Baseline, chance: Chance, *, rounds: int) -> None:
+    """Damage one place of the checkpoints in each copy, and read it."""
+    damage = _damage_function(runner, expected.run_dir, chance)
     for number in range(rounds):
-        place = stage.copied(expected.place)
-        what = damage(place)
+        run_dir = runner.copy(expected.run_dir)
+        what = damage(run_dir)
         if what is None:
             if number == 0:
-                stage.report.missed("checkpoint validity", stage.kind, "the store has no checkpoint to be damaged")
+                runner.report.missed("checkpoint validity", runner.kind, "the store has no checkpoint to be damaged")
             return
-        how = f"in {place.directory}, {what}"
-        stage.report.checked("checkpoint validity", stage.kind, _fault(stage, place, expected.look), how)
+        how = f"in {run_dir.path}, {what}"
+        runner.report.checked("checkpoint validity", runner.kind, _find_fault(runner, run_dir, expected.snapshot), how)
 
 
-def _damage(stage: Stage, source: Place, chance: Chance) -> Callable[[Place], str | None]:
-    """What damages one place of a copy and says which; it says None when there is none left."""
-    spoil = stage.subject.kind(stage.kind).spoil
+def _damage_function(runner: Runner, source: RunDirectory, chance: Chance) -> Callable[[RunDirectory], str | None]:
+    """Return a function that damages one place of a copy and describes it. It returns None if no place is left."""
+    spoil = runner.subject.kind(runner.kind).spoil
     if spoil is not None:
-        # It draws in a process of its own, so what it has drawn is not known here.
-        return lambda place: alone(partial(spoil, place.store, Chance(str(chance.below(_SEEDS)))))
-    spots = iter(chance.shuffled(_spots(stage, source)))
+        # The function runs in a child, so its random numbers need their own seed.
+        return lambda run_dir: run_isolated(partial(spoil, run_dir.store, Chance(str(chance.below(_SEEDS)))))
+    places = iter(chance.shuffled(_find_places(runner, source)))
 
-    def flip(place: Place) -> str | None:
-        spot = next(spots, None)
-        if spot is None:
+    def flip(run_dir: RunDirectory) -> str | None:
+        found = next(places, None)
+        if found is None:
             return None
-        path, offset = spot
-        _flip(place.store / path, offset)
+        path, offset = found
+        _flip(run_dir.store / path, offset)
         return f"byte {offset} of {path} was flipped"
 
     return flip
 
 
-def _spots(stage: Stage, place: Place) -> list[tuple[Path, int]]:
-    """Where pieces of the run's checkpoints stand in the files of the store."""
+def _find_places(runner: Runner, run_dir: RunDirectory) -> list[tuple[Path, int]]:
+    """Return the places of checkpoint data in the store's files."""
 
     async def pieces(storage: StoreStorage) -> Any:
         manifests = await storage.store.manifests(run_id=RUN_ID)
         parts = storage.store.read_parts(root for manifest in manifests for root in manifest.toc.values())
         return [data.hex() for data in (*parts.values(), *(manifest.header for manifest in manifests))]
 
-    needles = [_middle(bytes.fromhex(text)) for text in stage.with_storage(place, pieces).result()]
-    spots = set[tuple[Path, int]]()
-    for path in sorted(each for each in place.store.rglob("*") if each.is_file()):
+    samples = [_middle(bytes.fromhex(text)) for text in runner.with_storage(run_dir, pieces).result()]
+    places = set[tuple[Path, int]]()
+    for path in sorted(each for each in run_dir.store.rglob("*") if each.is_file()):
         data = path.read_bytes()
-        spots |= {(path.relative_to(place.store), at) for needle in needles if (at := data.find(needle)) >= 0}
-    return sorted(spots)
+        places |= {(path.relative_to(run_dir.store), at) for sample in samples if (at := data.find(sample)) >= 0}
+    return sorted(places)
 
 
 def _middle(data: bytes) -> bytes:
-    half = max(len(data) - _NEEDLE_BYTES, 0) // 2
-    return data[half : half + _NEEDLE_BYTES]
+    half = max(len(data) - _SAMPLE_BYTES, 0) // 2
+    return data[half : half + _SAMPLE_BYTES]
 
 
 def _flip(path: Path, offset: int) -> None:
@@ -214,266 +214,274 @@ def _flip(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-def _fault(stage: Stage, place: Place, expected: Look) -> str | None:
-    """What is wrong about reading a damaged copy; None if it is refused, or reads as it was."""
+def _find_fault(runner: Runner, run_dir: RunDirectory, expected: RunSnapshot) -> str | None:
+    """Return the fault in reading a damaged copy. None if it is refused, or reads as before."""
 
     async def read(storage: StoreStorage) -> str | None:
         try:
-            look = await Look.at(storage, RUN_ID)
+            snapshot = await RunSnapshot.take(storage, RUN_ID)
         except WorkflowException as error:
-            named = RUN_ID in str(error) or str(place.store) in str(error)
+            named = RUN_ID in str(error) or str(run_dir.store) in str(error)
             return None if named else f"the error names neither checkpoint nor file: {type(error).__name__}: {error}"
-        return look.differs(expected)
+        return snapshot.find_difference(expected)
 
-    ended = stage.with_storage(place, read)
-    return ended.value if ended.error is None else ended.error
+    result = runner.with_storage(run_dir, read)
+    return result.value if result.error is None else result.error
 
 
-def check_forks(stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int) -> None:
-    """Fork a finished run at checkpoints of chance; the second fork of each is killed on its way."""
+def check_forks(runner: Runner, expected: Baseline, chance: Chance, *, rounds: int) -> None:
+    """Fork a finished run twice at random checkpoints, and kill the second fork once."""
     for _ in range(rounds):
-        place = stage.copied(expected.place)
-        position = chance.below(expected.look.checkpoints)
-        how = f"in {place.directory}, forks of checkpoint number {position}"
+        run_dir = runner.copy(expected.run_dir)
+        position = chance.below(expected.snapshot.checkpoints)
+        how = f"in {run_dir.path}, forks of checkpoint number {position}"
         try:
-            what = _differing_forks(stage, place, position, chance)
-            untouched = stage.look(place).differs(expected.look)
+            what = _compare_forks(runner, run_dir, position, chance)
+            untouched = runner.snapshot(run_dir).find_difference(expected.snapshot)
         except RuntimeError as error:
             what, untouched = str(error), None
         what = what or (f"the source has changed: {untouched}" if untouched else None)
-        stage.report.checked("fork determinism", stage.kind, what, how)
+        runner.report.checked("fork determinism", runner.kind, what, how)
 
 
-def _differing_forks(stage: Stage, place: Place, position: int, chance: Chance) -> str | None:
-    first, second = _forked(stage, place, position)
-    seen: dict[str, int] = stage.life(place, run_id=first, how=Drive.fork_to_the_end).result()
+def _compare_forks(runner: Runner, run_dir: RunDirectory, position: int, chance: Chance) -> str | None:
+    first, second = _fork_twice(runner, run_dir, position)
+    seen: dict[str, int] = runner.run_process(run_dir, run_id=first, how=SubjectDriver.run_fork_to_end).result()
     if seen:
         target = chance.one_of(sorted(seen))
-        fate = Fate(target, 1 + chance.below(seen[target]))
-        ended = stage.life(place, fate, run_id=second, how=Drive.fork_to_the_end)
-        if ended.was_killed:
-            stage.life(place, Fate(is_resuming=True), run_id=second, how=Drive.fork_to_the_end).result()
-        elif ended.error is not None:
-            return ended.error
-    one, other = stage.look(place, first), stage.look(place, second)
-    return other.differs(one, compares_log=stage.subject.has_fixed_log)
+        plan = KillPlan(target, 1 + chance.below(seen[target]))
+        result = runner.run_process(run_dir, plan, run_id=second, how=SubjectDriver.run_fork_to_end)
+        if result.was_killed:
+            runner.run_process(
+                run_dir, KillPlan(is_resuming=True), run_id=second, how=SubjectDriver.run_fork_to_end
+            ).result()
+        elif result.error is not None:
+            return result.error
+    one, other = runner.snapshot(run_dir, first), runner.snapshot(run_dir, second)
+    return other.find_difference(one, compares_log=runner.subject.has_fixed_log)
 
 
-def _forked(stage: Stage, place: Place, position: int) -> tuple[str, str]:
-    """Two forks of a checkpoint, by their ids."""
+def _fork_twice(runner: Runner, run_dir: RunDirectory, position: int) -> tuple[str, str]:
+    """Fork a checkpoint twice and return the ids."""
 
     async def fork(storage: StoreStorage) -> Any:
         checkpoints = await storage.list_checkpoints(run_id=RUN_ID)
-        run = stage.subject.build().start(run_id=RUN_ID, checkpoint_storage=storage)
+        run = runner.subject.build().start(run_id=RUN_ID, checkpoint_storage=storage)
         for _ in range(2):
             await run.fork(checkpoints[position].checkpoint_id)
         return [record.run_id for record in await storage.store.runs() if record.run_id != RUN_ID]
 
-    first, second = stage.with_storage(place, fork).result()
+    first, second = runner.with_storage(run_dir, fork).result()
     return first, second
 
 
 RIVALS = 8
 
-_WAYS: Final = ("through the store", "either way", "by running")
-"""How the rivals of a race answer."""
+_ANSWER_MODES: Final = ("through the store", "either way", "by running")
+"""Ways in which the rivals of a race answer."""
+
+
+_End: TypeAlias = "tuple[RunSnapshot, Counter[str]]"
+"""Final snapshot and effects of a run."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Contest:
-    """A run that waits for an answer, and how it ends with those of the answers that have won."""
+class _Race:
+    """A run that waits for an answer, and its end for each answer that won."""
 
-    place: Place
+    run_dir: RunDirectory
     request_id: str
     answers: tuple[str, ...]
-    """Of each rival what it answers, in words."""
-    ends: dict[str, tuple[Look, Counter[str]]] = field(default_factory=dict[str, tuple["Look", Counter[str]]])
+    """Answers of the rivals as text."""
+    ends: dict[str, _End] = field(default_factory=dict[str, _End])
 
-    def end(self, stage: Stage, answer: str) -> tuple[Look, Counter[str]]:
-        """How the run ends if only one answers, and this."""
+    def end(self, runner: Runner, answer: str) -> _End:
+        """Return the end of the run for this answer."""
         if answer not in self.ends:
-            self.ends[answer] = _end_alone(stage, self, self.answers.index(answer))
+            self.ends[answer] = _run_with_one_answer(runner, self, self.answers.index(answer))
         return self.ends[answer]
 
 
-def check_races(stage: Stage, *, rounds: int) -> None:
-    """Let rivals answer the first request of the run, again and again."""
-    contest = _prepared(stage) if rounds else None
-    if contest is None:
+def check_races(runner: Runner, *, rounds: int) -> None:
+    """Let rivals answer the first request of the run at the same moment."""
+    race = _prepare_race(runner) if rounds else None
+    if race is None:
         return
-    _check_crossed(stage, contest)
+    _check_late_commit(runner, race)
     for first in range(rounds):
-        place = stage.copied(contest.place)
+        run_dir = runner.copy(race.run_dir)
         try:
-            what = _raced(stage, contest, place, first)
+            what = _run_race(runner, race, run_dir, first)
         except RuntimeError as error:
             what = str(error)
-        stage.report.checked("consume once", stage.kind, what, f"in {place.directory}")
+        runner.report.checked("consume once", runner.kind, what, f"in {run_dir.path}")
 
 
-def _check_crossed(stage: Stage, contest: _Contest) -> None:
-    """Let one answer by running, and stop it when it has read the inbox and is about to commit; another answers then.
+def _check_late_commit(runner: Runner, race: _Race) -> None:
+    """Stop an answering run before its commit, and let another process answer the request first.
 
-    Nothing but what the commit itself looks at can tell the first that it comes too late.
+    Only a check inside the commit can detect that the first answer is too late.
     """
-    other = next((n for n, answer in enumerate(contest.answers) if answer != contest.answers[0]), None)
+    other = next((n for n, answer in enumerate(race.answers) if answer != race.answers[0]), None)
     if other is None:
         why = "all rivals answer the same: let Subject(rival=...) answer something else for each number"
-        stage.report.missed("consume once", stage.kind, why)
+        runner.report.missed("consume once", runner.kind, why)
         return
-    place, gate = stage.copied(contest.place), Gate()
-    fate = Fate("answer before commit", instead=gate.wait)
-    late = _rival(stage, contest, place, 0, way="by running", fate=fate)
+    run_dir, gate = runner.copy(race.run_dir), Gate()
+    plan = KillPlan("answer before commit", action=gate.wait)
+    late = _start_rival(runner, race, run_dir, 0, mode="by running", plan=plan)
     is_met = gate.gather(1)
-    early = _rival(stage, contest, place, other, way="through the store").ended()
+    early = _start_rival(runner, race, run_dir, other, mode="through the store").wait()
     gate.open()
-    outcomes = [(0, late.ended()), (other, early)]
+    outcomes = [(0, late.wait()), (other, early)]
     if not is_met:
         why = "the one who answers by running was never about to commit the answer"
-        stage.report.missed("consume once", stage.kind, why)
+        runner.report.missed("consume once", runner.kind, why)
         return
     try:
-        what = _outcome(stage, contest, place, outcomes)
+        what = _check_outcome(runner, race, run_dir, outcomes)
     except RuntimeError as error:
         what = str(error)
-    how = f"in {place.directory}, answered through the store while another was about to commit"
-    stage.report.checked("consume once", stage.kind, what, how)
+    how = f"in {run_dir.path}, answered through the store while another was about to commit"
+    runner.report.checked("consume once", runner.kind, what, how)
 
 
-def _prepared(stage: Stage) -> _Contest | None:
-    place = stage.new_place()
-    stage.life(place, how=Drive.to_a_request).result()
+def _prepare_race(runner: Runner) -> _Race | None:
+    run_dir = runner.new_directory()
+    runner.run_process(run_dir, how=SubjectDriver.run_to_request).result()
 
     async def asked(storage: StoreStorage) -> list[Any]:
         requests = await storage.requests(RUN_ID)
-        answers = [repr(stage.subject.rivals_answer_to(requests[0], n)) for n in range(RIVALS)] if requests else []
+        answers = [repr(runner.subject.rival_answer_to(requests[0], n)) for n in range(RIVALS)] if requests else []
         return [requests[0].request_id, *answers] if requests else []
 
-    found = stage.with_storage(place, asked).result()
+    found = runner.with_storage(run_dir, asked).result()
     if not found:
         return None
     request_id, *answers = found
-    return _Contest(place, request_id, tuple(answers))
+    return _Race(run_dir, request_id, tuple(answers))
 
 
-def _end_alone(stage: Stage, contest: _Contest, number: int) -> tuple[Look, Counter[str]]:
-    """How the run ends if only one answers."""
-    place = stage.copied(contest.place)
+def _run_with_one_answer(runner: Runner, race: _Race, number: int) -> _End:
+    """Return the end of the run if only this rival answers."""
+    run_dir = runner.copy(race.run_dir)
 
     async def answer(storage: StoreStorage) -> None:
-        await storage.respond(RUN_ID, {contest.request_id: await _answer(stage, storage, number)})
+        await storage.respond(RUN_ID, {race.request_id: await _answer(runner, storage, number)})
 
-    stage.with_storage(place, answer).result()
-    stage.life(place).result()
-    return stage.look(place), Counter(Effects.of(place.effects).begun)
+    runner.with_storage(run_dir, answer).result()
+    runner.run_process(run_dir).result()
+    return runner.snapshot(run_dir), Counter(Effects.read(run_dir.effects).begun)
 
 
-async def _answer(stage: Stage, storage: StoreStorage, number: int) -> Any:
+async def _answer(runner: Runner, storage: StoreStorage, number: int) -> Any:
     request, *_ = await storage.requests(RUN_ID)
-    return stage.subject.rivals_answer_to(request, number)
+    return runner.subject.rival_answer_to(request, number)
 
 
-def _raced(stage: Stage, contest: _Contest, place: Place, first: int) -> str | None:
-    """One race. What is wrong with its outcome; None if nothing is.
+def _run_race(runner: Runner, race: _Race, run_dir: RunDirectory, first: int) -> str | None:
+    """Run one race. Return the fault in its outcome; None if there is none.
 
-    Who waits longest before the gate is likely to be the first behind it: each race begins with another one.
+    The rival that waits longest is likely to be first, so each race starts with another one.
     """
     order = [(first + number) % RIVALS for number in range(RIVALS)]
     gate = Gate()
-    way = _WAYS[first % len(_WAYS)]
-    children = [_rival(stage, contest, place, number, way=way, gate=gate) for number in order]
+    mode = _ANSWER_MODES[first % len(_ANSWER_MODES)]
+    children = [_start_rival(runner, race, run_dir, number, mode=mode, gate=gate) for number in order]
     gate.gather(RIVALS)
     gate.open()
-    outcomes = [child.ended() for child in children]
-    return _outcome(stage, contest, place, list(zip(order, outcomes, strict=True)))
+    outcomes = [child.wait() for child in children]
+    return _check_outcome(runner, race, run_dir, list(zip(order, outcomes, strict=True)))
 
 
-def _outcome(stage: Stage, contest: _Contest, place: Place, outcomes: list[tuple[int, Ended]]) -> str | None:
-    """What is wrong about how rivals have ended, by their numbers, and with the run after that."""
-    failed = [ended.error or ended.value for _, ended in outcomes if ended.value not in {"won", "refused"}]
+def _check_outcome(
+    runner: Runner, race: _Race, run_dir: RunDirectory, outcomes: list[tuple[int, ProcessResult]]
+) -> str | None:
+    """Return the fault in the results of the rivals or in the run after them; None if there is none."""
+    failed = [result.error or result.value for _, result in outcomes if result.value not in {"won", "refused"}]
     if failed:
         return failed[0]
-    won = {contest.answers[number] for number, ended in outcomes if ended.value == "won"}
+    won = {race.answers[number] for number, result in outcomes if result.value == "won"}
     if len(won) != 1:
         return f"{len(won)} different answers were accepted: {', '.join(sorted(won))}"
-    stage.life(place).result()
-    return _unlike(stage, place, contest.end(stage, won.pop()))
+    runner.run_process(run_dir).result()
+    return _compare_end(runner, run_dir, race.end(runner, won.pop()))
 
 
-def _unlike(stage: Stage, place: Place, expected: tuple[Look, Counter[str]]) -> str | None:
-    look, counted = expected
-    differs = stage.look(place).differs(look, compares_log=False)
-    begun_now = Counter(Effects.of(place.effects).begun)
-    if differs is None and begun_now != counted:
-        return f"effects were {dict(begun_now - counted)} more and {dict(counted - begun_now)} less often than once"
-    return differs
+def _compare_end(runner: Runner, run_dir: RunDirectory, expected: _End) -> str | None:
+    snapshot, counted = expected
+    difference = runner.snapshot(run_dir).find_difference(snapshot, compares_log=False)
+    counted_now = Counter(Effects.read(run_dir.effects).begun)
+    if difference is None and counted_now != counted:
+        return f"effects were {dict(counted_now - counted)} more and {dict(counted - counted_now)} less often than once"
+    return difference
 
 
-def _rival(
-    stage: Stage,
-    contest: _Contest,
-    place: Place,
+def _start_rival(
+    runner: Runner,
+    race: _Race,
+    run_dir: RunDirectory,
     number: int,
     *,
-    way: str,
+    mode: str,
     gate: Gate | None = None,
-    fate: Fate | None = None,
+    plan: KillPlan | None = None,
 ) -> Child:
-    """A process that answers, once the gate opens if there is one: through the store, or by going on with the run."""
-    stage.report.lives[stage.kind] += 1
+    """Start a process that answers through the store or by running, once the gate opens."""
+    runner.report.lives[runner.kind] += 1
 
     async def compete() -> str:
-        effects.note_into(place.effects)
-        storage = stage.open(place)
-        answer = await _answer(stage, storage, number)
-        if fate is not None:
-            live_under(fate)
+        effects.record_into(run_dir.effects)
+        storage = runner.open(run_dir)
+        answer = await _answer(runner, storage, number)
+        if plan is not None:
+            use_plan(plan)
         if gate is not None:
             gate.wait()
         try:
-            if way == "through the store" or (way == "either way" and number % 2):
-                await storage.respond(RUN_ID, {contest.request_id: answer}, by=f"rival {number}")
+            if mode == "through the store" or (mode == "either way" and number % 2):
+                await storage.respond(RUN_ID, {race.request_id: answer}, by=f"rival {number}")
             else:
-                await Drive(stage.subject, storage, RUN_ID).go_on({contest.request_id: answer})
+                await SubjectDriver(runner.subject, storage, RUN_ID).resume({race.request_id: answer})
         except AlreadyAnsweredError as error:
-            return "refused" if error.by else f"refused without a word of who was first: {error}"
+            return "refused" if error.by else f"refused without the name of the first: {error}"
         except RunBusyError as error:
-            return "refused" if error.owner else f"refused without a word of who is at work: {error}"
+            return "refused" if error.owner else f"refused without the name of the owner: {error}"
         return "won"
 
-    return begun(compete)
+    return start_child(compete)
 
 
-_NEEDED = ("tenant", "archive", "close_run", "restore", "remove")
+_TRANSFER_METHODS = ("tenant", "archive", "close_run", "restore", "remove")
 
 
-def moves_runs(stage: Stage, place: Place) -> bool:
-    """Whether a store of this kind can export and import runs."""
+def can_move_runs(runner: Runner, run_dir: RunDirectory) -> bool:
+    """Return True if this kind of store can export and import runs."""
 
     async def moves(storage: StoreStorage) -> bool:
-        # By name, as the storage itself looks: a store that wraps another is not seen to have what it hands on.
-        return all(hasattr(storage.store, name) for name in _NEEDED)
+        # Check by name, because a wrapper passes on methods that its class does not have.
+        return all(hasattr(storage.store, name) for name in _TRANSFER_METHODS)
 
-    return stage.with_storage(place, moves).result()
+    return runner.with_storage(run_dir, moves).result()
 
 
-def travelled(stage: Stage, source: Place, other: Stage) -> list[tuple[Stage, Place]]:
-    """The run of a place in another kind of store, and once more where it came from, by way of that.
+def move_run(runner: Runner, source: RunDirectory, other: Runner) -> list[tuple[Runner, RunDirectory]]:
+    """Copy a run to another kind of store, and back again. Return both copies.
 
-    The source itself stays as it is. A process that was killed before its run began has left nothing to take along.
+    The source does not change. A process that was killed before its run began leaves nothing to export.
     """
-    file = _exported(stage, stage.copied(source))
+    file = _export_run(runner, runner.copy(source))
     if file is None:
         return []
-    there = _imported(other, source, file)
-    back = _exported(other, _imported(other, source, file))
+    there = _import_run(other, source, file)
+    back = _export_run(other, _import_run(other, source, file))
     assert back is not None, "a run that was imported is there"
-    return [(other, there), (stage, _imported(stage, source, back))]
+    return [(other, there), (runner, _import_run(runner, source, back))]
 
 
-def _exported(stage: Stage, place: Place) -> Path | None:
-    """Close the run of a place; the file that it is in. None if there is no run."""
-    file = place.directory / "export"
+def _export_run(runner: Runner, run_dir: RunDirectory) -> Path | None:
+    """Export a run to a file. Return None if there is no run."""
+    file = run_dir.path / "export"
 
     async def export(storage: StoreStorage) -> Any:
         try:
@@ -482,82 +490,86 @@ def _exported(stage: Stage, place: Place) -> Path | None:
             return False
         return True
 
-    return file if stage.with_storage(place, export).result() else None
+    return file if runner.with_storage(run_dir, export).result() else None
 
 
-def _imported(stage: Stage, source: Place, file: Path) -> Place:
-    """A new place with the run of a file, and with what the world has seen of it."""
-    place = stage.new_place()
+def _import_run(runner: Runner, source: RunDirectory, file: Path) -> RunDirectory:
+    """Import a run into a new directory, together with its effects."""
+    run_dir = runner.new_directory()
     if source.effects.exists():
-        shutil.copy(source.effects, place.effects)
+        shutil.copy(source.effects, run_dir.effects)
 
     async def take_in(storage: StoreStorage) -> str:
         return await storage.import_run(file)
 
-    stage.with_storage(place, take_in).result()
-    return place
+    runner.with_storage(run_dir, take_in).result()
+    return run_dir
 
 
-_INSIDE_A_SUPERSTEP = ("finished", "record", "step", "intent", "activation")
-"""Points at which work is done that no commit has yet, by the first words of their names."""
+_INSIDE_SUPERSTEP = ("finished", "record", "step", "intent", "activation")
+"""First words of the points at which work is done but not committed."""
 
 
 def check_recoveries(
-    stage: Stage, expected: Undisturbed, chance: Chance, *, rounds: int, others: Sequence[Stage] = ()
+    runner: Runner, expected: Baseline, chance: Chance, *, rounds: int, others: Sequence[Runner] = ()
 ) -> None:
-    """Kill a run at a point of chance, and recover it where it is, in two copies, and in another kind of store."""
-    killed, abroad = 0, _abroad(stage, expected, others) if rounds else []
+    """Kill a run at random points, and recover it in place, in two copies, and in another kind of store."""
+    killed, destinations = 0, _find_destinations(runner, expected, others) if rounds else []
     for number in range(rounds):
-        target, place = _target(expected, chance, number), stage.new_place()
-        killed += stage.life(place, Fate(target, 1 + chance.below(expected.points[target]))).was_killed
-        how = f"in {place.directory}, killed at {target!r}"
-        if abroad:
-            what = _differing_abroad(stage, expected, place, chance.one_of(abroad))
-            stage.report.checked("recovery from an export", stage.kind, what, how)
-        copies = [stage.copied(place), stage.copied(place, "somewhere", "else"), place]
-        stage.report.checked("recovery determinism", stage.kind, _differing(stage, expected, copies), how)
+        target, run_dir = _choose_point(expected, chance, number), runner.new_directory()
+        killed += runner.run_process(run_dir, KillPlan(target, 1 + chance.below(expected.points[target]))).was_killed
+        how = f"in {run_dir.path}, killed at {target!r}"
+        if destinations:
+            what = _compare_moved_run(runner, expected, run_dir, chance.one_of(destinations))
+            runner.report.checked("recovery from an export", runner.kind, what, how)
+        copies = [runner.copy(run_dir), runner.copy(run_dir, "somewhere", "else"), run_dir]
+        runner.report.checked("recovery determinism", runner.kind, _compare_recoveries(runner, expected, copies), how)
     if rounds and not killed:
-        stage.report.missed("recovery determinism", stage.kind, "no life was killed: there was nothing to recover")
+        runner.report.missed("recovery determinism", runner.kind, "no process was killed: there was nothing to recover")
 
 
-def _target(expected: Undisturbed, chance: Chance, number: int) -> str:
-    """Where to kill: in every other round in the middle of a superstep, if there is such a point."""
+def _choose_point(expected: Baseline, chance: Chance, number: int) -> str:
+    """Choose a point. Every other round uses one inside a superstep, if there is one."""
     points = sorted(expected.points)
-    inside = [name for name in points if name.partition(" ")[0] in _INSIDE_A_SUPERSTEP]
+    inside = [name for name in points if name.partition(" ")[0] in _INSIDE_SUPERSTEP]
     return chance.one_of(inside if inside and number % 2 == 0 else points)
 
 
-def _abroad(stage: Stage, expected: Undisturbed, others: Sequence[Stage]) -> list[Stage]:
-    """The other kinds of store that runs can be taken to. None, if they can't leave this one."""
-    return (
-        [other for other in others if moves_runs(other, other.new_place())] if moves_runs(stage, expected.place) else []
-    )
+def _find_destinations(runner: Runner, expected: Baseline, others: Sequence[Runner]) -> list[Runner]:
+    """Return the other kinds of store that runs can move to. Empty if this kind can't export."""
+    if not can_move_runs(runner, expected.run_dir):
+        return []
+    return [other for other in others if can_move_runs(other, other.new_directory())]
 
 
-def _differing(stage: Stage, expected: Undisturbed, places: list[Place]) -> str | None:
+def _compare_recoveries(runner: Runner, expected: Baseline, places: list[RunDirectory]) -> str | None:
     try:
-        first, *others = [_recovered(stage, place) for place in places]
+        first, *others = [_recover(runner, run_dir) for run_dir in places]
     except RuntimeError as error:
         return str(error)
-    differing = (other.differs(first) for other in others)
-    return next((what for what in differing if what), None) or expected.differs(first, stage.subject)
+    differing = (other.find_difference(first) for other in others)
+    return next((what for what in differing if what), None) or expected.find_difference(first, runner.subject)
 
 
-def _differing_abroad(stage: Stage, expected: Undisturbed, place: Place, other: Stage) -> str | None:
-    """What is otherwise with the run in another kind of store, and when it has come back; None if nothing is."""
+def _compare_moved_run(runner: Runner, expected: Baseline, run_dir: RunDirectory, other: Runner) -> str | None:
+    """Return the difference of the run after one move and after the way back; None if there is none."""
     try:
-        before = stage.look(place)
-        for where, arrived in travelled(stage, place, other):
-            look = _recovered(where, arrived)
-            differs = before.is_continued_by(look) or look.gap() or expected.differs(look, stage.subject)
-            what = differs or Effects.of(arrived.effects).fault(expected.effects)
+        before = runner.snapshot(run_dir)
+        for where, arrived in move_run(runner, run_dir, other):
+            snapshot = _recover(where, arrived)
+            difference = (
+                before.find_broken_prefix(snapshot)
+                or snapshot.find_gap()
+                or expected.find_difference(snapshot, runner.subject)
+            )
+            what = difference or Effects.read(arrived.effects).find_fault(expected.effects)
             if what is not None:
-                return f"exported, and recovered in {arrived.directory}: {what}"
+                return f"exported, and recovered in {arrived.path}: {what}"
     except RuntimeError as error:
         return f"exported from a copy, by way of {other.kind}: {error}"
     return None
 
 
-def _recovered(stage: Stage, place: Place) -> Look:
-    stage.life(place, Fate(is_resuming=True)).result()
-    return stage.look(place)
+def _recover(runner: Runner, run_dir: RunDirectory) -> RunSnapshot:
+    runner.run_process(run_dir, KillPlan(is_resuming=True)).result()
+    return runner.snapshot(run_dir)

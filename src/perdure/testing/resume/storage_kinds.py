@@ -1,57 +1,226 @@
-"""`Kind`: a kind of storage that the suite runs on, and what it can't do by itself to one."""
+"""`Kind`: a kind of storage that the suite runs on. The shipped kinds have kill points inside their writes."""
 
 from __future__ import annotations
 
+import inspect
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from perdure.testing.resume.kill_points import file_storage, sqlite_storage
+from perdure.storage import Disk, FileStore, SqliteDatabase, SqliteStore, StoreStorage
+from perdure.testing.resume import effects
+from perdure.testing.resume.kill_points import is_resuming, reach, writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import sqlite3
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.storage import StoreStorage
+    from perdure.records import Claim, Command, Commit, JournalRecord
+    from perdure.storage import Store, Sync
     from perdure.testing.resume.kill_points import Chance
 
-Opening: TypeAlias = "Callable[[Path], StoreStorage | str]"
-"""Opens the storage of a directory, or says its URL."""
+_OPEN_INTENT = b'"open"'
+
+
+class KillingDisk(Disk):
+    """The file system of this machine, with kill points around each change."""
+
+    def make_directory(self, path: Path) -> None:
+        with writes.operation("make_directory"):
+            super().make_directory(path)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        with writes.operation("write_new"):
+            super().write_new(path, data)
+
+    def write_at(self, path: Path, offset: int, data: bytes, *, sync: bool) -> None:
+        with writes.operation("write_at"):
+            super().write_at(path, offset, data, sync=sync)
+
+    def link(self, source: Path, target: Path) -> None:
+        with writes.operation("link"):
+            super().link(source, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with writes.operation("rename"):
+            super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        with writes.operation("remove"):
+            super().remove(path)
+
+    def sync_directory(self, path: Path) -> None:
+        with writes.operation("sync_directory"):
+            super().sync_directory(path)
+
+
+class KillingDatabase(SqliteDatabase):
+    """A connection with kill points around each statement of a transaction and around its commit."""
+
+    _is_writing = False
+
+    def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
+        if not self._is_writing:
+            return super().execute(name, **parameters)
+        with writes.operation(name):
+            return super().execute(name, **parameters)
+
+    def execute_many(self, name: str, rows: Sequence[Mapping[str, object]], /) -> None:
+        if rows:
+            with writes.operation(name):
+                super().execute_many(name, rows)
+
+    def execute_each(
+        self, names: Sequence[str], rows: Sequence[Mapping[str, object]], /
+    ) -> Sequence[sqlite3.Row | None]:
+        if not names:
+            return []
+        with writes.operation(names[0]):
+            return super().execute_each(names, rows)
+
+    @contextmanager
+    def transaction(self, sync: Sync = "as chosen", *, alone: bool = False) -> Generator[None]:
+        with writes.operation("transaction"), super().transaction(sync, alone=alone):
+            self._is_writing = True
+            try:
+                yield
+            finally:
+                self._is_writing = False
+            # All statements are done, and nothing is committed.
+            writes.point("before COMMIT")
+
+
+class KillingStore:
+    """Wraps a store, with kill points around its calls."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self._has_committed = False
+        self._is_asleep = False
+        self._has_old_records = False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._with_points(name, found) if inspect.iscoroutinefunction(found) else found
+
+    def _with_points(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call_with_points(*args: Any, **kwargs: Any) -> Any:
+            if not is_resuming() or self._has_committed:
+                return await call(*args, **kwargs)
+            reach(f"recovery before {name}")
+            outcome = await call(*args, **kwargs)
+            reach(f"recovery after {name}")
+            return outcome
+
+        return call_with_points
+
+    async def journal(self, run_id: str) -> Sequence[JournalRecord]:
+        """Read the journal. Records in it come from an earlier process."""
+        found = await self._with_points("journal", self._inner.journal)(run_id)
+        self._has_old_records = bool(found)
+        return found
+
+    async def post(self, run_id: str, command: Command) -> Command:
+        """Post a command from outside."""
+        reach("post before all")
+        with writes.track("post"):
+            standing = await self._inner.post(run_id, command)
+        reach("post after all")
+        return standing
+
+    async def record(
+        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+    ) -> None:
+        """Record finished work, or an intent."""
+        is_intent = any(_OPEN_INTENT in record.data for record in records)
+        finished = effects.find_finished(records)
+        reach("record before all")
+        with writes.track("record"):
+            await self._inner.record(claim, head=head, records=records, durable=durable)
+        reach("record after all")
+        effects.mark_recorded(finished)
+        if is_intent:
+            reach("intent after all")
+
+    async def commit(self, claim: Claim, commit: Commit) -> int:
+        """Commit. Afterwards no effect of the superstep may start again."""
+        kinds = self._kinds(commit)
+        for kind in kinds:
+            reach(f"{kind} before commit")
+        with writes.track("commit"):
+            newest = await self._inner.commit(claim, commit)
+        effects.mark_committed()
+        for kind in (*kinds, "emit"):
+            reach(f"{kind} after commit")
+        self._has_committed, self._has_old_records = True, False
+        return newest
+
+    def _kinds(self, commit: Commit) -> tuple[str, ...]:
+        was_asleep, self._is_asleep = self._is_asleep, commit.status == "sleeping"
+        return (
+            "commit",
+            *(("answer",) if commit.taken else ()),
+            *(("sleep",) if self._is_asleep or was_asleep else ()),
+            *(("inherited",) if self._has_old_records else ()),
+            *(("recovery",) if is_resuming() and not self._has_committed else ()),
+        )
+
+
+def with_points(storage: StoreStorage) -> StoreStorage:
+    """Add kill points around the calls of a storage's store."""
+    storage.store = cast("Store", KillingStore(storage.store))
+    return storage
+
+
+def file_storage(directory: Path) -> StoreStorage:
+    """Open a file storage with kill points at every operation."""
+    return StoreStorage(FileStore(directory / "runs", disk=KillingDisk()))
+
+
+def sqlite_storage(directory: Path) -> StoreStorage:
+    """Open a SQLite storage with kill points at every statement."""
+    return StoreStorage(SqliteStore(directory / "runs.db", database=KillingDatabase))
+
+
+OpenStorage: TypeAlias = "Callable[[Path], StoreStorage | str]"
+"""Function that opens the storage of a directory, or returns its URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of storage, for one that has more than the files of a directory. Each is called in a process of its own.
+    """A kind of storage with data outside its directory. Each function is called in its own process.
 
-    `open` opens the storage of a directory, or says its URL. `copy(source, target)` is called when a directory was
-    copied, and copies what lies outside of it, so that the two storages have nothing in common. `spoil(directory,
-    chance)` damages one place, drawn by chance, of what checkpoints are made of, and says which; None if there is none.
-    Without it a byte is flipped in the files. `clear(directory)` removes at the end what lies outside of the directory.
+    `open` opens the storage of a directory, or returns its URL. `copy(source, target)` is called after a directory was
+    copied, and copies the data outside it, so that both storages are independent. `spoil(directory, chance)` damages
+    one random place of the checkpoint data and describes it; it returns None if there is none. Without it, the suite
+    flips a byte in the files. `clear(directory)` removes the data outside the directory at the end.
     """
 
-    open: Opening
+    open: OpenStorage
     copy: Callable[[Path, Path], None] | None = None
     spoil: Callable[[Path, Chance], str | None] | None = None
     clear: Callable[[Path], None] | None = None
 
 
-Storages: TypeAlias = "Mapping[str, Kind | Opening]"
+Storages: TypeAlias = "Mapping[str, Kind | OpenStorage]"
 
 SHIPPED: Final[Storages] = {"file": file_storage, "sqlite": sqlite_storage}
 
 
 def postgres_kind(dsn: str) -> Kind:
-    """Storages in schemas of their own in the database of a connection string. They are dropped in the end.
+    """Return a kind with a PostgreSQL schema per run, in the database of a connection string. The suite drops them.
 
-    Needs `pip install 'perdure[postgres]'`, and a role that may create schemas. A directory holds the name of its
-    schema, in the file `schema`.
+    Needs `pip install 'perdure[postgres]'` and a role that may create schemas. The file `schema` in a directory holds
+    the name of its schema.
     """
-    # What is imported here is there in each life, which is forked from this process.
+    # Forked children inherit this import.
     from perdure.testing.resume import postgres_schemas as schemas  # noqa: PLC0415 - the driver comes with an extra
 
     return Kind(
-        partial(schemas.opened, dsn),
-        copy=partial(schemas.copied, dsn),
-        spoil=partial(schemas.spoiled, dsn),
-        clear=partial(schemas.dropped, dsn),
+        partial(schemas.open_storage, dsn),
+        copy=partial(schemas.copy_schema, dsn),
+        spoil=partial(schemas.damage, dsn),
+        clear=partial(schemas.drop_schema, dsn),
     )

@@ -1,4 +1,4 @@
-"""`Subject`: the workflow that the suite is to disturb, and how it is talked to."""
+"""`Subject`: the workflow under test, and its inputs and answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from perdure.errors import RunNotFoundError
 from perdure.events import CheckpointInfo, WorkflowErrorDetails, WorkflowEvent
 from perdure.storage import StoreStorage, open_storage
 from perdure.testing.resume import effects
-from perdure.testing.resume.kill_points import with_points
-from perdure.testing.resume.storage_kinds import SHIPPED, Kind
+from perdure.testing.resume.storage_kinds import SHIPPED, Kind, with_points
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
@@ -34,17 +33,16 @@ def _always_true(request: PendingRequest) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A workflow to be killed and resumed.
+    """A workflow to kill and resume.
 
-    `build` makes a new instance of the workflow, without a storage. `message` begins the run, each of `turns` is a
-    further turn once it is idle. `answer` answers what it asks; `rival` answers as the n-th of several who answer the
-    same request at once, each something else (without it, a bool's opposite). `storages` are your own, by name, each
-    opened in a directory, or named by a URL: the suite runs on them instead of those that ship with perdure. For one
-    that has more than the files of its directory, give a `Kind`.
+    `build` makes a new instance of the workflow, without a storage. `message` starts the run; each of `turns` is sent
+    when it is idle. `answer` answers its requests. `rival` gives the answer of the n-th process when several answer one
+    request at once; each should differ (the default inverts a bool). `storages` replaces the shipped kinds of storage:
+    by name, a function that opens a storage in a directory or returns a URL. Give a `Kind` for a storage with data
+    outside its directory.
 
-    The outputs must depend on nothing but messages, state, steps and answers. `has_fixed_log=False` says that the
-    order of supersteps depends on the time, as it does where timers run beside other work: then the log of a disturbed
-    run is not compared with that of an undisturbed one.
+    The outputs must depend only on messages, state, steps and answers. Set `has_fixed_log=False` if the order of
+    supersteps depends on time, for example with timers beside other work. Then the logs of runs are not compared.
     """
 
     build: Callable[[], Workflow]
@@ -56,34 +54,34 @@ class Subject:
     has_fixed_log: bool = True
 
     def kind(self, name: str) -> Kind:
-        """The kind of storage of a name: one of `storages`, or one that ships."""
+        """Return a kind of storage: one of `storages`, or a shipped one."""
         found = self.storages.get(name) or SHIPPED[name]
         return found if isinstance(found, Kind) else Kind(found)
 
     def open(self, kind: str, directory: Path) -> StoreStorage:
-        """A storage, with points to die at, that trusts what the workflow trusts."""
-        made = self.kind(kind).open(directory)
-        # That of a URL is shared by all of this process, who need no points.
-        storage = with_points(StoreStorage(open_storage(made).store) if isinstance(made, str) else made)
+        """Open a storage with kill points that trusts the workflow's types."""
+        opened = self.kind(kind).open(directory)
+        # A storage of a URL is shared in this process, and other users need no kill points.
+        storage = with_points(StoreStorage(open_storage(opened).store) if isinstance(opened, str) else opened)
         self.build().blueprint.bound(storage)
         return storage
 
     def answer_to(self, request: PendingRequest) -> Any:
-        """The answer. A step that was cut off is simply done again."""
+        """Return the answer to a request. An interrupted step is run again."""
         return StepDecision("rerun") if isinstance(request.data, InterruptedStep) else self.answer(request)
 
-    def rivals_answer_to(self, request: PendingRequest, number: int) -> Any:
-        """What the n-th of several answers."""
+    def rival_answer_to(self, request: PendingRequest, number: int) -> Any:
+        """Return the answer of the n-th rival."""
         if self.rival is not None:
             return self.rival(request, number)
         answer = self.answer_to(request)
         return not answer if isinstance(answer, bool) and number % 2 else answer
 
 
-_LEFT_OPEN = frozenset({"executor_suspended", "executor_failed"})
+_OPEN_EVENTS = frozenset({"executor_suspended", "executor_failed"})
 
 
-class Drive:
+class SubjectDriver:
     """Drives a run of the subject."""
 
     def __init__(self, subject: Subject, storage: StoreStorage, run_id: str) -> None:
@@ -92,145 +90,145 @@ class Drive:
         self._run_id = run_id
         self._workflow: Workflow = subject.build()
 
-    async def to_the_end(self) -> None:
-        """Begin the run, or go on with it, until all turns are over and nothing is asked."""
-        await self.to_a_request()
-        while await self._given():
-            await self.go_on()
+    async def run_to_end(self) -> None:
+        """Start or resume the run until all turns are done and no request is open."""
+        await self.run_to_request()
+        while await self._give_next_input():
+            await self.resume()
 
-    async def fork_to_the_end(self) -> None:
-        """Go on with a fork until it rests and nothing is asked."""
-        await self.go_on()
-        while await self._answered():
-            await self.go_on()
+    async def run_fork_to_end(self) -> None:
+        """Resume a fork until it is idle and no request is open."""
+        await self.resume()
+        while await self._answer_requests():
+            await self.resume()
 
-    async def to_a_request(self) -> None:
-        """Begin the run, or go on with it, until it rests."""
-        await _read(self._call(message=self._subject.message))
+    async def run_to_request(self) -> None:
+        """Start or resume the run until it is idle."""
+        await _consume(self._call(message=self._subject.message))
 
-    async def go_on(self, responses: dict[str, Any] | None = None) -> None:
-        """Go on until the run rests."""
-        await _read(self._call(responses=responses))
+    async def resume(self, responses: dict[str, Any] | None = None) -> None:
+        """Resume the run until it is idle."""
+        await _consume(self._call(responses=responses))
 
     def _call(self, **given: Any) -> AsyncIterable[WorkflowEvent[Any]]:
         return self._workflow.run(run_id=self._run_id, stream=True, checkpoint_storage=self._storage, **given)
 
-    async def _given(self) -> bool:
-        """Give the run what it waits for; False if it has had everything."""
-        if await self._answered():
+    async def _give_next_input(self) -> bool:
+        """Give the run its next input. Return False if it has had everything."""
+        if await self._answer_requests():
             return True
-        begun = [event async for event in self._storage.events(self._run_id) if event.type == "started"]
-        left = self._subject.turns[len(begun) - 1 :]
+        started = [event async for event in self._storage.events(self._run_id) if event.type == "started"]
+        left = self._subject.turns[len(started) - 1 :]
         if not left:
             return False
-        await self._storage.send(self._run_id, left[0], message_id=f"turn-{len(begun)}")
+        await self._storage.send(self._run_id, left[0], message_id=f"turn-{len(started)}")
         return True
 
-    async def _answered(self) -> bool:
+    async def _answer_requests(self) -> bool:
         requests = await self._storage.requests(self._run_id)
         for request in requests:
             answers = {request.request_id: self._subject.answer_to(request)}
-            if _is_answered_by_running(request):
-                await self.go_on(answers)
+            if _answers_by_running(request):
+                await self.resume(answers)
             else:
                 await self._storage.respond(self._run_id, answers)
         return bool(requests)
 
 
-def _is_answered_by_running(request: PendingRequest) -> bool:
-    """Half of the requests are answered by the call that goes on, half through the store: the same in each life."""
+def _answers_by_running(request: PendingRequest) -> bool:
+    """Return True for about half of the requests, the same in each process. The store answers the others."""
     return zlib.crc32(repr(request.data).encode()) % 2 == 0
 
 
-async def _read(events: AsyncIterable[WorkflowEvent[Any]]) -> None:
+async def _consume(events: AsyncIterable[WorkflowEvent[Any]]) -> None:
     async for event in events:
         if event.type == "superstep_started":
             effects.begin_superstep()
         fact = event.data if event.type == "sub_workflow" else event
-        if fact.type in _LEFT_OPEN:
-            effects.leave_open(event.path, fact.executor_id or "")
+        if fact.type in _OPEN_EVENTS:
+            effects.mark_open(event.path, fact.executor_id or "")
 
 
 _ATTEMPT = re.compile(r"attempt \d+ of \d+ failed")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)?")
 _PROCESS = re.compile(r"process \d+ on [^\s'\"]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A run as it stands: its numbered log, its outputs in order, the state of its head, what still waits.
+class RunSnapshot:
+    """A run at one moment: its numbered log, its outputs in order, the state of its head.
 
-    Ids that chance has chosen, moments and the names of processes are left out.
+    Random ids, timestamps and process names are replaced.
     """
 
     log: Sequence[str] = ()
     course: Sequence[str] = ()
-    """The log without its numbers, and without attempts that failed: how often the world refuses is no fact of it."""
+    """The log without numbers and failed attempts, because the number of failures depends on the outside world."""
     outputs: Sequence[str] = ()
     state: str = ""
     checkpoints: int = 0
     questions: int = 0
-    """How often somebody had to decide about a step that was cut off."""
+    """Number of requests about an interrupted step."""
     waits: int = 0
-    """How often it was woken: a wait that was over when the next life came to it is none."""
+    """Number of wake-ups. A wait that ended before the next process came to it does not count."""
 
     @classmethod
-    async def at(cls, storage: StoreStorage, run_id: str) -> Look:
-        """Look at a run, decoding every checkpoint of it. Raises WorkflowCheckpointException if one can't be."""
-        events = await _events(storage, run_id)
+    async def take(cls, storage: StoreStorage, run_id: str) -> RunSnapshot:
+        """Take a snapshot, decoding every checkpoint. Raises WorkflowCheckpointException if one does not load."""
+        events = await _read_events(storage, run_id)
         checkpoints = await storage.list_checkpoints(run_id=run_id)
-        names = _names(events, run_id)
+        names = _stable_names(events, run_id)
         states = [
-            _cleaned(_shown((each.state, each.messages, each.pending_request_info_events)), names)
+            _normalize(_render((each.state, each.messages, each.pending_request_info_events)), names)
             for each in checkpoints
         ]
         return cls(
-            log=tuple(f"{event.seq} {_cleaned(_fact(event), names)}" for event in events),
-            course=tuple(_cleaned(_fact(event), names) for event in _without_attempts(events)),
-            outputs=tuple(_cleaned(_shown(e.data), names) for e in events if e.type in {"output", "intermediate"}),
+            log=tuple(f"{event.seq} {_normalize(_describe_event(event), names)}" for event in events),
+            course=tuple(_normalize(_describe_event(event), names) for event in _drop_failed_attempts(events)),
+            outputs=tuple(_normalize(_render(e.data), names) for e in events if e.type in {"output", "intermediate"}),
             state=states[-1] if states else "",
             checkpoints=len(states),
             questions=sum(isinstance(event.data, InterruptedStep) for event in events),
             waits=sum(event.type == "woken" for event in events),
         )
 
-    def differs(self, expected: Look, *, compares_log: bool = True) -> str | None:
-        """What is other than expected; None if nothing is.
+    def find_difference(self, expected: RunSnapshot, *, compares_log: bool = True) -> str | None:
+        """Return the first difference; None if there is none.
 
-        A run that was asked or has waited another number of times has gone the same way in other supersteps.
+        Logs are compared only if both runs had as many questions and waits: these change the supersteps.
         """
         pairs = [("output", self.outputs, expected.outputs), ("state", (self.state,), (expected.state,))]
         if compares_log and (self.questions, self.waits) == (expected.questions, expected.waits):
             pairs.append(("event", self.course, expected.course))
-        return next((told for name, mine, other in pairs if (told := _difference(name, mine, other))), None)
+        return next((text for name, mine, other in pairs if (text := _describe_difference(name, mine, other))), None)
 
-    def is_continued_by(self, later: Look) -> str | None:
-        """Whether the log of a later look begins with this one; otherwise what is not so."""
-        return _difference("event", later.log[: len(self.log)], self.log)
+    def find_broken_prefix(self, later: RunSnapshot) -> str | None:
+        """Return the first event at which a later log does not continue this one; None if it does."""
+        return _describe_difference("event", later.log[: len(self.log)], self.log)
 
-    def gap(self) -> str | None:
-        """Where the numbers of the log are not 1, 2, 3 and so on; None if they are."""
+    def find_gap(self) -> str | None:
+        """Return the first gap in the numbers of the log; None if they are 1, 2, 3 and so on."""
         numbers = [line.partition(" ")[0] for line in self.log]
-        return _difference("number", numbers, [str(number) for number in range(1, len(numbers) + 1)])
+        return _describe_difference("number", numbers, [str(number) for number in range(1, len(numbers) + 1)])
 
 
-async def _events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent[Any]]:
-    """The log. One who died before the first commit has left none."""
+async def _read_events(storage: StoreStorage, run_id: str) -> list[WorkflowEvent[Any]]:
+    """Return the log. It is empty if the process was killed before the first commit."""
     try:
         return [event async for event in storage.events(run_id)]
     except RunNotFoundError:
         return []
 
 
-def _without_attempts(events: Sequence[WorkflowEvent[Any]]) -> list[WorkflowEvent[Any]]:
-    """The events without the warnings about failed attempts, the failures before them and the calls after them."""
+def _drop_failed_attempts(events: Sequence[WorkflowEvent[Any]]) -> list[WorkflowEvent[Any]]:
+    """Drop the warnings about failed attempts, with the failures before them and the calls after them."""
     failed = {n for n, event in enumerate(events) if event.type == "warning" and _ATTEMPT.search(str(event.data))}
     before = {n - 1 for n in failed if events[n - 1].type == "executor_failed"}
     after = {n + 1 for n in failed if n + 1 < len(events) and events[n + 1].type == "executor_invoked"}
     return [event for n, event in enumerate(events) if n not in failed | before | after]
 
 
-def _difference(name: str, mine: Sequence[str], expected: Sequence[str]) -> str | None:
+def _describe_difference(name: str, mine: Sequence[str], expected: Sequence[str]) -> str | None:
     for number, (one, other) in enumerate(zip(mine, expected, strict=False), start=1):
         if one != other:
             return f"{name} {number} is {one}, expected {other}"
@@ -241,44 +239,44 @@ def _difference(name: str, mine: Sequence[str], expected: Sequence[str]) -> str 
     return f"{name} {at + 1} {verb}: {longer[at]}"
 
 
-def _names(events: Iterable[WorkflowEvent[Any]], run_id: str) -> Mapping[str, str]:
-    """Names for what chance has named: the run, and its requests in their order."""
+def _stable_names(events: Iterable[WorkflowEvent[Any]], run_id: str) -> Mapping[str, str]:
+    """Return stable names for the run and for its requests in order."""
     asked = dict.fromkeys(event.request_id for event in events if event.type == "request_info")
     return {**{request_id: f"request-{number}" for number, request_id in enumerate(asked, 1)}, run_id: "run"}
 
 
-def _cleaned(text: str, names: Mapping[str, str]) -> str:
+def _normalize(text: str, names: Mapping[str, str]) -> str:
     for found, name in names.items():
         text = text.replace(found, name)
-    return _PROCESS.sub("(process)", _MOMENT.sub("(moment)", text))
+    return _PROCESS.sub("(process)", _TIMESTAMP.sub("(moment)", text))
 
 
-def _fact(event: WorkflowEvent[Any]) -> str:
+def _describe_event(event: WorkflowEvent[Any]) -> str:
     where = "/".join((*event.path, event.executor_id or ""))
     iteration = "" if event.iteration is None else f" superstep {event.iteration}"
     request = f" {event.request_id}" if event.type == "request_info" else ""
-    return f"{event.type} {where}{iteration}{request} {_shown(event.data)}".strip()
+    return f"{event.type} {where}{iteration}{request} {_render(event.data)}".strip()
 
 
-def _shown(value: object) -> str:
-    """A value as text that does not depend on the order in which sets and mappings were made."""
+def _render(value: object) -> str:
+    """Render a value independently of the order in sets and mappings."""
     match value:
         case CheckpointInfo():
             return f"{value.checkpoint_id} after {value.previous_checkpoint_id}"
         case WorkflowErrorDetails():
             return f"{value.error_type}: {value.message}"
         case WorkflowEvent():
-            return _fact(cast("WorkflowEvent[Any]", value))
+            return _describe_event(cast("WorkflowEvent[Any]", value))
         case dict():
             items = cast("dict[object, object]", value).items()
-            return "{" + ", ".join(sorted(f"{_shown(key)}: {_shown(item)}" for key, item in items)) + "}"
+            return "{" + ", ".join(sorted(f"{_render(key)}: {_render(item)}" for key, item in items)) + "}"
         case set() | frozenset():
-            return "{" + ", ".join(sorted(map(_shown, cast("set[object]", value)))) + "}"
+            return "{" + ", ".join(sorted(map(_render, cast("set[object]", value)))) + "}"
         case list() | tuple():
-            shown = ", ".join(map(_shown, cast("list[object]", value)))
+            shown = ", ".join(map(_render, cast("list[object]", value)))
             return f"[{shown}]" if isinstance(value, list) else f"({shown})"
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            members = [f"{each.name}={_shown(getattr(value, each.name))}" for each in dataclasses.fields(value)]
+            members = [f"{each.name}={_render(getattr(value, each.name))}" for each in dataclasses.fields(value)]
             return f"{type(value).__name__}({', '.join(members)})"
         case _:
             return repr(value)

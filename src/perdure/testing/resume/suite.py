@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from perdure.clock import SystemClock
-from perdure.testing.resume.kill_points import Aims, Chance
-from perdure.testing.resume.processes import Stage
-from perdure.testing.resume.properties import Disturbing, check_damage, check_forks, check_races, check_recoveries
+from perdure.testing.resume.kill_points import Chance, KillTargets
+from perdure.testing.resume.processes import Runner
+from perdure.testing.resume.properties import KillCheck, check_damage, check_forks, check_races, check_recoveries
 from perdure.testing.resume.storage_kinds import SHIPPED
 
 if TYPE_CHECKING:
@@ -47,17 +47,14 @@ PROPERTIES: Final[tuple[Property, ...]] = (
     "recovery from an export",
     "directed points",
 )
-"""The six, the last of them in two parts, and that every point which a life comes by was hit.
-
-A check that can't fail proves nothing.
-"""
+"""The six properties, the last one in two parts, and the check that every known point was hit."""
 
 _FINDINGS: Final = ("violations", "not_shown")
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A property that does not hold: what was done, and what came out of it."""
+    """A violated property, with what was done and what differed."""
 
     property: Property
     store: str
@@ -66,50 +63,50 @@ class Violation:
 
 @dataclass(slots=True)
 class Report:
-    """The findings, and the counts."""
+    """Results and counts."""
 
     seed: int
     stores: tuple[str, ...]
     checks: Counter[str] = field(default_factory=Counter[str])
-    """How often a property was looked at, by `property/store`."""
+    """Number of checks by `property/store`."""
     lives: Counter[str] = field(default_factory=Counter[str])
     kills: Counter[str] = field(default_factory=Counter[str])
-    """Processes that died, by `random/store` or `directed/store`."""
+    """Killed processes by `random/store` or `directed/store`."""
     windows: Counter[str] = field(default_factory=Counter[str])
-    """Directed kills, by `window/store`."""
+    """Directed kills by `window/store`."""
     violations: list[Violation] = field(default_factory=list[Violation])
     not_shown: list[Violation] = field(default_factory=list[Violation])
-    """What could not be looked at, and why: a check that checks nothing must not look like one that has passed."""
+    """Properties that could not be checked, with the reason. They must not look as if they had passed."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was violated, and all was shown that was to be."""
+        """True if nothing was violated and every property was checked."""
         return not self.violations and not self.not_shown
 
     def checked(self, property_: Property, store: str, what: str | None, how: str = "") -> None:
-        """Note a look at a property: nothing wrong, or what is, after what was done."""
+        """Count a check of a property, and add a violation if there is one."""
         self.checks[f"{property_}/{store}"] += 1
         if what is not None:
             self.violations.append(Violation(property_, store, f"{how}: {what}" if how else what))
 
     def missed(self, property_: Property, store: str, why: str) -> None:
-        """Note that a property could not be shown."""
+        """Note that a property could not be checked."""
         self.not_shown.append(Violation(property_, store, why))
 
     def table(self) -> str:
-        """Property by store, then the counts, then each violation and what was not shown."""
+        """Return a table of properties by store, the counts, the violations, and the unchecked properties."""
         cells = [["", *self.stores]]
         cells += [[name, *(self._verdict(name, store) for store in self.stores)] for name in PROPERTIES]
-        cells.append(["lives", *(str(self.lives[store]) for store in self.stores)])
+        cells.append(["processes", *(str(self.lives[store]) for store in self.stores)])
         cells += [
             [f"{how} kills", *(str(self.kills[f"{how}/{s}"]) for s in self.stores)] for how in ("directed", "random")
         ]
         windows = dict.fromkeys(name.rpartition("/")[0] for name in self.windows)
         cells += [[f"  {name}", *(str(self.windows[f"{name}/{s}"]) for s in self.stores)] for name in windows]
-        told = [_line(row, cells) for row in cells]
-        told += [f"VIOLATED {each.property} ({each.store}): {each.what}" for each in self.violations]
-        told += [f"NOT SHOWN {each.property} ({each.store}): {each.what}" for each in self.not_shown]
-        return "\n".join([*told, f"seed {self.seed}"])
+        lines = [_line(row, cells) for row in cells]
+        lines += [f"VIOLATED {each.property} ({each.store}): {each.what}" for each in self.violations]
+        lines += [f"NOT SHOWN {each.property} ({each.store}): {each.what}" for each in self.not_shown]
+        return "\n".join([*lines, f"seed {self.seed}"])
 
     def _verdict(self, name: Property, store: str) -> str:
         violated = sum(each.property == name and each.store == store for each in self.violations)
@@ -121,7 +118,7 @@ class Report:
         return f"passed {checks}" if checks else "not tried"
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Return the report as JSON."""
         members = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         for name in _FINDINGS:
             members[name] = [dataclasses.asdict(each) for each in members[name]]
@@ -129,7 +126,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """The report of `to_json`."""
+        """Return the report from the result of `to_json`."""
         found: dict[str, Any] = json.loads(text)
         for name in ("checks", "lives", "kills", "windows"):
             found[name] = Counter(found[name])
@@ -150,10 +147,10 @@ _IN_MEMORY = Path("/dev/shm")  # noqa: S108 - directories in it are made by temp
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard the suite looks on each store.
+    """Amount of work on each store.
 
-    `kills` are those at random moments; of the directed points `points` of each window are tried, all if None.
-    `rounds` are those of forks, recoveries and damage, `races` those of several who answer at once.
+    `kills` is the number of random kills. `points` limits the directed points of each window; None means all. `rounds`
+    is the number of forks, recoveries and damaged copies, `races` that of races.
     """
 
     kills: int = 20
@@ -162,73 +159,77 @@ class Effort:
     races: int = 3
 
     def times(self, factor: int) -> Effort:
-        """The same, more often."""
+        """Return a multiple of this effort."""
         return Effort(self.kills * factor, self.points, self.rounds * factor, self.races * factor)
 
 
 def check(
     subject: Subject, *, stores: Sequence[str], seed: int, effort: Effort, directory: Path, keeps: bool = False
 ) -> Report:
-    """Run all of it in a directory. This process must not have started a thread: lives are forked from it.
+    """Run the suite in a directory. Processes are forked from this one, so it must not have started a thread.
 
-    What stores have outside of the directory is removed in the end, unless it is to be kept.
+    The stores' data outside the directory is removed at the end, unless `keeps` is set.
     """
     report = Report(seed, tuple(stores))
     for kind in stores:
-        stage = Stage(subject, kind, directory / kind, report)
-        others = [stage.beside(other) for other in dict.fromkeys((*stores, *SHIPPED)) if other != kind]
+        runner = Runner(subject, kind, directory / kind, report)
+        others = [runner.with_kind(other) for other in dict.fromkeys((*stores, *SHIPPED)) if other != kind]
         try:
-            _check_on(stage, others, seed, effort)
+            _check_on(runner, others, seed, effort)
         finally:
-            for each in () if keeps else (stage, *others):
+            for each in () if keeps else (runner, *others):
                 each.clear()
     return report
 
 
-def _check_on(stage: Stage, others: Sequence[Stage], seed: int, effort: Effort) -> None:
-    """All of it on one kind of store; the others are those that runs can be taken to."""
-    kind, expected = stage.kind, stage.undisturbed()
-    aims = Aims(Chance(f"{seed} aims {kind}"), effort.points)
-    Disturbing(stage, expected, Chance(f"{seed} kills {kind}"), aims).run(random_kills=effort.kills)
-    check_forks(stage, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
+def _check_on(runner: Runner, others: Sequence[Runner], seed: int, effort: Effort) -> None:
+    """Run all checks on one kind of store. Runs can be moved to the others."""
+    kind, expected = runner.kind, runner.run_undisturbed()
+    targets = KillTargets(Chance(f"{seed} aims {kind}"), effort.points)
+    KillCheck(runner, expected, Chance(f"{seed} kills {kind}"), targets).run(random_kills=effort.kills)
+    check_forks(runner, expected, Chance(f"{seed} forks {kind}"), rounds=effort.rounds)
     recoveries = Chance(f"{seed} recoveries {kind}")
-    check_recoveries(stage, expected, recoveries, rounds=effort.rounds, others=others)
-    check_races(stage, rounds=effort.races)
-    check_damage(stage, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
+    check_recoveries(runner, expected, recoveries, rounds=effort.rounds, others=others)
+    check_races(runner, rounds=effort.races)
+    check_damage(runner, expected, Chance(f"{seed} damage {kind}"), rounds=effort.rounds)
 
 
 def main(subject: Subject, arguments: Sequence[str] | None = None) -> None:
     """Run the suite as a program, print its table, and exit with 1 if a property is violated."""
-    options = _options(subject, arguments)
+    options = _parse_options(subject, arguments)
     effort = Effort(options.kills, options.points, options.rounds, options.races).times(
         _LONG_FACTOR if options.long else 1
     )
     until = SystemClock().now() + timedelta(minutes=options.minutes)
     while True:
-        report = _once(subject, options.stores, _seed(options.seed), effort, keeps=options.keep)
+        report = _run_once(subject, options.stores, _seed(options.seed), effort, keeps=options.keep)
         sys.stdout.write((report.to_json() if options.json else report.table()) + "\n")
         sys.stdout.flush()
         if not report.is_clean or options.seed is not None or SystemClock().now() >= until:
             sys.exit(0 if report.is_clean else 1)
 
 
-def _options(subject: Subject, arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(subject: Subject, arguments: Sequence[str] | None) -> argparse.Namespace:
     known = list(subject.storages)
-    parser = argparse.ArgumentParser(description="Kill a workflow again and again, and see whether it notices.")
+    parser = argparse.ArgumentParser(
+        description="Kill a workflow again and again, and check that the result stays the same."
+    )
     parser.add_argument("--kills", type=int, default=Effort().kills, help="kills at random moments, on each store")
     parser.add_argument("--points", type=int, help="directed kills in each window, on each store; all if not given")
-    parser.add_argument("--rounds", type=int, default=Effort().rounds, help="how often it is forked, copied, damaged")
-    parser.add_argument("--races", type=int, default=Effort().races, help="how often eight answer at once")
-    parser.add_argument("--seed", type=int, help="repeat what a seed has drawn")
+    parser.add_argument(
+        "--rounds", type=int, default=Effort().rounds, help="number of forks, recoveries and damaged copies"
+    )
+    parser.add_argument("--races", type=int, default=Effort().races, help="number of races of eight answers")
+    parser.add_argument("--seed", type=int, help="repeat the run of a seed")
     parser.add_argument("--stores", type=lambda text: text.split(","), default=known, help=",".join(known))
-    parser.add_argument("--long", action="store_true", help=f"{_LONG_FACTOR} times as much of everything")
-    parser.add_argument("--minutes", type=float, default=0, help="begin again with new seeds until this time is over")
-    parser.add_argument("--keep", action="store_true", help="leave the directories of a violated property behind")
+    parser.add_argument("--long", action="store_true", help=f"{_LONG_FACTOR} times the effort")
+    parser.add_argument("--minutes", type=float, default=0, help="repeat with new seeds until the time is over")
+    parser.add_argument("--keep", action="store_true", help="keep the directories")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.stores if name not in known]
     if unknown:
-        parser.error(f"there is no store {unknown[0]!r}; there are {', '.join(known)}")
+        parser.error(f"unknown store {unknown[0]!r}; the stores are {', '.join(known)}")
     return options
 
 
@@ -236,9 +237,9 @@ def _seed(given: int | None) -> int:
     return int(SystemClock().new_id(), 16) % 1_000_000 if given is None else given
 
 
-def _once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *, keeps: bool) -> Report:
+def _run_once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *, keeps: bool) -> Report:
     sys.stderr.write(f"seed {seed}\n")
-    # What a killed process has written is there, on a disk or not: only a power cut would tell the difference.
+    # Memory will do: only a power cut could tell it from a disk.
     room = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     if keeps:
         kept = Path(tempfile.mkdtemp(dir=room))
@@ -248,13 +249,13 @@ def _once(subject: Subject, stores: Sequence[str], seed: int, effort: Effort, *,
 
 
 def run_suite(program: str | Path, *options: str, cwd: str | Path | None = None) -> Report:
-    """Run a program that calls `main`, given as a path or as the name of a module; what it has found.
+    """Run a program that calls `main`, given as a path or a module name, and return its report.
 
-    `options` are those of its command line. Raises RuntimeError if it comes to no report.
+    `options` are command-line options. Raises RuntimeError if the program makes no report.
     """
     target = [os.fspath(program)] if os.fspath(program).endswith(".py") else ["-m", os.fspath(program)]
     command = [sys.executable, *target, "--json", *options]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603 - this Python, the caller's program
     if not done.stdout.strip():
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode} and no report:\n{done.stderr}")
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {done.returncode} and no report:\n{done.stderr}")
     return Report.from_json(done.stdout.splitlines()[-1])

@@ -1,11 +1,10 @@
-"""What every store must do, as a test class to subclass. Needs pytest.
+"""Conformance tests of a store. Needs pytest.
 
-class TestMyStore(StoreConformance):
-    def open_store(self, directory, *, retention, clock):
-        return MyStore(directory / "runs", retention=retention, clock=clock)
+    class TestMyStore(StoreConformance):
+        def open_store(self, directory, *, retention, clock):
+            return MyStore(directory / "runs", retention=retention, clock=clock)
 
-`TenantStoreConformance` asks for more: whole runs and tenants. `HostStoreConformance` also asks for the work lists of a
-host.
+`TenantStoreConformance` adds whole runs and tenants. `HostStoreConformance` also adds the work lists of a host.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class StoreConformance(
     LifeConformance,
     CancelConformance,
 ):
-    """Subclass it, say how your store is opened, and pytest runs all of it."""
+    """Subclass it and define `open_store`; pytest runs all tests."""
 
 
 class _WholeRunConformance(

@@ -1,4 +1,4 @@
-"""Agendas: which runs can go on, and who hears of it."""
+"""Agendas: runs that can continue, and notifications about them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perdure.testing.stores.base import (
     RunDriver,
     StoreSuite,
     command,
-    contents_of,
     events,
     finished,
     halted,
     in_a_loop,
     new_run,
+    read_contents,
     text_part,
 )
 from perdure.testing.stores.event_log import watcher
@@ -50,7 +50,7 @@ async def _resting(
     status: HeadStatus = "running",
     wake_at: str | None = None,
 ) -> RunDriver:
-    """A run that nobody advances. It has waited longer than those that come after it."""
+    """Make an idle run that has waited longer than the runs made after it."""
     run = await RunDriver.start(store, clock, name, workflow_name=workflow_name)
     await run.commit(status=status, wake_at=wake_at)
     await run.release()
@@ -67,7 +67,7 @@ async def _notified(subscription: Subscription) -> None:
 
 
 class AgendaConformance(HostStoreSuite):
-    """A run is due if it can go on and nobody advances it."""
+    """A run is due if it can continue and nobody holds its lease."""
 
     @in_a_loop
     async def test_a_run_whose_head_leaves_work_is_due(self, store: HostStore, clock: ManualClock) -> None:
@@ -305,7 +305,7 @@ _REASONS = ("", "it failed", "ünï\u2028日本 'quoted' \"twice\"", "file \udcf
 
 
 class HaltConformance(StoreSuite):
-    """A halted run stands where it stood, and waits for someone who claims it."""
+    """A halted run keeps its state and waits for someone who takes its lease."""
 
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
     @in_a_loop
@@ -474,7 +474,7 @@ class HaltConformance(StoreSuite):
         await run.note(finished("a", "1"))
         await run.post(command("b", "2"))
         await run.release(halt=halted("exported"))
-        assert await contents_of(store, "r@0") == {"a": b'"v"'}
+        assert await read_contents(store, "r@0") == {"a": b'"v"'}
         assert [*await run.noted(), *await run.inbox(), *await run.events()] == ["a=1", "b=2", "1=told"]
         assert [record.run_id for record in await store.runs(status="exported")] == ["r"]
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
@@ -486,7 +486,7 @@ _LATE = "2025-05-01T10:00:00+00:00"
 
 
 class StandingConformance(StoreSuite):
-    """A run's status is that of its head, wherever the head is moved."""
+    """A run has the status of its head, also after a rewind."""
 
     @in_a_loop
     async def test_a_run_stands_as_its_head_says(self, store: Store, clock: ManualClock) -> None:

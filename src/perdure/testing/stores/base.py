@@ -1,4 +1,4 @@
-"""What the parts of the suite have in common: the store under test and its clock. Needs pytest."""
+"""Shared parts of the store tests: the store under test, its clock, and a driver of runs. Needs pytest."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 UNWOKEN_SECONDS = 30.0
-"""When a test gives up on someone who should have been woken long ago."""
+"""Time after which a test gives up waiting for a wake-up."""
 
 LATE_COMMITS_MAX = 200
-"""How long a collection that nobody asked for may be late, as it runs beside the commits."""
+"""Number of commits within which a background collection must happen."""
 
 REFUSED = (ClaimLostError, StaleHeadError)
-"""What a writer is told whose run was replaced or is gone."""
+"""Errors for a writer whose run was replaced or removed."""
 
 
 class StoreSuite:
-    """Tests that are run against a store of their own each."""
+    """Base class of tests that each get their own store."""
 
     def open_store(self, directory: Path, *, retention: Retention, clock: Clock) -> Store:
-        """A new, empty store. It may use `directory`."""
+        """Return a new, empty store. It may use `directory`."""
         raise NotImplementedError(f"{type(self).__name__} must define open_store")
 
     @pytest.fixture
@@ -88,7 +88,7 @@ class HostStoreSuite(TenantStoreSuite):
 
 
 def in_a_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """The test as a function that is not async: it has an event loop of its own, whatever plugins pytest has."""
+    """Make an async test synchronous with its own event loop, so that no pytest plugin is needed."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -98,21 +98,21 @@ def in_a_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P,
 
 
 async def latest_id(store: Store, workflow_name: str) -> str:
-    """The id of the newest checkpoint of a workflow."""
+    """Return the id of a workflow's newest checkpoint."""
     manifest = await store.latest(workflow_name=workflow_name)
     assert manifest is not None
     return manifest.checkpoint_id
 
 
-async def contents_of(store: Store, checkpoint_id: str) -> Mapping[str, bytes]:
-    """The values of a checkpoint, by path."""
+async def read_contents(store: Store, checkpoint_id: str) -> Mapping[str, bytes]:
+    """Return the values of a checkpoint by path."""
     manifest = await store.manifest(checkpoint_id)
     parts = await store.parts(manifest.toc.values())
     return {path: parts[part] for path, part in manifest.toc.items()}
 
 
-async def go_by_themselves(run: RunDriver, parts: Sequence[Part], **values: Part) -> bool:
-    """Whether a third of these parts, which nothing needs any more, go while the run goes on with these values.
+async def wait_for_collection(run: RunDriver, parts: Sequence[Part], **values: Part) -> bool:
+    """Commit these values until a third of the unused blobs is collected. Return True if that happened.
 
     Closes the store.
     """
@@ -121,17 +121,17 @@ async def go_by_themselves(run: RunDriver, parts: Sequence[Part], **values: Part
         if len(await run.store.parts(hashes)) < fewer:
             break
         await run.commit(values)
-    # A collection that nobody asked for is waited for by who closes the store.
+    # Closing the store waits for a background collection.
     await run.store.close()
     return len(await run.store.parts(hashes)) < fewer
 
 
 NOWHERE = Mark(head="nowhere", events=-1, commands=-1)
-"""The mark of no run at all."""
+"""A mark of no run."""
 
 
 class Further(TypedDict, total=False):
-    """What a commit changes besides its checkpoint."""
+    """Changes of a commit besides its checkpoint."""
 
     settled: bool
     status: HeadStatus
@@ -142,7 +142,7 @@ class Further(TypedDict, total=False):
 
 
 class RunDriver:
-    """Advances one run in a store, as an engine would, and knows where it should be."""
+    """Advances one run in a store like an engine, and knows its expected position."""
 
     def __init__(self, store: Store, clock: Clock, run_id: str, workflow_name: str) -> None:
         self.store = store
@@ -153,13 +153,13 @@ class RunDriver:
         self.head: str | None = None
         self.position = -1
         self.waiting = 0
-        """What the last commit has said: the number of the newest command that waits."""
+        """Number of the newest waiting command, as the last commit returned it."""
 
     @classmethod
     async def start(
         cls, store: Store, clock: Clock, run_id: str, *, workflow_name: str = "flow", parent: str | None = None
     ) -> RunDriver:
-        """Claim a new run, a fork if there is a `parent`."""
+        """Take the lease of a new run, or of a fork if there is a `parent`."""
         driver = cls(store, clock, run_id, workflow_name)
         driver.head = parent
         driver.claim = await store.claim(run_id, create=new_run(run_id, workflow_name, parent=parent))
@@ -168,7 +168,7 @@ class RunDriver:
     def next_commit(
         self, values: Mapping[str, Part] | None = None, *, checkpoint_id: str | None = None, **further: Unpack[Further]
     ) -> Commit:
-        """The commit that would follow; `values` by path, each with its part."""
+        """Return the next commit. `values` has blobs by path."""
         contents = values or {}
         manifest = Manifest(
             checkpoint_id=checkpoint_id or f"{self.run_id}@{self.position + 1}",
@@ -184,7 +184,7 @@ class RunDriver:
         return replace(Commit(manifest, tuple(contents.values()), self.head, settled=False), **further)
 
     async def write(self, commit: Commit, *further: Part) -> str:
-        """Commit it, with further parts that its own refer to."""
+        """Write the commit, with further blobs that its own refer to."""
         assert self.claim is not None
         self.waiting = await self.store.commit(self.claim, replace(commit, parts=(*commit.parts, *further)))
         self.head = commit.manifest.checkpoint_id
@@ -198,7 +198,7 @@ class RunDriver:
         checkpoint_id: str | None = None,
         **further: Unpack[Further],
     ) -> str:
-        """Write the next commit; its id."""
+        """Write the next commit and return its id."""
         return await self.write(self.next_commit(values, checkpoint_id=checkpoint_id, **further), *parts)
 
     async def rewind(self, to: str, *, nonce: str = "another") -> None:
@@ -209,24 +209,24 @@ class RunDriver:
         self.head = to
 
     async def note(self, *records: JournalRecord, durable: bool = True) -> None:
-        """Record what the superstep in progress has finished."""
+        """Record finished work of the current superstep."""
         assert self.claim is not None
         await self.store.record(self.claim, head=self.head, records=records, durable=durable)
 
     async def noted(self) -> Sequence[str]:
-        """What the journal holds: of each record its key and its data."""
+        """Return key and data of each journal record."""
         return [f"{record.key}={record.data.decode()}" for record in await self.store.journal(self.run_id)]
 
     async def post(self, *commands: Command) -> Sequence[int]:
-        """Put commands into the inbox; their numbers."""
+        """Post commands and return their numbers."""
         return [(await self.store.post(self.run_id, command)).number for command in commands]
 
     async def inbox(self) -> Sequence[str]:
-        """What waits: of each command its id and its data."""
+        """Return id and data of each waiting command."""
         return [f"{command.id}={command.data.decode()}" for command in await self.store.inbox(self.run_id)]
 
     async def events(self, *, after: int = 0, limit: int = 1000) -> Sequence[str]:
-        """What was told: of each event its number and its text."""
+        """Return number and text of each event."""
         return [
             f"{number}={text}"
             for batch in await self.store.events(self.run_id, after=after, limit=limit)
@@ -234,33 +234,33 @@ class RunDriver:
         ]
 
     async def mark(self) -> Mark:
-        """How far the run is."""
+        """Return the run's mark."""
         return await self.store.watch(self.run_id, seen=NOWHERE)
 
     def at(self, head: str, events: int = 0, commands: int = 0) -> Mark:
-        """How far the run is while this driver holds it, if it is there."""
+        """Return the mark that the run should have at this head, while this driver holds its lease."""
         assert self.claim is not None
         return Mark(head, events, commands, self.claim.owner.id)
 
     async def reclaim(self, *, token: int | None = None) -> Claim:
-        """Claim the run anew, as a later life would that finds it where this one left it."""
+        """Take the lease again, like a later process that finds the run at the same place."""
         self.claim = await self.store.claim(self.run_id, token=token)
         return self.claim
 
     async def release(self, *, halt: Halt | None = None) -> None:
-        """Give the run free."""
+        """Release the run."""
         assert self.claim is not None
         await self.store.release(self.claim, halt=halt)
 
     async def record(self) -> RunRecord:
-        """The run as the store knows it."""
+        """Return the run's record in the store."""
         record = await self.store.run(self.run_id)
         assert record is not None
         return record
 
 
 def new_run(run_id: str, workflow_name: str = "flow", *, parent: str | None = None) -> NewRun:
-    """What a run begins as."""
+    """Return the record of a new run."""
     return NewRun(
         run_id=run_id,
         workflow_name=workflow_name,
@@ -272,46 +272,50 @@ def new_run(run_id: str, workflow_name: str = "flow", *, parent: str | None = No
 
 
 def halted(kind: HaltKind = "failed", reason: str = "of this and that") -> Halt:
-    """Why nobody is to go on with a run."""
+    """Return the reason for which a run halts."""
     return Halt(kind, "2024-02-03T04:05:06+00:00", reason, b"\xff of the engine\n\0")
 
 
 def text_part(text: str, *refs: Part) -> Part:
-    """A small part: a JSON string."""
+    """Return a small blob: a JSON string."""
     return Part.of(f'"{text}"'.encode(), tuple(part.hash for part in refs))
 
 
 def raw_part(data: bytes, *refs: Part) -> Part:
-    """A part of any bytes."""
+    """Return a blob of any bytes."""
     return Part.of(data, tuple(part.hash for part in refs), kind="raw")
 
 
 def finished(key: str, data: str = "", *parts: Part) -> JournalRecord:
-    """A record that comes with the parts that it refers to."""
+    """Return a journal record with the blobs that it refers to."""
     return JournalRecord(key, data.encode(), tuple(part.hash for part in parts), parts)
 
 
 def command(command_id: str, data: str = "", *parts: Part, expects: tuple[str, str] | None = None) -> Command:
-    """A command that comes with the parts that it refers to."""
+    """Return a command with the blobs that it refers to."""
     return Command(
         command_id, "message", data.encode(), tuple(part.hash for part in parts), parts=parts, expects=expects
     )
 
 
 def events(*texts: str, parts: tuple[Part, ...] = ()) -> NewEvents:
-    """Events of these texts, which come with the parts that they refer to."""
+    """Return events with these texts, and the blobs that they refer to."""
     return NewEvents(len(texts), "\n".join(texts).encode(), tuple(part.hash for part in parts), parts)
 
 
 SOON, LATE = "2024-05-01T10:00:00+00:00", "2025-05-01T10:00:00+00:00"
 HEAD = "r@1"
-"""Where the run of a story is: it was moved back from its last checkpoint, whose position is 6."""
+"""Head of the sample run. It was moved back from its last checkpoint, at position 6."""
 
 
-async def storied(store: Store, clock: Clock, run_id: str = "r", *, name: str = "flöw", of: str = "us") -> RunDriver:
-    """A run with parts, events, journal and inbox, moved back to its second checkpoint. Its driver holds it.
+async def make_sample_run(
+    store: Store, clock: Clock, run_id: str = "r", *, name: str = "flöw", of: str = "us"
+) -> RunDriver:
+    """Make a run with blobs, events, journal and inbox, moved back to its second checkpoint.
 
-    Everything that has a content tells whom it is of.
+    The returned driver holds its lease.
+
+    All contents contain `of`, so that tests can tell the owners apart.
     """
     leaf, asked = raw_part(f"leaf of {of} ".encode() * 900), text_part(f"asked by {of}")
     values = {"state/ключ": text_part(f"tree of {of}", leaf), "empty": raw_part(b""), "asked": asked}
@@ -336,7 +340,7 @@ async def storied(store: Store, clock: Clock, run_id: str = "r", *, name: str = 
 
 @dataclass(frozen=True)
 class Picture:
-    """All that can be read of a run, but for who owns it and how its commands are numbered."""
+    """All readable data of a run, except its owner and the numbers of its commands."""
 
     record: RunRecord | None
     manifests: Sequence[Manifest]
@@ -347,11 +351,11 @@ class Picture:
 
 
 NOTHING = Picture(None, [], [], [], [], {})
-"""What there is of a run that is not there."""
+"""Data of a run that does not exist."""
 
 
-async def pictured(store: Store, run_id: str = "r") -> Picture:
-    """All that can be read of a run."""
+async def read_run(store: Store, run_id: str = "r") -> Picture:
+    """Read all data of a run."""
     record = await store.run(run_id)
     manifests = [replace(each, toc=dict(each.toc)) for each in await store.manifests(run_id=run_id)]
     journal, inbox, told = await store.journal(run_id), await store.inbox(run_id), await store.events(run_id)
@@ -368,7 +372,7 @@ async def pictured(store: Store, run_id: str = "r") -> Picture:
 
 
 def comparable(archive: Archive) -> Archive:
-    """An archive without what may differ between two stores: the order of its parts, the numbers of its commands."""
+    """Return an archive without the order of its blobs and the numbers of its commands, which depend on the store."""
     return replace(
         archive,
         checkpoints=tuple(
@@ -380,7 +384,7 @@ def comparable(archive: Archive) -> Archive:
 
 
 class LifeConformance(StoreSuite):
-    """A store is bound to its place, not to an event loop or to being open."""
+    """A store depends on its location, not on an event loop or on being open."""
 
     def test_a_store_outlives_the_event_loops_that_use_it(self, store: Store, clock: ManualClock) -> None:
         run = asyncio.run(RunDriver.start(store, clock, "r"))

@@ -1,4 +1,4 @@
-"""Commits: a checkpoint is written whole, on the head that was expected, or not at all."""
+"""Commits: a checkpoint is written completely, on the expected head, or not at all."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from perdure.testing.stores.base import (
     StoreSuite,
     TenantStoreSuite,
     command,
-    contents_of,
     finished,
     in_a_loop,
     latest_id,
     new_run,
     raw_part,
+    read_contents,
     text_part,
 )
 from perdure.testing.stores.tenants import REFUSED_IDS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class CommitConformance(StoreSuite):
-    """What is committed comes back as it was; what is refused leaves no trace."""
+    """Committed data is read back unchanged; a refused commit leaves no trace."""
 
     @in_a_loop
     async def test_a_checkpoint_comes_back_as_it_was_written(self, store: Store, clock: ManualClock) -> None:
@@ -204,7 +204,7 @@ class CommitConformance(StoreSuite):
 
 
 class ForkConformance(StoreSuite):
-    """An older checkpoint becomes the head again, or the beginning of another run."""
+    """An older checkpoint becomes the head again, or the start of another run."""
 
     @in_a_loop
     async def test_rewinding_moves_the_head_and_keeps_what_came_after(self, store: Store, clock: ManualClock) -> None:
@@ -300,7 +300,7 @@ class ForkConformance(StoreSuite):
             with pytest.raises(WorkflowCheckpointException, match="'r@0', from which it was forked, was deleted"):
                 await fork.write(replace(whole, parts=present))
         await fork.write(whole)
-        assert await contents_of(store, "f@0") == {path: part.data for path, part in parts.items()}
+        assert await read_contents(store, "f@0") == {path: part.data for path, part in parts.items()}
 
     @in_a_loop
     async def test_a_fork_needs_not_write_what_its_parent_has(self, store: Store, clock: ManualClock) -> None:
@@ -311,7 +311,7 @@ class ForkConformance(StoreSuite):
         await fork.write(replace(fork.next_commit({"small": small, "large": large}), parts=()))
         await store.delete("r@0")
         await store.collect()
-        assert await contents_of(store, "f@0") == {"small": small.data, "large": large.data}
+        assert await read_contents(store, "f@0") == {"small": small.data, "large": large.data}
 
 
 PIECES = (
@@ -324,11 +324,11 @@ PIECES = (
     b'"no object"',
     b"no JSON \xff\0",
 )
-"""What may stand in a manifest; the last ones only because a store does not look."""
+"""Entries of a manifest. The last ones are accepted only because a store does not check them."""
 
 
 def _base(**parts: Part) -> Part:
-    """A part that holds entries of a table of contents."""
+    """Return a blob with entries of a table of contents."""
     entries = ",".join(f'"{path}":"{part.hash}"' for path, part in parts.items())
     return Part.of(f"{{{entries}}}".encode(), tuple(part.hash for part in parts.values()))
 
@@ -342,7 +342,7 @@ def _holding(
     gone: Sequence[str] = (),
     parts: Iterable[Part] = (),
 ) -> Commit:
-    """The commit with this in its manifest, and further parts that come with it."""
+    """Return a commit with this in its manifest, and with further blobs."""
     manifest = replace(
         commit.manifest,
         pieces=pieces,
@@ -354,14 +354,14 @@ def _holding(
 
 
 async def _whole(store: Store, manifest: Manifest, *parts: Part) -> None:
-    """What the manifest needs is there, and these parts are among it."""
+    """Check that everything the manifest needs is there, including these blobs."""
     found = await store.parts(manifest.roots)
     assert found.keys() >= {*manifest.roots, *(part.hash for part in parts)}
     assert {part.hash: found[part.hash] for part in parts} == {part.hash: part.data for part in parts}
 
 
 class PieceConformance(StoreSuite):
-    """A manifest comes back as it was given, and what it needs stays as long as it does."""
+    """A manifest is read back unchanged, and its blobs stay as long as it does."""
 
     @pytest.mark.parametrize("pieces", PIECES)
     @in_a_loop
@@ -435,7 +435,7 @@ class PieceConformance(StoreSuite):
 
 
 class PieceTransferConformance(TenantStoreSuite):
-    """A run that moves takes along what stands in its manifests."""
+    """A moved run takes along the contents of its manifests."""
 
     @pytest.mark.parametrize("comes_here", [True, False])
     @in_a_loop
@@ -458,7 +458,7 @@ class PieceTransferConformance(TenantStoreSuite):
 
 
 class OpeningConformance(StoreSuite):
-    """Whoever reads at once is shown the same as who reads one by one."""
+    """A combined read returns the same as separate reads."""
 
     @in_a_loop
     async def test_a_checkpoint_comes_with_its_parts_and_its_run(self, store: Store, clock: ManualClock) -> None:
@@ -509,7 +509,7 @@ class OpeningConformance(StoreSuite):
 
 
 def _opened(store: Store) -> Openings:
-    """The store, if it reads at once."""
+    """Return the store if it supports combined reads."""
     if not reads_at_once(store):
         pytest.skip("this store is asked for one after the other")
     return store
@@ -520,7 +520,7 @@ def _listed(since: SinceHead) -> tuple[list[object], list[object]]:
 
 
 class ReadingConformance(StoreSuite):
-    """Checkpoints come in commit order, parts with all that they refer to."""
+    """Checkpoints come in commit order, blobs with everything they refer to."""
 
     @in_a_loop
     async def test_the_latest_is_the_newest_commit_whatever_its_time(self, store: Store, clock: ManualClock) -> None:
@@ -598,7 +598,7 @@ class ReadingConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit({str(number): part for number, part in enumerate(parts)})
         await run.commit({"again": parts[-2]})
-        assert await contents_of(store, "r@0") == {str(number): part.data for number, part in enumerate(parts)}
+        assert await read_contents(store, "r@0") == {str(number): part.data for number, part in enumerate(parts)}
 
     @in_a_loop
     async def test_a_checkpoint_keeps_its_parts_when_others_go(self, store: Store, clock: ManualClock) -> None:
@@ -608,8 +608,8 @@ class ReadingConformance(StoreSuite):
             await run.commit({"a": part})
         await store.delete("r@0")
         await store.collect()
-        assert await contents_of(store, "r@2") == {"a": first.data}
-        assert await contents_of(store, "r@1") == {"a": second.data}
+        assert await read_contents(store, "r@2") == {"a": first.data}
+        assert await read_contents(store, "r@1") == {"a": second.data}
 
     @in_a_loop
     async def test_what_the_head_has_needs_not_be_written_again(self, store: Store, clock: ManualClock) -> None:
@@ -624,7 +624,7 @@ class ReadingConformance(StoreSuite):
         for position in range(3):
             await store.delete(f"r@{position}")
         await store.collect()
-        assert await contents_of(store, "r@3") == {
+        assert await read_contents(store, "r@3") == {
             **{path: part.data for path, part in kept.items()},
             "changed": text_part("step 2").data,
         }

@@ -1,4 +1,4 @@
-"""Events: what commits tell has numbers without a gap, and stays as it was told."""
+"""Event logs: events of commits have numbers without a gap, and never change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from perdure.testing.stores.base import (
     StoreSuite,
     command,
     events,
-    go_by_themselves,
     in_a_loop,
     raw_part,
     text_part,
+    wait_for_collection,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EventConformance(StoreSuite):
-    """The number of an event is given by the commit that tells it, and never changes."""
+    """A commit numbers its events, and the numbers never change."""
 
     @in_a_loop
     async def test_events_come_back_as_they_were_told(self, store: Store, clock: ManualClock) -> None:
@@ -222,7 +222,7 @@ class EventConformance(StoreSuite):
     async def test_parts_of_forgotten_events_go_by_themselves(self, tmp_path: Path) -> None:
         retention = Retention(checkpoints=LatestOnly(), events=KeepLast(1))
         run, _ = await self._told(tmp_path, retention, 300)
-        assert await go_by_themselves(run, [raw_part(f"{step} ".encode() * 2000) for step in range(300)])
+        assert await wait_for_collection(run, [raw_part(f"{step} ".encode() * 2000) for step in range(300)])
         await run.store.close()
 
     @in_a_loop
@@ -236,9 +236,9 @@ class EventConformance(StoreSuite):
 
 
 async def watcher(store: Store, run_id: str, *, seen: Mark, commands_only: bool = False) -> asyncio.Task[Mark]:
-    """One who waits by now."""
+    """Start a task that watches a run, and return it when it is waiting."""
     task = asyncio.create_task(store.watch(run_id, seen=seen, commands_only=commands_only))
-    # Whoever asks the store after it has asked is answered after it.
+    # The store answers in order, so the watcher is waiting after this call.
     await asyncio.sleep(0)
     await store.run(run_id)
     assert not task.done()
@@ -247,14 +247,14 @@ async def watcher(store: Store, run_id: str, *, seen: Mark, commands_only: bool 
 
 @contextlib.asynccontextmanager
 async def watching(store: Store, run_id: str, *, seen: Mark) -> AsyncGenerator[asyncio.Task[Mark]]:
-    """One who waits by now. What is done here has to wake it."""
+    """Watch a run. The block must wake the watcher."""
     task = await watcher(store, run_id, seen=seen)
     yield task
     await asyncio.wait_for(task, UNWOKEN_SECONDS)
 
 
 class WatchConformance(StoreSuite):
-    """A change is noticed at once by all who wait in this process."""
+    """All watchers in this process notice a change at once."""
 
     @in_a_loop
     async def test_who_has_seen_less_does_not_wait(self, store: Store, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Inboxes: what comes to a run from outside waits until a commit consumes it."""
+"""Inboxes: input from outside waits until a commit consumes it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from perdure.testing.stores.base import (
     StoreSuite,
     command,
     events,
-    go_by_themselves,
     in_a_loop,
     new_run,
     raw_part,
     text_part,
+    wait_for_collection,
 )
 from perdure.testing.stores.tenants import ODD_IDS, REFUSED_IDS
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class InboxConformance(StoreSuite):
-    """A command waits under its id, and takes effect once."""
+    """A command waits under its id and takes effect once."""
 
     @in_a_loop
     async def test_a_command_comes_back_as_it_was_posted(self, store: Store, clock: ManualClock) -> None:
@@ -325,5 +325,5 @@ class InboxConformance(StoreSuite):
         for start in range(0, 300, 5):
             await run.post(*(command(f"{start + each}", "", parts[start + each]) for each in range(5)))
             await run.commit(consumed=tuple(f"{start + each}" for each in range(5)))
-        assert await go_by_themselves(run, parts)
+        assert await wait_for_collection(run, parts)
         await store.close()

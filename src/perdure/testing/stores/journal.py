@@ -1,4 +1,4 @@
-"""Journals: what the superstep in progress has finished."""
+"""Journals: finished work of the current superstep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class JournalConformance(StoreSuite):
-    """Records belong to the head on which they were recorded, and go with it."""
+    """Records belong to the head on which they were written, and go with it."""
 
     @in_a_loop
     async def test_a_record_comes_back_as_it_was_recorded(self, store: Store, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Claims: who may write to a run, and when a run begins."""
+"""Leases: the right to write to a run, and the start of a run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from perdure.testing.stores.base import (
     finished,
     halted,
     in_a_loop,
+    make_sample_run,
     new_run,
-    pictured,
-    storied,
+    read_run,
 )
 from perdure.testing.stores.event_log import watching
 
@@ -115,11 +115,11 @@ class ClaimConformance(StoreSuite):
 
 
 _INSTANTS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
-"""After how many turns of the event loop one is cancelled: some come before, some in the middle, some too late."""
+"""Numbers of event-loop turns before a cancellation: before, during and after the operation."""
 
 
 async def _cancelled(doing: Coroutine[object, object, object], *, after: int) -> bool:
-    """Whether something was cancelled after so many turns, and did not end before."""
+    """Cancel an operation after this many turns. Return False if it ended before."""
     task = asyncio.create_task(doing)
     for _ in range(after):
         await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def _cancelled(doing: Coroutine[object, object, object], *, after: int) ->
 
 
 class CancelConformance(StoreSuite):
-    """What is cancelled is done whole or not at all, and in either case it is over."""
+    """A cancelled operation is done completely or not at all, and is over in either case."""
 
     @pytest.mark.parametrize("instant", _INSTANTS)
     @in_a_loop
@@ -192,20 +192,20 @@ CLOSED = halted("exported", "it was exported")
 
 
 class ClosingConformance(TenantStoreSuite):
-    """A run is closed as it was seen, or not at all."""
+    """A run is closed exactly as it was read, or not at all."""
 
     @pytest.mark.parametrize("before", [None, halted("failed"), halted("parked")])
     @in_a_loop
     async def test_a_closed_run_is_what_it_was_but_for_its_halt(
         self, store: TenantStore, clock: ManualClock, before: Halt | None
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=before)
-        record, picture = await run.record(), await pictured(store)
+        record, picture = await run.record(), await read_run(store)
         assert await store.close_run("r", halt=CLOSED, instead_of=before) is True
         await store.close()
         assert await run.record() == replace(record, halt=CLOSED)
-        assert await pictured(store) == picture
+        assert await read_run(store) == picture
         with pytest.raises(RunExportedError):
             await store.claim("r")
         with pytest.raises(RunExportedError):
@@ -217,7 +217,7 @@ class ClosingConformance(TenantStoreSuite):
     async def test_a_run_that_is_halted_otherwise_than_was_seen_is_left_as_it_is(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted("failed"))
         for seen in (None, halted("parked"), halted("failed", "another reason")):
             assert await store.close_run("r", halt=CLOSED, instead_of=seen) is False
@@ -227,7 +227,7 @@ class ClosingConformance(TenantStoreSuite):
     async def test_what_this_process_advances_is_closed_only_by_a_takeover(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         before = await run.record()
         with pytest.raises(RunBusyError, match="'r'"):
             await store.close_run("r", halt=CLOSED)
@@ -252,7 +252,7 @@ class ClosingConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_of_many_who_close_a_run_one_does(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted("failed"))
         halts = [halted("exported", f"by {number}") for number in range(8)]
         results = await asyncio.gather(
@@ -264,7 +264,7 @@ class ClosingConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_who_watches_a_run_hears_that_it_is_closed(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
         async with watching(store, "r", seen=await run.mark()) as waiting:
             await store.close_run("r", halt=CLOSED)
@@ -272,7 +272,7 @@ class ClosingConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_a_run_is_restored_with_the_halt_of_its_record(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
         archive = await store.archive("r")
         await store.close_run("r", halt=CLOSED)
@@ -283,11 +283,11 @@ class ClosingConformance(TenantStoreSuite):
 
 
 _FROM_ELSEWHERE = 2**60
-"""As large as those are that are made of the nanoseconds of a clock."""
+"""A token from another source, as large as a clock's nanoseconds."""
 
 
 class TokenConformance(StoreSuite):
-    """A larger token replaces a smaller one, whoever has made it."""
+    """A larger token replaces a smaller one, no matter who made it."""
 
     @in_a_loop
     async def test_a_token_from_elsewhere_replaces_whoever_owns_the_run(self, store: Store, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""Retention: what a store forgets by itself, and what it keeps regardless."""
+"""Retention: data that a store deletes by itself, and data that it always keeps."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from perdure.testing.stores.base import (
     StoreSuite,
     TenantStoreSuite,
     command,
-    contents_of,
     events,
     finished,
-    go_by_themselves,
     halted,
     in_a_loop,
     latest_id,
+    make_sample_run,
     new_run,
-    pictured,
     raw_part,
-    storied,
+    read_contents,
+    read_run,
     text_part,
+    wait_for_collection,
 )
 from perdure.testing.stores.event_log import watcher
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class RetentionConformance(StoreSuite):
-    """A store forgets what its retention lets go, but no head and nothing that a fork rests on."""
+    """A store deletes what its retention allows, but no head and nothing that a fork needs."""
 
     async def _history(
         self, directory: Path, retention: Retention, steps: int, *, every: timedelta = timedelta(0)
@@ -61,7 +61,7 @@ class RetentionConformance(StoreSuite):
     async def test_latest_only_keeps_the_newest(self, tmp_path: Path) -> None:
         run, ids = await self._history(tmp_path, Retention(checkpoints=LatestOnly()), 5)
         assert ids == ["r@4"]
-        assert await contents_of(run.store, "r@4") == {"a": b'"v4"'}
+        assert await read_contents(run.store, "r@4") == {"a": b'"v4"'}
         assert await latest_id(run.store, "flow") == "r@4"
         await run.store.close()
 
@@ -109,7 +109,7 @@ class RetentionConformance(StoreSuite):
         await run.commit()
         assert list(await run.store.ids()) == ["r@1", "r@3"]
         await run.store.collect()
-        assert await contents_of(run.store, "r@1") == {"a": b'"v1"'}
+        assert await read_contents(run.store, "r@1") == {"a": b'"v1"'}
         fork.claim = await run.store.claim("f")
         await fork.commit()
         await run.commit()
@@ -197,7 +197,7 @@ class RetentionConformance(StoreSuite):
         parts = [raw_part(f"{step} ".encode() * 2000) for step in range(300)]
         for part in parts:
             await run.commit({"a": part})
-        assert await go_by_themselves(run, parts[:-1], a=parts[-1])
+        assert await wait_for_collection(run, parts[:-1], a=parts[-1])
         assert await store.parts([parts[-1].hash])
         await store.close()
 
@@ -225,7 +225,7 @@ class RetentionConformance(StoreSuite):
             await run.note(finished("a", "", part), durable=False)
             if number % 5 == 4:
                 await run.commit()
-        assert await go_by_themselves(run, parts)
+        assert await wait_for_collection(run, parts)
 
 
 _HASH = raw_part(b"of nobody").hash
@@ -252,11 +252,11 @@ ODD_PATHS = (
     f'":"{_HASH}",',
     f'"{_HASH}"',
 )
-"""Paths that look like what stands around them, wherever that is kept."""
+"""Paths that look like the store's own syntax."""
 
 
 class ForgettingConformance(StoreSuite):
-    """What is deleted is gone, and takes along nothing that others need."""
+    """Deleted data is gone, and nothing that others need."""
 
     @in_a_loop
     async def test_a_deleted_checkpoint_is_gone(self, store: Store, clock: ManualClock) -> None:
@@ -357,7 +357,7 @@ class ForgettingConformance(StoreSuite):
         await run.commit(parts)
         await store.delete("r@0")
         assert await store.collect() == 1
-        assert await contents_of(store, "r@1") == {path: part.data for path, part in parts.items()}
+        assert await read_contents(store, "r@1") == {path: part.data for path, part in parts.items()}
 
     @in_a_loop
     async def test_a_collected_part_can_be_written_again(self, store: Store, clock: ManualClock) -> None:
@@ -368,21 +368,21 @@ class ForgettingConformance(StoreSuite):
         await store.delete("r@0")
         await store.collect()
         await run.commit({"a": part})
-        assert await contents_of(store, "r@2") == {"a": part.data}
+        assert await read_contents(store, "r@2") == {"a": part.data}
 
 
 class RemovalConformance(TenantStoreSuite):
-    """A run that is removed leaves nothing, and takes along nothing of others."""
+    """A removed run leaves nothing behind, and the data of others stays."""
 
     @in_a_loop
     async def test_a_removed_run_leaves_nothing(self, store: TenantStore, clock: ManualClock) -> None:
         assert await store.remove("r") is False
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
         parts = (await store.archive("r")).parts
         assert await store.remove("r") is True
         assert await store.remove("r") is False
-        assert await pictured(store) == NOTHING
+        assert await read_run(store) == NOTHING
         assert (list(await store.runs()), list(await store.ids())) == ([], [])
         assert await store.latest(workflow_name="flöw") is None
         assert await run.mark() == Mark()
@@ -397,15 +397,15 @@ class RemovalConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_others_keep_what_they_share_with_a_removed_run(self, store: TenantStore, clock: ManualClock) -> None:
-        other = await storied(store, clock, "other")
-        run = await storied(store, clock)
+        other = await make_sample_run(store, clock, "other")
+        run = await make_sample_run(store, clock)
         own = raw_part(b"of this one only" * 900)
         await run.commit({"own": own})
-        before = await pictured(store, "other")
+        before = await read_run(store, "other")
         assert await store.remove("r")
         assert await store.collect() == 1
         assert await store.parts([own.hash]) == {}
-        assert await pictured(store, "other") == before
+        assert await read_run(store, "other") == before
         assert await latest_id(store, "flöw") == "other@4"
         await other.commit()
 
@@ -413,7 +413,7 @@ class RemovalConformance(TenantStoreSuite):
     async def test_a_run_of_this_process_can_be_removed_under_its_hands(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        late = await storied(store, clock)
+        late = await make_sample_run(store, clock)
         assert await store.remove("r")
         await self._assert_void(late)
         again = await RunDriver.start(store, clock, "r")
@@ -433,7 +433,7 @@ class RemovalConformance(TenantStoreSuite):
     @pytest.mark.parametrize("kind", ["failed", "parked", "exported"])
     @in_a_loop
     async def test_a_halted_run_can_be_removed(self, store: TenantStore, clock: ManualClock, kind: HaltKind) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted(kind))
         assert await store.remove("r")
         assert await store.run("r") is None
@@ -452,34 +452,34 @@ class RemovalConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_a_fork_rests_on_is_not_removed(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
         fork = await RunDriver.start(store, clock, "f", parent="r by name")
         await fork.release()
-        before = await pictured(store)
+        before = await read_run(store)
         with pytest.raises(WorkflowCheckpointException, match="'f'"):
             await store.remove("r")
         with pytest.raises(WorkflowCheckpointException, match="'f'"):
             await store.remove("r", takeover=True)
-        assert await pictured(store) == before
+        assert await read_run(store) == before
         shared = raw_part(b"c of us" * 900)
         await fork.reclaim()
         await fork.write(replace(fork.next_commit({"c": shared}), parts=()))
         assert await store.remove("r")
         await store.collect()
-        assert await contents_of(store, "f@0") == {"c": shared.data}
+        assert await read_contents(store, "f@0") == {"c": shared.data}
         assert (await fork.record()).parent_checkpoint_id == "r by name"
 
     @in_a_loop
     async def test_a_fork_can_be_removed_before_its_first_commit(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         fork = await RunDriver.start(store, clock, "f", parent=HEAD)
         await fork.note(finished("a", "", raw_part(b"of the fork" * 900)))
-        before = await pictured(store)
+        before = await read_run(store)
         assert await store.remove("f")
         assert (await store.run("f"), await fork.noted()) == (None, [])
         assert await store.collect() == 1
-        assert await pictured(store) == before
+        assert await read_run(store) == before
         await run.release()
         assert await store.remove("r")
 
@@ -496,7 +496,7 @@ class RemovalConformance(TenantStoreSuite):
     async def test_a_run_that_begins_again_has_nothing_of_the_removed_one(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
         await store.remove("r")
         again = RunDriver(store, clock, "r", "flow")

@@ -1,4 +1,4 @@
-"""Tenants: many share a store and never meet."""
+"""Tenants: many share a store and never see each other."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from perdure.testing.stores.base import (
     TenantStoreSuite,
     command,
     comparable,
-    contents_of,
     events,
     finished,
     halted,
     in_a_loop,
+    make_sample_run,
     new_run,
-    pictured,
     raw_part,
-    storied,
+    read_contents,
+    read_run,
     text_part,
 )
 from perdure.testing.stores.event_log import watcher
@@ -69,7 +69,7 @@ REFUSED_IDS = ("", "new\nline", "nul\0", "n" * 300, "\x1b[31m", *LEAVING_IDS)
 
 
 class IdConformance(StoreSuite):
-    """Any printable string of bounded length names something, unless it is a path that leads out of a directory."""
+    """Any printable string of limited length is an id, unless it is a path that leaves its directory."""
 
     @in_a_loop
     async def test_any_printable_string_is_an_id(self, store: Store, clock: ManualClock) -> None:
@@ -79,7 +79,7 @@ class IdConformance(StoreSuite):
             await run.commit()
             await run.release()
         for name in ODD_IDS:
-            assert await contents_of(store, name) == {"a": f'"first of {ODD_IDS.index(name)}"'.encode()}
+            assert await read_contents(store, name) == {"a": f'"first of {ODD_IDS.index(name)}"'.encode()}
             record = await store.run(name)
             assert record is not None
             assert record.head == f"{name}@1"
@@ -99,26 +99,27 @@ class IdConformance(StoreSuite):
 
 
 _TENANTS = ("", "ours", "theirs")
-"""The empty name is that of the store itself."""
+"""The empty name is the store itself."""
 
 _GARBAGE = raw_part(b"left over" * 3000)
-"""Large enough to be kept by itself. Each has one that nothing refers to any more."""
+"""An unused blob, large enough to be stored separately. Each tenant has one."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What belongs to one of those who share a store."""
+    """Data of one tenant."""
 
     tenant: str
     store: TenantStore
     run: RunDriver
-    """A run that it holds. Each has one of this id, with the same checkpoints, and with contents of its own."""
+    """A run whose lease the tenant holds. Each tenant has one with the same id and checkpoints, and its own contents.
+    """
 
     @classmethod
     async def filled(cls, store: TenantStore, clock: ManualClock, tenant: str) -> Space:
-        """All that a space may have, under the ids that the others have too."""
+        """Fill a space with every kind of data, under the same ids as the others."""
         view = store.tenant(tenant) if tenant else store
-        run = await storied(view, clock, of=f"<{tenant}>")
+        run = await make_sample_run(view, clock, of=f"<{tenant}>")
         free = await RunDriver.start(view, clock, "free")
         free.claim = await view.claim("free", create=replace(new_run("free"), nonce=f"nonce of <{tenant}>"))
         await free.commit({"a": _GARBAGE, f"of <{tenant}>": text_part("x")})
@@ -131,9 +132,9 @@ class Space:
         return cls(tenant, view, run)
 
     async def seen(self) -> Sequence[object]:
-        """All that can be read, but for the numbers of commands."""
+        """Return all readable data, except the numbers of commands."""
         runs = [replace(record, owner=None) for record in await self.store.runs()]
-        pictures = [await pictured(self.store, record.run_id) for record in runs]
+        pictures = [await read_run(self.store, record.run_id) for record in runs]
         held = [record.owner is not None for record in await self.store.runs()]
         garbage = await self.store.parts([_GARBAGE.hash])
         return [runs, pictures, held, list(await self.store.ids()), dict(garbage)]
@@ -158,7 +159,7 @@ async def _read_parts(store: TenantStore) -> Sequence[object]:
 
 
 def _roots() -> Sequence[str]:
-    """Of each of them a part."""
+    """Return a blob hash of each tenant."""
     return [text_part(f"told to <{tenant}>").hash for tenant in _TENANTS]
 
 
@@ -196,13 +197,13 @@ LOOKS: Mapping[str, Callable[[TenantStore], Awaitable[Sequence[object]]]] = {
     "since_head": _since_head,
     "archive": _archived,
 }
-"""By the name of a method what it shows. Whatever it shows tells whom it is of."""
+"""Results of the reading methods, by name. Each result contains its tenant's name."""
 
 HOST_LOOKS: Mapping[str, Callable[[HostStore], Awaitable[Sequence[object]]]] = {
     "due": lambda store: store.due(at="", workflow_names=["flow"], limit=9),
     "next_wake": lambda store: _each(store.next_wake(after="", workflow_names=["flow"])),
 }
-"""The same for the methods that only a host needs."""
+"""Results of the reading methods that only a host needs."""
 
 
 async def _each(result: Awaitable[object]) -> Sequence[object]:
@@ -277,18 +278,18 @@ CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
     "close_run": _close_run,
     "restore": _restore,
 }
-"""By the name of a method what it changes."""
+"""Calls of the changing methods, by name."""
 
 
 def _require_own(space: Space, shown: Sequence[object]) -> None:
     assert shown
     for each in shown:
-        told = _told(each)
+        told = _render(each)
         assert [tenant for tenant in _TENANTS if f"<{tenant}>" in told] == [space.tenant]
 
 
 class TenantConformance(TenantStoreSuite):
-    """What one has is not there for the others."""
+    """One tenant's data does not exist for the others."""
 
     @pytest.mark.parametrize("look", LOOKS)
     @in_a_loop
@@ -317,7 +318,7 @@ class TenantConformance(TenantStoreSuite):
         self, store: TenantStore, clock: ManualClock, change: str, tenant: str
     ) -> None:
         elsewhere = MemoryStore(clock=clock)
-        await storied(elsewhere, clock, of="elsewhere")
+        await make_sample_run(elsewhere, clock, of="elsewhere")
         archive = await elsewhere.archive("r")
         spaces = {each: await Space.filled(store, clock, each) for each in _TENANTS}
         before = {each: await space.seen() for each, space in spaces.items()}
@@ -326,7 +327,7 @@ class TenantConformance(TenantStoreSuite):
         assert changed == [tenant]
         for space in spaces.values():
             if space.tenant != tenant:
-                # Whoever holds a run there still does.
+                # The owner of the run there still holds its lease.
                 await space.run.commit()
         await store.close()
 
@@ -343,7 +344,7 @@ class TenantConformance(TenantStoreSuite):
             assert await empty.remove("r") is False
             assert await empty.collect() == 0
             assert await empty.watch("r", seen=Mark("elsewhere")) == Mark()
-            assert await pictured(empty) == NOTHING
+            assert await read_run(empty) == NOTHING
         assert await space.seen() == before
 
     @in_a_loop
@@ -367,7 +368,7 @@ class TenantConformance(TenantStoreSuite):
             await view.remove("r")
             assert await view.collect() == 1
             assert await view.parts([shared.hash]) == {}
-        assert await contents_of(views[2], "r@0") == {"a": shared.data}
+        assert await read_contents(views[2], "r@0") == {"a": shared.data}
 
     @in_a_loop
     async def test_there_is_no_way_from_one_to_another(self, store: TenantStore) -> None:
@@ -390,7 +391,7 @@ class TenantConformance(TenantStoreSuite):
         await store.close()
         for name in ODD_IDS:
             view = store.tenant(name)
-            assert await contents_of(view, "r@0") == {"a": f'"of {ODD_IDS.index(name)}"'.encode()}
+            assert await read_contents(view, "r@0") == {"a": f'"of {ODD_IDS.index(name)}"'.encode()}
             assert list(await view.ids()) == ["r@0"]
         assert list(await store.ids()) == []
         await store.close()
@@ -431,14 +432,14 @@ class TenantConformance(TenantStoreSuite):
     @in_a_loop
     async def test_a_run_moves_from_one_to_another(self, store: TenantStore, clock: ManualClock) -> None:
         ours, theirs = store.tenant("ours"), store.tenant("theirs")
-        await (await storied(ours, clock)).release()
-        before = await pictured(ours)
+        await (await make_sample_run(ours, clock)).release()
+        before = await read_run(ours)
         await theirs.restore(await ours.archive("r"))
-        assert await pictured(theirs) == before
+        assert await read_run(theirs) == before
         await ours.remove("r")
         await ours.collect()
-        assert await pictured(theirs) == before
-        assert await pictured(store) == NOTHING
+        assert await read_run(theirs) == before
+        assert await read_run(store) == NOTHING
 
     @in_a_loop
     async def test_two_views_of_one_tenant_are_one_place(self, store: TenantStore, clock: ManualClock) -> None:
@@ -453,12 +454,12 @@ class TenantConformance(TenantStoreSuite):
     @in_a_loop
     async def test_a_tenant_outlasts_the_closing_of_the_store(self, store: TenantStore, clock: ManualClock) -> None:
         view = store.tenant("ours")
-        run = await storied(view, clock)
-        before = await pictured(view)
+        run = await make_sample_run(view, clock)
+        before = await read_run(view)
         await store.close()
-        assert await pictured(view) == before
+        assert await read_run(view) == before
         await view.close()
-        assert await pictured(store.tenant("ours")) == before
+        assert await read_run(store.tenant("ours")) == before
         await run.commit()
         await store.close()
 
@@ -487,8 +488,8 @@ class HostTenantConformance(TenantConformance, HostStoreSuite):
         await store.close()
 
 
-def _told(shown: object) -> str:
-    """What something tells, with the bytes in it and what a repr would leave out."""
+def _render(shown: object) -> str:
+    """Render a value, including bytes and fields that a repr leaves out."""
     toc = getattr(shown, "toc", None)
     data = shown if isinstance(shown, bytes) else getattr(shown, "data", b"")
     return f"{shown!r} {toc and dict(toc)} {data!r}"

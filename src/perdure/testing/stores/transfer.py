@@ -1,4 +1,4 @@
-"""Transfers: a run as a whole leaves one store and goes on in another."""
+"""Transfers: a complete run leaves one store and continues in another."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from perdure.testing.stores.base import (
     TenantStoreSuite,
     command,
     comparable,
-    contents_of,
     events,
     finished,
     halted,
     in_a_loop,
     latest_id,
-    pictured,
-    storied,
+    make_sample_run,
+    read_contents,
+    read_run,
     text_part,
 )
 from perdure.testing.stores.event_log import watcher
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 async def archive_from_elsewhere(clock: ManualClock, run_id: str = "r", *, of: str = "another place") -> Archive:
     """Return the archive of a run from another store."""
     store = MemoryStore(clock=clock)
-    await storied(store, clock, run_id, of=of)
+    await make_sample_run(store, clock, run_id, of=of)
     return await store.archive(run_id)
 
 
 async def _going_on(store: Store, clock: ManualClock, archive: Archive) -> RunDriver:
-    """One who goes on with a run that was restored."""
+    """Take the lease of a restored run."""
     run = RunDriver(store, clock, archive.record.run_id, archive.record.workflow_name)
     run.head, run.position = archive.record.head, archive.record.position
     await run.reclaim()
@@ -59,7 +59,7 @@ async def _going_on(store: Store, clock: ManualClock, archive: Archive) -> RunDr
 
 
 class TransferConformance(TenantStoreSuite):
-    """Wherever a run is kept, it is the same run."""
+    """A run is the same in every store."""
 
     @pytest.mark.parametrize("comes_here", [True, False])
     @in_a_loop
@@ -68,35 +68,35 @@ class TransferConformance(TenantStoreSuite):
     ) -> None:
         elsewhere = MemoryStore(clock=clock)
         source, target = (elsewhere, store) if comes_here else (store, elsewhere)
-        run = await storied(source, clock)
+        run = await make_sample_run(source, clock)
         await run.release()
         archive = await source.archive("r")
         await target.restore(archive)
         assert await target.run("r") == archive.record
-        assert await pictured(target) == await pictured(source)
+        assert await read_run(target) == await read_run(source)
         assert comparable(await target.archive("r")) == comparable(archive)
         assert list(await target.ids()) == list(await source.ids())
         assert await latest_id(target, "flöw") == "r@4"
         await store.close()
-        assert await pictured(target) == await pictured(source)
+        assert await read_run(target) == await read_run(source)
         await store.close()
 
     @in_a_loop
     async def test_a_run_that_went_there_and_back_is_what_it_was(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release()
-        before, archive = await pictured(store), await store.archive("r")
+        before, archive = await read_run(store), await store.archive("r")
         elsewhere = MemoryStore(clock=clock)
         await elsewhere.restore(archive)
         assert await store.remove("r")
         await store.restore(await elsewhere.archive("r"))
-        assert await pictured(store) == before
+        assert await read_run(store) == before
         assert comparable(await store.archive("r")) == comparable(archive)
 
     @in_a_loop
     async def test_an_archive_holds_the_run_and_nothing_else(self, store: TenantStore, clock: ManualClock) -> None:
-        await storied(store, clock, "other", of="others")
-        run = await storied(store, clock)
+        await make_sample_run(store, clock, "other", of="others")
+        run = await make_sample_run(store, clock)
         await run.reclaim()
         record, archive = await run.record(), await store.archive("r")
         assert archive.record == replace(record, owner=None, halt=None, attempts=0)
@@ -107,7 +107,7 @@ class TransferConformance(TenantStoreSuite):
             ("running", None, False),
             ("idle", None, True),
         ]
-        picture = await pictured(store)
+        picture = await read_run(store)
         assert comparable(archive).checkpoints == tuple(
             replace(each, manifest=manifest)
             for each, manifest in zip(archive.checkpoints, picture.manifests, strict=True)
@@ -122,15 +122,15 @@ class TransferConformance(TenantStoreSuite):
     async def test_parts_are_archived_as_they_were_written(self, store: TenantStore, clock: ManualClock) -> None:
         elsewhere = MemoryStore(clock=clock)
         for each in (store, elsewhere):
-            await storied(each, clock)
+            await make_sample_run(each, clock)
         assert comparable(await store.archive("r")).parts == comparable(await elsewhere.archive("r")).parts
 
     @in_a_loop
     async def test_archiving_changes_nothing(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
-        before, record = await pictured(store), await run.record()
+        run = await make_sample_run(store, clock)
+        before, record = await read_run(store), await run.record()
         assert comparable(await store.archive("r")) == comparable(await store.archive("r"))
-        assert (await pictured(store), await run.record()) == (before, record)
+        assert (await read_run(store), await run.record()) == (before, record)
         await run.commit()
         assert (await run.record()).head == "r@7"
 
@@ -139,7 +139,7 @@ class TransferConformance(TenantStoreSuite):
     async def test_a_halted_run_is_archived_without_its_halt(
         self, store: TenantStore, clock: ManualClock, kind: HaltKind
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted(kind))
         archive = await store.archive("r")
         assert archive.record == replace(await run.record(), halt=None)
@@ -178,7 +178,7 @@ class TransferConformance(TenantStoreSuite):
         await elsewhere.restore(archive)
         assert await elsewhere.run("f") == archive.record
         assert archive.record.parent_checkpoint_id == "r@0"
-        assert await contents_of(elsewhere, "f@0") == {"a": shared.data}
+        assert await read_contents(elsewhere, "f@0") == {"a": shared.data}
         assert await elsewhere.parts([text_part("leaf").hash]) == {text_part("leaf").hash: b'"leaf"'}
 
     @in_a_loop
@@ -225,11 +225,11 @@ class TransferConformance(TenantStoreSuite):
     async def test_restored_beside_others_a_run_keeps_its_order_and_they_theirs(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        other = await storied(store, clock, "other", of="others")
-        before, ids = await pictured(store, "other"), list(await store.ids())
+        other = await make_sample_run(store, clock, "other", of="others")
+        before, ids = await read_run(store, "other"), list(await store.ids())
         archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
-        assert await pictured(store, "other") == before
+        assert await read_run(store, "other") == before
         assert list(await store.ids()) == [*ids, *(each.manifest.checkpoint_id for each in archive.checkpoints)]
         assert [record.run_id for record in await store.runs()] == ["other", "r"]
         await other.commit()
@@ -239,17 +239,17 @@ class TransferConformance(TenantStoreSuite):
     async def test_what_was_handed_in_can_change_afterwards(self, store: TenantStore, clock: ManualClock) -> None:
         archive = comparable(await archive_from_elsewhere(clock))
         await store.restore(archive)
-        before = await pictured(store)
+        before = await read_run(store)
         for each in archive.checkpoints:
             assert isinstance(each.manifest.toc, dict)
             each.manifest.toc.clear()
-        assert await pictured(store) == before
+        assert await read_run(store) == before
 
     @in_a_loop
     async def test_a_run_comes_back_in_place_of_the_one_that_was_exported(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted("exported"))
         elsewhere, archive = MemoryStore(clock=clock), await store.archive("r")
         await elsewhere.restore(archive)
@@ -259,7 +259,7 @@ class TransferConformance(TenantStoreSuite):
         await gone_on.release()
         await store.restore(await elsewhere.archive("r"))
         assert await store.run("r") == await elsewhere.run("r")
-        assert await pictured(store) == await pictured(elsewhere)
+        assert await read_run(store) == await read_run(elsewhere)
         assert [record.run_id for record in await store.runs()] == ["r"]
         (number,) = await run.post(command("later"))
         assert number > max(each.number for each in archive.inbox)
@@ -272,21 +272,21 @@ class TransferConformance(TenantStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_comes_back_can_be_another_one(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted("exported"))
         elsewhere = MemoryStore(clock=clock)
         another = await RunDriver.start(elsewhere, clock, "r")
         for number in range(8):
             await another.commit({"a": text_part(f"another {number}")}, events=events("of another"))
         await store.restore(await elsewhere.archive("r"))
-        assert await pictured(store) == await pictured(elsewhere)
+        assert await read_run(store) == await read_run(elsewhere)
         assert list(await store.ids()) == [f"r@{number}" for number in range(8)]
         await store.collect()
-        assert await contents_of(store, "r@0") == {"a": b'"another 0"'}
+        assert await read_contents(store, "r@0") == {"a": b'"another 0"'}
 
     @in_a_loop
     async def test_a_fork_rests_on_a_run_that_goes_and_comes_back(self, store: TenantStore, clock: ManualClock) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent=HEAD)
         await fork.release()
         await run.release(halt=halted("exported"))
@@ -301,19 +301,19 @@ class TransferConformance(TenantStoreSuite):
     async def test_a_run_that_is_here_is_not_replaced(
         self, store: TenantStore, clock: ManualClock, halt: HaltKind | None
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         await run.release(halt=halted(halt) if halt else None)
-        before, record = await pictured(store), await run.record()
+        before, record = await read_run(store), await run.record()
         with pytest.raises(RunExistsError):
             await store.restore(await archive_from_elsewhere(clock))
-        assert (await pictured(store), await run.record()) == (before, record)
+        assert (await read_run(store), await run.record()) == (before, record)
         await store.collect()
-        assert await pictured(store) == before
+        assert await read_run(store) == before
         assert await store.parts([text_part("tree of another place").hash]) == {}
 
     @in_a_loop
     async def test_a_fork_that_is_here_is_not_replaced(self, store: TenantStore, clock: ManualClock) -> None:
-        await storied(store, clock, "source")
+        await make_sample_run(store, clock, "source")
         fork = await RunDriver.start(store, clock, "r", workflow_name="flöw", parent="source@0")
         with pytest.raises(RunExistsError):
             await store.restore(await archive_from_elsewhere(clock))
@@ -324,11 +324,11 @@ class TransferConformance(TenantStoreSuite):
     async def test_a_run_is_not_restored_if_an_id_of_it_is_taken(self, store: TenantStore, clock: ManualClock) -> None:
         other = await RunDriver.start(store, clock, "other")
         await other.commit(checkpoint_id="r by name")
-        before, archive = await pictured(store, "other"), await archive_from_elsewhere(clock)
+        before, archive = await read_run(store, "other"), await archive_from_elsewhere(clock)
         with pytest.raises(WorkflowCheckpointException):
             await store.restore(archive)
-        assert await pictured(store, "other") == before
-        assert await pictured(store) == NOTHING
+        assert await read_run(store, "other") == before
+        assert await read_run(store) == NOTHING
         assert list(await store.ids()) == ["r by name"]
         await store.collect()
         assert await store.parts([text_part("tree of another place").hash]) == {}
@@ -353,11 +353,11 @@ class TransferConformance(TenantStoreSuite):
             self.open_store(tmp_path / name, retention=Retention(events=kept), clock=clock)
             for name, kept in {"source": KeepLast(1), "target": FullHistory()}.items()
         ]
-        await (await storied(stores[0], clock)).release()
+        await (await make_sample_run(stores[0], clock)).release()
         archive = await stores[0].archive("r")
         assert [each.first for each in archive.events] == [4]
         await stores[1].restore(archive)
-        assert await pictured(stores[1]) == await pictured(stores[0])
+        assert await read_run(stores[1]) == await read_run(stores[0])
         run = await _going_on(stores[1], clock, archive)
         await run.commit(events=events("5"))
         assert await run.events() == ["4=4 us", "5=5"]
@@ -375,7 +375,7 @@ class TransferConformance(TenantStoreSuite):
         assert list(await store.ids()) == ["r@7"]
         assert await run.events() == ["5=5"]
         await store.collect()
-        assert await contents_of(store, "r@7") == {"a": b'"new"'}
+        assert await read_contents(store, "r@7") == {"a": b'"new"'}
         await store.close()
 
     @in_a_loop
@@ -400,14 +400,14 @@ _LARGEST_NUMBER = 2**63 - 1
 
 
 class ReopeningConformance(TenantStoreSuite):
-    """Whoever brings a run back brings all of it."""
+    """A reopened run has all of its data."""
 
     @pytest.mark.parametrize("has_gone_on", ["by a commit", "by an event"])
     @in_a_loop
     async def test_a_run_is_not_replaced_by_what_it_was_before(
         self, store: TenantStore, clock: ManualClock, has_gone_on: str
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         archive = await store.archive("r")
         if has_gone_on == "by a commit":
             await run.commit()
@@ -416,10 +416,10 @@ class ReopeningConformance(TenantStoreSuite):
             await run.commit(events=events("5"))
             archive = replace(archive, record=older)
         await run.release(halt=halted("exported"))
-        before, record = await pictured(store), await run.record()
+        before, record = await read_run(store), await run.record()
         with pytest.raises(WorkflowCheckpointException, match="before the run went on"):
             await store.restore(archive)
-        assert (await pictured(store), await run.record()) == (before, record)
+        assert (await read_run(store), await run.record()) == (before, record)
         await store.restore(await store.archive("r"))
         assert await run.record() == replace(record, halt=None)
 
@@ -427,16 +427,16 @@ class ReopeningConformance(TenantStoreSuite):
     async def test_a_run_is_not_replaced_by_one_without_what_a_fork_rests_on(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent="r@0")
         await fork.release()
         await run.release(halt=halted("exported"))
         whole = await store.archive("r")
         partial = replace(whole, checkpoints=whole.checkpoints[1:])
-        before = await pictured(store)
+        before = await read_run(store)
         with pytest.raises(WorkflowCheckpointException, match="'f', a fork of it"):
             await store.restore(partial)
-        assert await pictured(store) == before
+        assert await read_run(store) == before
         await fork.reclaim()
         await fork.commit()
         await store.restore(partial)
@@ -446,7 +446,7 @@ class ReopeningConformance(TenantStoreSuite):
     async def test_a_fork_keeps_what_it_rests_on_when_a_run_comes_back(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        run = await storied(store, clock)
+        run = await make_sample_run(store, clock)
         fork = await RunDriver.start(store, clock, "f", workflow_name="flöw", parent="r@0")
         await run.release(halt=halted("exported"))
         await store.restore(await store.archive("r"))
@@ -462,7 +462,7 @@ class ReopeningConformance(TenantStoreSuite):
         await other.commit()
         (before,) = await other.post(command("before"))
         elsewhere = MemoryStore(clock=clock)
-        await storied(elsewhere, clock)
+        await make_sample_run(elsewhere, clock)
         archive = await elsewhere.archive("r")
         inbox = tuple(replace(each, number=_LARGEST_NUMBER - 2 + n) for n, each in enumerate(archive.inbox))
         await store.restore(replace(archive, inbox=inbox))
