@@ -125,7 +125,7 @@ async def test_an_answer_in_a_call_waits_its_turn_behind_one_that_will_prove_not
     await asked(storage, expects=Offer)
     await storage.respond("r", {"q": {"item": "tea", "price": "dear"}}, by="ann")
     good = {"q": {"item": "tea", "price": "2"}}
-    with pytest.raises(AlreadyAnsweredError, match=r"by ann .* go on with run\(run_id='r'\)"):
+    with pytest.raises(AlreadyAnsweredError, match=r"by ann .* continue with run\(run_id='r'\)"):
         await office(storage, Offer).run(run_id="r", responses=good)
     await office(storage, Offer).run(run_id="r")
     assert len((await office(storage, Offer).run(run_id="r", responses=good)).get_outputs()) == 1

@@ -229,7 +229,7 @@ async def test_if_what_would_be_done_has_changed_since_it_was_approved_the_run_s
     await paying(storage, 5).run(5, run_id="r")
     await storage.respond("r", {"q": True}, by="ann")
     for _ in range(2):
-        with pytest.raises(ApprovalMismatchError, match="ask again with what is to be done now"):
+        with pytest.raises(ApprovalMismatchError, match="ask again for what is to be done now"):
             await paying(storage, 500).run(run_id="r")
     assert await outputs(storage) == []
     assert (await paying(storage, 5).run(run_id="r")).get_outputs() == ["paid 5"]

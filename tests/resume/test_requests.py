@@ -112,7 +112,7 @@ WRONG = [
         UnknownRequestError,
         "no request 'about-time' to answer: pending are 'about-a', 'about-b'",
     ),
-    ({"about-a": 7}, AnswerTypeError, "request 'about-a' asks for a str, the answer is an int"),
+    ({"about-a": 7}, AnswerTypeError, "request 'about-a' asks for a str, the answer is 7, which does not fit"),
     ({"about-a": "fine", "about-b": None}, AnswerTypeError, "'about-b'"),
     ({"about-a": "fine", "about-c": "again"}, AlreadyAnsweredError, "request 'about-c' of run"),
 ]
@@ -238,7 +238,6 @@ def for_type(storage: Storage, asker: Asker) -> Workflow:
         (float, 3, 3.0),
         (Shade, "dark", Shade.DARK),
         (Order, {"item": "tea"}, Order(item="tea")),
-        (Order, {"item": "tea", "amount": "2"}, Order(item="tea", amount=2)),
         (
             Shape,
             {"name": "dot", "points": [{"x": 1, "shade": "light"}], "scale": 2},
@@ -272,6 +271,7 @@ async def test_plain_data_becomes_the_type_that_was_asked_for(
         (str, {"a": 1}),
         (Shade, "purple"),
         (Order, {"amount": 1}),
+        (Order, {"item": "tea", "amount": "2"}),
         (Order, "tea"),
         (Shape, {"name": "dot"}),
         (Shape, {"name": "dot", "points": [], "colour": "red"}),
