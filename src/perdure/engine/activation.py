@@ -101,10 +101,9 @@ class ActivationContext:
 
     def forget(self, activation: Activation) -> None:
         """Drop what was held in memory for an activation that has ended."""
-        if self.values.held or self.values.memos:
-            name = f"{self.root_id}/{activation_id_of(self.snapshot, activation)}"
-            self.values.held.pop(name, None)
-            self.values.memos.pop(name, None)
+        name = f"{self.root_id}/{activation_id_of(self.snapshot, activation)}"
+        self.values.held.pop(name, None)
+        self.values.memos.pop(name, None)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> bool:
         """Record something durably, even if the waiting task is cancelled. Return whether it is recorded.
@@ -248,8 +247,8 @@ class ActivationRecorder:
     def __init__(self, activation: Activation, executor: Executor, context: ActivationContext) -> None:
         self.activation = activation
         self.executor = executor
-        self.around = context
-        self.book = ActivationEvents(context, executor.id)
+        self.context = context
+        self.events = ActivationEvents(context, executor.id)
         self.suspender = Suspender(executor.id, context.clock)
         self._sent: list[tuple[Any, str | None, Moment | None]] = []
         self._outputs: list[tuple[OutputKind, Any, bool]] = []
@@ -266,9 +265,9 @@ class ActivationRecorder:
             self.message = give(delivery.values[0])
 
     @property
-    def home(self) -> str:
+    def activation_id(self) -> str:
         """Return the activation_id, which is the same for every attempt."""
-        return activation_id_of(self.around.snapshot, self.activation)
+        return activation_id_of(self.context.snapshot, self.activation)
 
     @property
     def executor_id(self) -> str:
@@ -278,12 +277,12 @@ class ActivationRecorder:
     @property
     def run_id(self) -> str:
         """Return the id of the run."""
-        return self.around.run_id
+        return self.context.run_id
 
     @property
     def streaming(self) -> bool:
         """Return whether the caller reads a stream."""
-        return self.around.streaming
+        return self.context.streaming
 
     @property
     def source_executor_ids(self) -> Sequence[str]:
@@ -301,17 +300,17 @@ class ActivationRecorder:
         """Return the request that the message answers."""
         request = self.activation.delivery.answers
         assert request is not None, "the message is no answer"
-        return self.around.values.give(request.data)
+        return self.context.values.give(request.data)
 
     @property
     def idempotency_key(self) -> str:
         """Return a key for outside services that is the same for every attempt."""
-        return self.around.derived_id(f"{self.home}/key")
+        return self.context.derived_id(f"{self.activation_id}/key")
 
     @property
     def memo(self) -> dict[str, object]:
         """Return what earlier attempts left in memory."""
-        return self.around.memo(self.home)
+        return self.context.memo(self.activation_id)
 
     @property
     def sent(self) -> Sequence[Any]:
@@ -380,31 +379,30 @@ class ActivationRecorder:
     def send(self, message: Any, target_id: str | None, delay: timedelta | float | None = None) -> None:
         """Queue a message for the next superstep, or for later."""
         self.require_running()
-        due = None if delay is None else moment_of(self.around.clock, delay, "the delay of a message")
+        due = None if delay is None else moment_of(self.context.clock, delay, "the delay of a message")
         self._sent.append((message, target_id, due))
 
     def output(self, value: Any, *, in_pieces: bool = False) -> None:
         """Yield an output. With `in_pieces`, a streaming reader has already seen its pieces."""
         self.require_running()
         self._yielded.append(value)
-        kind = self.around.graph.output_kinds[self.executor.id]
+        kind = self.context.graph.output_kinds[self.executor.id]
         if kind is not None:
             self.tell_output(kind, value, in_pieces=in_pieces)
 
     def tell_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
         """Emit an output of a given kind."""
         self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
-        if not (in_pieces and self.around.streaming):
-            self.book.show(kind, value)
-        self.book.keep_output(len(self._outputs) - 1)
+        is_live = not (in_pieces and self.context.streaming)
+        self.events.emit_output(kind, value, len(self._outputs) - 1, is_live=is_live)
 
     def show(self, value: Any) -> None:
         """Emit a piece of an output to a streaming reader. It is not recorded."""
         self.require_running()
         self._shown.append(value)
-        kind = self.around.graph.output_kinds[self.executor.id]
-        if kind is not None and self.around.streaming:
-            self.book.show(kind, value)
+        kind = self.context.graph.output_kinds[self.executor.id]
+        if kind is not None and self.context.streaming:
+            self.events.show(kind, value)
 
     def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit an event of the handler. Types that belong to the engine become a warning."""
@@ -415,30 +413,30 @@ class ActivationRecorder:
                 "use yield_output for outputs, or an event type of your own"
             )
         elif transient:
-            self.book.emit(event, is_kept=False)
+            self.events.emit(event, is_kept=False)
         else:
-            self.book.emit_own(event, self._emitted_before())
+            self.events.emit_own(event, self._emitted_before())
 
     def _emitted_before(self) -> Mapping[str, int]:
         """Return how often earlier attempts emitted each event of the handler."""
         if self.activation.delivery.activation_id is None:
             return {}
-        found = self.around.journal.find(f"{self.home}/told")
+        found = self.context.journal.find(f"{self.activation_id}/told")
         return {} if found is None else counts_in(found)
 
     def pass_on(self, event: PendingEvent) -> None:
         """Keep an event of the sub-workflow as a `sub_workflow` event."""
-        self.book.keep_inner(event)
+        self.events.keep_inner(event)
 
     def warn(self, text: str) -> None:
         """Emit a warning."""
-        self.book.warn(text)
+        self.events.warn(text)
 
     def warn_once(self, text: str) -> None:
         """Emit a warning unless this attempt has emitted it."""
         if text not in self._warned:
             self._warned |= {text}
-            self.book.warn(text)
+            self.events.warn(text)
 
     # Requests, questions, steps and timers.
 
@@ -458,7 +456,7 @@ class ActivationRecorder:
 
     def is_open(self, request_id: str) -> bool:
         """Return whether a request with this id is open."""
-        return request_id in self.around.snapshot.requests or request_id in self.around.opened
+        return request_id in self.context.snapshot.requests or request_id in self.context.opened
 
     def ask(
         self,
@@ -477,11 +475,11 @@ class ActivationRecorder:
 
     def digest(self, value: Any) -> str:
         """Return the digest that identifies an approved value."""
-        return value_digest(value, self.around.values)
+        return value_digest(value, self.context.values)
 
     def require_approved(self, value: Any) -> None:
         """Raise ApprovalMismatchError unless the answered request approved this value."""
-        require_approved(value, self.activation.delivery.answers, self.around)
+        require_approved(value, self.activation.delivery.answers, self.context)
 
     def _steps(self) -> Steps:
         if self._used_steps is None:
@@ -526,22 +524,22 @@ class ActivationRecorder:
         totals = self._spent if inside is None else inside.spent
         for name, amount in spent.items():
             totals[name] = totals.get(name, 0) + amount
-        if inside is None and self.around.snapshot.limits.budget:
-            self.around.budget.child(self.home).report(self._spent)
+        if inside is None and self.context.snapshot.limits.budget:
+            self.context.budget.child(self.activation_id).report(self._spent)
 
     def require_budget(self) -> None:
         """Raise BudgetExceededError if nothing is left of a resource, counting parallel activations."""
-        left = self.around.snapshot.left
+        left = self.context.snapshot.left
         for name in left.keys() - COUNTED_BY_ENGINE:
-            spent = self._spent_of(name) + self.around.budget.child(self.home).spent_by_siblings(name)
+            spent = self._spent_of(name) + self.context.budget.child(self.activation_id).spent_by_siblings(name)
             if spent >= left[name]:
                 # The loop of the run reports the totals of the whole run.
-                raise BudgetExceededError(self.around.root_id, name=name, spent=spent, limit=left[name])
+                raise BudgetExceededError(self.context.root_id, name=name, spent=spent, limit=left[name])
 
     @property
     def left(self) -> Mapping[str, float]:
         """Return the remaining budget after this attempt's spending."""
-        return {name: left - self._spent_of(name) for name, left in self.around.snapshot.left.items()}
+        return {name: left - self._spent_of(name) for name, left in self.context.snapshot.left.items()}
 
     def _spent_of(self, name: str) -> float:
         inside = self.running_step
@@ -555,12 +553,12 @@ class ActivationRecorder:
 
     def common_scope(self) -> str | None:
         """Return the scope that this executor shares with others: that of the first of them."""
-        first_id = self.around.graph.sharing.get(self.executor.id)
+        first_id = self.context.graph.sharing.get(self.executor.id)
         return None if first_id is None else private_scope(first_id)
 
     def _view(self) -> StateView:
         if self._state is None:
-            self._state = StateView(self.executor, self.around)
+            self._state = StateView(self.executor, self.context)
         return self._state
 
     def read(self, scope: str, key: str) -> Any:
@@ -600,7 +598,7 @@ class ActivationRecorder:
         handler was called and the activation only passes its message on.
         """
         self._is_over = True
-        state, context, name = self._state, self.around, self.executor.id
+        state, context, name = self._state, self.context, self.executor.id
         fix = context.values.fix
         writes = state.writes() if state is not None else ()
         requests = self._requests.opened() if self._requests is not None else ()
@@ -617,10 +615,10 @@ class ActivationRecorder:
             ]
         )
         for text in context.values.warnings():
-            self.book.emit(warning_event(text))
+            self.events.emit(warning_event(text))
         if is_called:
             produced = [*[message for message, _, _ in self._sent], *self._yielded] or list(self._shown)
-            self.book.emit_call("executor_completed", produced or None)
+            self.events.emit_call("executor_completed", produced or None)
         if warning is not None:
             self.warn(warning)
         if is_called and context.has_records:
@@ -631,7 +629,7 @@ class ActivationRecorder:
             requests=requests,
             outputs=outputs,
             child=self.child,
-            events=(*earlier, *self.book.collect(outputs, requests)),
+            events=(*earlier, *self.events.collect(outputs, requests)),
             spent=self._spent,
         )
         return ActivationResult(effects, unrouted, state.updates() if state is not None else {})
@@ -652,7 +650,7 @@ class ActivationRecorder:
         self._discard()
         if self._used_steps is not None:
             self._used_steps.fail(error)
-        self.failure = self.book.emit_failure(error)
+        self.failure = self.events.emit_failure(error)
 
     def _discard(self) -> None:
         self._is_over = True
@@ -662,7 +660,7 @@ class ActivationRecorder:
     def suspend(self, wait: Wait, earlier: Sequence[PendingEvent] = ()) -> ActivationResult:
         """Discard the effects except recorded ones, and emit that the handler was suspended."""
         self._discard()
-        self.book.emit_suspension(wait.wake_at or wait.request_id)
+        self.events.emit_suspension(wait.wake_at or wait.request_id)
         suspension = Suspension(
             wait.wake_at,
             wait.request_id,
@@ -672,19 +670,19 @@ class ActivationRecorder:
         effects = Effects(
             self.activation,
             requests=self._requests.awaited if self._requests is not None else (),
-            events=(*earlier, *self.book.collect_discarded()),
+            events=(*earlier, *self.events.collect_discarded()),
             suspension=suspension,
         )
         return ActivationResult(effects, (), {})
 
     def _carried(self) -> Mapping[str, object]:
         """Return the records of this activation for the snapshot. Answers are kept even without a journal."""
-        answers = f"{self.home}/answer/"
-        given = {key: value for key, value in self.around.snapshot.carried.items() if key.startswith(answers)}
+        answers = f"{self.activation_id}/answer/"
+        given = {key: value for key, value in self.context.snapshot.carried.items() if key.startswith(answers)}
         caught: Mapping[str, object] = {} if self._used_steps is None else self._used_steps.error_records()
-        found = {**given, **self.around.journal.records(self.home), **caught}
-        counts = self.book.count_own(self._emitted_before())
+        found = {**given, **self.context.journal.records(self.activation_id), **caught}
+        counts = self.events.count_own(self._emitted_before())
         if counts:
-            key = f"{self.home}/told"
+            key = f"{self.activation_id}/told"
             found[key] = Kept(path=f"record {key!r}", encoded=counts_record(counts))
         return found

@@ -49,9 +49,9 @@ class _Raised:
 class CaughtErrors:
     """Keep the errors of one attempt's steps, by place. A step that is called again may raise again."""
 
-    def __init__(self, around: ActivationContext, home: str) -> None:
-        self._around = around
-        self._home = home
+    def __init__(self, context: ActivationContext, activation_id: str) -> None:
+        self._context = context
+        self._activation_id = activation_id
         self._raised: dict[str, list[_Raised]] = {}
 
     def add(self, place: str, record: StepRecord, error: Exception) -> None:
@@ -75,7 +75,7 @@ class CaughtErrors:
 
     def next_error(self, place: str, name: str, record: StepRecord | None) -> Exception | None:
         """Return the error that an earlier entry caught at this call; None if the step is to run."""
-        before = self._memo().get(place) if _MEMO in self._around.memo(self._home) else None
+        before = self._memo().get(place) if _MEMO in self._context.memo(self._activation_id) else None
         errors: Sequence[Exception | None] | None = before
         if errors is None and record is not None:
             errors = [rebuild(each, name) for each in record.raised]
@@ -88,7 +88,7 @@ class CaughtErrors:
 
     def _memo(self) -> dict[str, list[Exception]]:
         """Return the errors that earlier attempts in this process have left."""
-        return cast("dict[str, list[Exception]]", self._around.memo(self._home).setdefault(_MEMO, {}))
+        return cast("dict[str, list[Exception]]", self._context.memo(self._activation_id).setdefault(_MEMO, {}))
 
     async def record(self, *, is_in_own_task: bool, except_place: str) -> None:
         """Record the errors raised so far, since the step at `except_place` starts.
@@ -104,7 +104,7 @@ class CaughtErrors:
             if place != except_place and any(each.task is not None and not each.is_recorded for each in several):
                 record = self._with_errors(several)
                 if record is not None:
-                    await self._around.put(place, record.encoded())
+                    await self._context.put(place, record.encoded())
                 for each in several:
                     each.is_recorded = True
 
@@ -120,7 +120,7 @@ class CaughtErrors:
 
     def _with_errors(self, several: Sequence[_Raised]) -> StepRecord | None:
         record = several[-1].record
-        if record is None or not self._around.keeps_records:
+        if record is None or not self._context.keeps_records:
             return None
         raised = _as_records(several)
         return replace(record, raised=raised) if raised else None
@@ -146,7 +146,7 @@ class CaughtErrors:
         self._memo().pop(place, None)
         record = several[-1].record
         if record is not None and any(each.is_recorded for each in several):
-            self._around.journal.note(place, replace(record, raised=()).encoded)
+            self._context.journal.note(place, replace(record, raised=()).encoded)
 
 
 def _as_records(several: Sequence[_Raised]) -> tuple[RaisedRecord, ...]:

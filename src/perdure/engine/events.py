@@ -94,11 +94,13 @@ class ActivationEvents:
         self.emit(WorkflowEvent("executor_suspended", reason, executor_id=self._executor_id, origin=FRAMEWORK))
 
     def show(self, kind: OutputKind, value: Any) -> None:
-        """Emit an output, or a piece of one, without keeping it."""
+        """Emit a piece of an output without keeping it."""
         self._context.emit(WorkflowEvent(kind, value, executor_id=self._executor_id, origin=FRAMEWORK))
 
-    def keep_output(self, index: int) -> None:
-        """Keep the place of an output."""
+    def emit_output(self, kind: OutputKind, value: Any, index: int, *, is_live: bool) -> None:
+        """Keep an output, and emit it unless its pieces were shown."""
+        if is_live:
+            self._context.emit(WorkflowEvent(kind, value, executor_id=self._executor_id, origin=FRAMEWORK))
         if self._context.is_checkpointed:
             self._entries.append(_Placeholder("outputs", index))
 

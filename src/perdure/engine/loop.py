@@ -193,7 +193,7 @@ class RunLoop:
         snapshot, span = self.snapshot, self.span
         if span is not NO_SPAN:
             span = span.child("perdure.superstep", run_id=self.run_id, superstep=snapshot.iteration + 1)
-        queue = EventQueue(live=self.streaming)
+        queue = EventQueue(self.streaming)
         context = ActivationContext(
             graph=self.graph,
             snapshot=snapshot,

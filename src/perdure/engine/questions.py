@@ -60,14 +60,14 @@ class Requests:
 
     def __init__(self, owner: ActivationRecorder) -> None:
         self._owner = owner
-        self._around = owner.around
+        self._context = owner.context
         self._opened: list[_OpenRequest] = []
         self._awaited: list[Request] = []
 
     def open(self, data: Any, response_type: Any, request_id: str | None, terms: Terms) -> None:
         """Open a request whose answer a response handler gets. Raises ValueError."""
         executor = self._owner.executor
-        chosen = request_id or self._around.derived_id(f"{self._owner.home}/request/{len(self._opened)}")
+        chosen = request_id or self._context.derived_id(f"{self._owner.activation_id}/request/{len(self._opened)}")
         self._require_free(chosen)
         request = self._with_terms(chosen, data, response_type, terms)
         if not executor.is_request_supported(type(data), response_type):
@@ -76,12 +76,12 @@ class Requests:
                 "but has no @response_handler for the two: an answer would be refused"
             )
         self._opened.append(request)
-        self._around.opened.add(chosen)
+        self._context.opened.add(chosen)
         event = WorkflowEvent.request_info(chosen, executor.id, data, response_type)
-        self._owner.book.request(event, len(self._opened) - 1)
+        self._owner.events.request(event, len(self._opened) - 1)
 
     def _with_terms(self, request_id: str, data: Any, response_type: Any, terms: Terms) -> _OpenRequest:
-        clock, values = self._around.clock, self._around.values
+        clock, values = self._context.clock, self._context.values
         deadline = None if terms.deadline is None else moment_of(clock, terms.deadline, "the deadline of a request")
         if (deadline is None) != (terms.default is ABSENT):
             raise ValueError(
@@ -101,19 +101,19 @@ class Requests:
             return
         self._require_free(request_id)
         opened = self._with_terms(request_id, data, response_type, terms)
-        request = replace(self._encoded(opened), resumes=self._owner.home)
+        request = replace(self._encoded(opened), resumes=self._owner.activation_id)
         self._awaited.append(request)
-        self._around.opened.add(request_id)
+        self._context.opened.add(request_id)
         event = WorkflowEvent.request_info(request_id, self._owner.executor_id, data, response_type)
-        self._owner.book.asked(event, request)
+        self._owner.events.asked(event, request)
 
     def _is_waiting_for(self, request_id: str) -> bool:
-        found = self._around.snapshot.requests.get(request_id)
-        is_own = found is not None and found.resumes == self._owner.home
+        found = self._context.snapshot.requests.get(request_id)
+        is_own = found is not None and found.resumes == self._owner.activation_id
         return is_own or any(each.id == request_id for each in self._awaited)
 
     def _require_free(self, request_id: str) -> None:
-        if request_id in self._around.snapshot.requests or request_id in self._around.opened:
+        if request_id in self._context.snapshot.requests or request_id in self._context.opened:
             raise ValueError(f"request {request_id!r} is open already; choose another request_id, or none")
 
     @property
@@ -130,7 +130,7 @@ class Requests:
         return Request(
             request.id,
             name,
-            self._around.values.fix(request.data, f"request of executor {name!r}"),
+            self._context.values.fix(request.data, f"request of executor {name!r}"),
             type(request.data),
             request.response_type,
             opened_at=request.opened_at,
@@ -141,14 +141,14 @@ class Requests:
 
     def discard(self) -> None:
         """Withdraw the requests of an attempt that has failed or was suspended."""
-        self._around.opened.difference_update(each.id for each in (*self._opened, *self._awaited))
+        self._context.opened.difference_update(each.id for each in (*self._opened, *self._awaited))
 
 
-def require_approved(value: Any, request: Request | None, around: ActivationContext) -> None:
+def require_approved(value: Any, request: Request | None, context: ActivationContext) -> None:
     """Raise ApprovalMismatchError unless the request that is being answered approves this value."""
     if request is None:
         raise RuntimeError("require_approved is for a @response_handler: no request is being answered here")
-    found = value_digest(value, around.values)
+    found = value_digest(value, context.values)
     if request.approves != found:
         raise ApprovalMismatchError(request.id, approved=request.approves, now=found)
 
@@ -196,7 +196,7 @@ class Questions:
     def __init__(self, owner: ActivationRecorder, steps: Steps) -> None:
         self._owner = owner
         self._steps = steps
-        self._around = owner.around
+        self._context = owner.context
         self._asked: dict[str, AskedRecord] = {}
         """By request: the question that was asked."""
         self._taken: set[str] = set()
@@ -239,7 +239,7 @@ class Questions:
             old_key = self._steps.old_steps.question_in_subtask(
                 stem, current_task(), lambda each: self._is_same(each, record)
             )
-            is_clear = record.digest is not None or not self._around.keeps_records
+            is_clear = record.digest is not None or not self._context.keeps_records
             mismatch = None if is_clear else self._mismatch(_NOT_ENCODABLE)
             return _Asked(scope, state, old_key or key, record, f"{stem}{base}", mismatch)
         mismatch = self._mismatch(_CHANGED) if state.is_sequential and self._has_sequential_before(stem) else None
@@ -309,7 +309,7 @@ class Questions:
             await self._suspend(record.request_id)
         assert answer is not None, "a suspended handler does not go on"
         self._require_approved(question, record)
-        return self._around.values.give(answer)
+        return self._context.values.give(answer)
 
     def _settle(self, question: Question, asked: _Asked) -> AskedRecord:
         """Return the record of the question. Write it, if this entry is the first to ask."""
@@ -321,12 +321,12 @@ class Questions:
     def _write(self, question: Question, asked: _Asked) -> AskedRecord:
         request_id = question.request_id or self._fresh_id(question, asked.key)
         record = replace(asked.record, request_id=request_id, is_sequential=asked.state.is_sequential)
-        if self._around.keeps_records:
+        if self._context.keeps_records:
             # The commit that opens the request contains it, too: nobody needs to wait for the write.
-            self._around.journal.note(asked.key, record.encoded)
+            self._context.journal.note(asked.key, record.encoded)
         else:
             kept = Kept(path=f"record {asked.key!r}", live=record, has_live=True)
-            self._around.held(self._owner.home)[asked.key] = Held(kept, {})
+            self._context.held(self._owner.activation_id)[asked.key] = Held(kept, {})
         return record
 
     def _settle_id(self, request_id: str, asked: _Asked) -> AskedRecord:
@@ -365,47 +365,47 @@ class Questions:
         """
         running = self._steps.running
         is_alone = running is None or not any(each.is_function for each in running.enclosing())
-        if not (question.is_numbered and is_alone and _FIRST.fullmatch(self._owner.home)):
-            return self._around.derived_id(key)
-        records = (self._record(each) for each in self._keys(self._owner.home))
+        if not (question.is_numbered and is_alone and _FIRST.fullmatch(self._owner.activation_id)):
+            return self._context.derived_id(key)
+        records = (self._record(each) for each in self._keys(self._owner.activation_id))
         taken = {each.request_id for each in records if each is not None}
-        taken |= {*self._around.snapshot.requests, *self._around.opened, *self._asked}
+        taken |= {*self._context.snapshot.requests, *self._context.opened, *self._asked}
         return next(each for each in (f"auto::{n}" for n in count()) if each not in taken)
 
     # Records and answers
 
     def _keys(self, start: str) -> Iterator[str]:
         """Iterate over the keys of all recorded questions of the activation that begin with `start`."""
-        home = self._owner.home
-        keys = dict.fromkeys([*self._around.journal.keys(home), *self._around.held(home)])
+        activation_id = self._owner.activation_id
+        keys = dict.fromkeys([*self._context.journal.keys(activation_id), *self._context.held(activation_id)])
         for key in keys:
-            rest = key.removeprefix(home)
+            rest = key.removeprefix(activation_id)
             if key.startswith(start) and ASK in rest and not rest.startswith("/answer/"):
                 yield key
 
     def _record(self, key: str) -> AskedRecord | None:
-        held = self._around.held(self._owner.home).get(key)
+        held = self._context.held(self._owner.activation_id).get(key)
         if held is not None:
-            return self._around.values.give(held.result)
-        found = self._around.journal.find(key)
+            return self._context.values.give(held.result)
+        found = self._context.journal.find(key)
         return None if found is None else AskedRecord.of(found)
 
     def _digest(self, value: Any) -> str | None:
         try:
-            return value_digest(value, self._around.values)
+            return value_digest(value, self._context.values)
         except EncodeError:
             return None
 
     def _answer(self, request_id: str) -> Kept | None:
-        key = f"{self._owner.home}/answer/{request_id}"
-        found = self._around.journal.find(key)
-        if found is None and key in self._around.snapshot.carried:
-            return as_kept(self._around.snapshot.carried[key])
+        key = f"{self._owner.activation_id}/answer/{request_id}"
+        found = self._context.journal.find(key)
+        if found is None and key in self._context.snapshot.carried:
+            return as_kept(self._context.snapshot.carried[key])
         return found
 
     def _require_approved(self, question: Question, record: AskedRecord) -> None:
         if question.terms.approves is not ABSENT:
-            found = value_digest(question.terms.approves, self._around.values)
+            found = value_digest(question.terms.approves, self._context.values)
             if found != record.approves:
                 raise ApprovalMismatchError(record.request_id, approved=record.approves, now=found)
 

@@ -25,11 +25,11 @@ def is_final(error: BaseException) -> bool:
 class Retries:
     """Count the failed attempts at one thing. In a checkpointed run the count goes on after a restart."""
 
-    def __init__(self, around: ActivationContext, key: str, retry: Retry | None) -> None:
-        self._around = around
+    def __init__(self, context: ActivationContext, key: str, retry: Retry | None) -> None:
+        self._context = context
         self._key = key
         self._retry = retry
-        found = around.journal.find(key) if retry is not None else None
+        found = context.journal.find(key) if retry is not None else None
         self._record = _NONE if found is None else TriesRecord.of(found)
 
     @property
@@ -51,19 +51,19 @@ class Retries:
             self._record = TriesRecord(count)
             return None
         wait = retry.wait_after(count)
-        due = moment_of(self._around.clock, wait, "a backoff")
+        due = moment_of(self._context.clock, wait, "a backoff")
         await self._save(TriesRecord(count, due, f"{type(error).__name__}: {error}"))
         return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next starts in {wait:g} seconds"
 
     async def _save(self, record: TriesRecord) -> None:
         self._record = record
-        await self._around.put(self._key, record.encoded())
+        await self._context.put(self._key, record.encoded())
 
     async def wait_until_due(self, *, may_suspend: bool) -> bool:
         """Wait until the next attempt may start. Return False at once if that is long and the handler may suspend."""
-        seconds = 0.0 if self.due is None else seconds_until(self._around.clock, self.due)
-        if seconds > _BACKOFF_IN_PLACE_SECONDS_MAX and may_suspend and self._around.keeps_records:
+        seconds = 0.0 if self.due is None else seconds_until(self._context.clock, self.due)
+        if seconds > _BACKOFF_IN_PLACE_SECONDS_MAX and may_suspend and self._context.keeps_records:
             return False
         if seconds:
-            await self._around.clock.sleep(seconds)
+            await self._context.clock.sleep(seconds)
         return True

@@ -75,8 +75,8 @@ class RunningStep(CallScope):
 
     def spent_of(self, resource: str) -> float:
         """Return what it and the steps around it have spent of a resource."""
-        around = 0 if self.outer is None else self.outer.spent_of(resource)
-        return around + self.spent.get(resource, 0)
+        context = 0 if self.outer is None else self.outer.spent_of(resource)
+        return context + self.spent.get(resource, 0)
 
 
 _running: ContextVar[RunningStep | None] = ContextVar("perdure_step", default=None)

@@ -94,11 +94,11 @@ class Steps:
 
     def __init__(self, owner: ActivationRecorder) -> None:
         self.owner = owner
-        self._around = owner.around
-        self._handler = CallScope(owner.home, owner.suspender.task)
+        self._context = owner.context
+        self._handler = CallScope(owner.activation_id, owner.suspender.task)
         self._tasks: dict[str, StepTask] = {}
         self._counted: set[str] = set()
-        self._errors = CaughtErrors(owner.around, owner.home)
+        self._errors = CaughtErrors(owner.context, owner.activation_id)
         self.called: set[str] = set()
         """The places of the steps that were called."""
         self._is_retry = _ENTERED in owner.memo
@@ -151,7 +151,7 @@ class Steps:
         text = until.isoformat() if isinstance(until, datetime) else f"{seconds_of('a sleep', until):g}"
         stem = f"{self.scope.place}/sleep/"
         key = f"{stem}{self.count_call('sleep', hash_of(text.encode())[:_DIGEST_LENGTH])}"
-        if self._around.journal.find(key) is not None:
+        if self._context.journal.find(key) is not None:
             return key
         return self.old_steps.sleep_in_subtask(stem, current_task()) or key
 
@@ -159,8 +159,8 @@ class Steps:
 
     def _identify(self, call: StepCall, scope: CallScope, state: Call, *, is_own: bool) -> _Step:
         stem = f"{scope.place}{STEP}{quote(call.name, safe='')}"
-        keeps = self._around.keeps_records
-        digest = arguments_digest(call.fn, call.args, self._around.values) if keeps else None
+        keeps = self._context.keeps_records
+        digest = arguments_digest(call.fn, call.args, self._context.values) if keeps else None
         mismatch = None
         if call.key is not None:
             place = f"{stem}@{quote(call.key, safe='')}"
@@ -181,7 +181,7 @@ class Steps:
                 place, mismatch = old, None
             elif mismatch is None and state.is_sequential and self._has_moved(stem, place, position, digest):
                 mismatch = self._mismatch(call)
-        key, task = self._around.derived_id(place), StepTask(self.owner.suspender)
+        key, task = self._context.derived_id(place), StepTask(self.owner.suspender)
         return _Step(call, scope, state, place, key, task, digest, mismatch)
 
     @property
@@ -198,8 +198,8 @@ class Steps:
                 "is a lambda or closure that is called in a subtask, where the order of calls is a matter of timing: "
                 "give it its own key=..., or use a plain function and hand it what it needs as arguments",
             )
-        digest = call_digest(call.fn, call.args, parts, self._around.values)
-        if digest is None and self._around.keeps_records:
+        digest = call_digest(call.fn, call.args, parts, self._context.values)
+        if digest is None and self._context.keeps_records:
             raise self._mismatch(
                 call,
                 "is called in a subtask with arguments, or is a method of an object, that can't be encoded, so nothing "
@@ -257,22 +257,22 @@ class Steps:
         return None if record is None else None in {digest, record.digest} or digest == record.digest
 
     def _is_known(self, place: str) -> bool:
-        return place in self._around.held(self.owner.home) or self._around.journal.find(place) is not None
+        return place in self._context.held(self.owner.activation_id) or self._context.journal.find(place) is not None
 
     def _record(self, place: str) -> StepRecord | None:
-        found = self._around.journal.find(place)
+        found = self._context.journal.find(place)
         return None if found is None else StepRecord.of(found, place)
 
     @cached_property
     def _keys_before(self) -> Sequence[str]:
         """The keys of all records of this activation, if an earlier entry or attempt can have left any."""
-        has_before = self._around.has_records or (self._is_retry and self._around.keeps_records)
-        return self._around.journal.keys(self.owner.home) if has_before else ()
+        has_before = self._context.has_records or (self._is_retry and self._context.keeps_records)
+        return self._context.journal.keys(self.owner.activation_id) if has_before else ()
 
     @cached_property
     def old_steps(self) -> OldSteps:
         """The records that an earlier version has left."""
-        return OldSteps(self.owner.home, self._keys_before)
+        return OldSteps(self.owner.activation_id, self._keys_before)
 
     def turn_key(self, make_key: Callable[[str], str]) -> str:
         """Return the key of an agent's turn, as an earlier version made it if that has recorded one."""
@@ -303,10 +303,10 @@ class Steps:
     async def wait(self, wait: Wait, *, is_in_line: bool | None = None) -> Never:
         """Wait until the handler is suspended, with the functions that are around this."""
         running = self.running
-        around = [] if running is None else list(running.enclosing())
+        context = [] if running is None else list(running.enclosing())
         own = self.is_in_own_task if is_in_line is None else is_in_line
-        with self.owner.suspender.waiting_in(around):
-            is_own = own and all(each.is_awaited_in_line for each in around)
+        with self.owner.suspender.waiting_in(context):
+            is_own = own and all(each.is_awaited_in_line for each in context)
             await self.owner.suspender.wait(wait, is_in_own_task=is_own)
 
     def error_records(self) -> Mapping[str, Kept]:
@@ -371,12 +371,12 @@ class Steps:
         self.owner.suspender.require_active()
 
     async def _result(self, step: _Step) -> Any:
-        held = self._around.held(self.owner.home).get(step.place)
+        held = self._context.held(self.owner.activation_id).get(step.place)
         if held is not None:
             self._raise_again(step, None)
             self._count_spending(step, held.spent)
             return self._decode(step, held.result)
-        if self._around.keeps_records:
+        if self._context.keeps_records:
             return await self._recorded_result(step)
         self._raise_again(step, None)
         return await self._attempt(step)
@@ -438,12 +438,12 @@ class Steps:
             if not self.may_suspend:
                 reason = "it runs inside of another step, which can't be suspended; call it outside of other steps"
                 raise StepUnsettledError(step.name, reason=reason)
-            is_open = record.request_id in self._around.snapshot.requests
+            is_open = record.request_id in self._context.snapshot.requests
             request_id = record.request_id if is_open and record.request_id is not None else derived
             question = InterruptedStep(step.name, record.key or step.key, self.owner.executor_id, record.at)
             self.owner.wait_for(request_id, question, StepDecision)
             await self.wait(Wait(request_id=request_id), is_in_line=step.is_in_line)
-        decision: StepDecision = self._around.values.give(found)
+        decision: StepDecision = self._context.values.give(found)
         match decision.action:
             case "rerun":
                 return NOT_DONE
@@ -453,15 +453,15 @@ class Steps:
                 raise StepUnsettledError(step.name, reason="the answer to its request was to let it fail")
 
     def _request_id(self, step: _Step, number: int) -> str:
-        return self._around.derived_id(f"{step.place}/ask/{number}")
+        return self._context.derived_id(f"{step.place}/ask/{number}")
 
     def _answer(self, request_id: str) -> Kept | None:
-        return self._around.journal.find(f"{self.owner.home}/answer/{request_id}")
+        return self._context.journal.find(f"{self.owner.activation_id}/answer/{request_id}")
 
     # Attempts
 
     async def _attempt(self, step: _Step) -> Any:
-        retries = Retries(self._around, f"{step.place}/attempts", step.call.retry)
+        retries = Retries(self._context, f"{step.place}/attempts", step.call.retry)
         while True:
             await self._wait_for_attempt(step, retries)
             with self.owner.suspender.working():
@@ -502,7 +502,7 @@ class Steps:
         """Remember an error that the handler may catch, unless it is unclear whether the work was done."""
         is_unclear = isinstance(error, StepTimeoutError) and step.call.if_interrupted != "rerun"
         if not (is_final(error) or is_unclear or step.task.is_interrupted):
-            at, is_sequential = now(self._around.clock), step.state.is_sequential
+            at, is_sequential = now(self._context.clock), step.state.is_sequential
             record = StepRecord(at, step.digest, step.round, is_open=False, is_sequential=is_sequential)
             self._errors.add(step.place, record, error)
 
@@ -510,7 +510,7 @@ class Steps:
         """Record that a step starts, or that it raised, if a crash in between must be noticed."""
         if step.call.if_interrupted != "rerun":
             record = StepRecord(
-                now(self._around.clock),
+                now(self._context.clock),
                 step.digest,
                 step.round,
                 is_open,
@@ -518,7 +518,7 @@ class Steps:
                 request_id=self._request_id(step, step.round),
             )
             # If the process dies in this step each time, nothing else is ever written: that is no progress.
-            await self._around.put(step.place, record.encoded(), is_progress=not is_open)
+            await self._context.put(step.place, record.encoded(), is_progress=not is_open)
 
     async def _wait_for_attempt(self, step: _Step, retries: Retries) -> None:
         # A short backoff is work: the handler is not suspended meanwhile, whatever else it waits for.
@@ -538,7 +538,7 @@ class Steps:
         if call.timeout is None:
             return await work
         try:
-            return await within(self._around.clock, call.timeout, work)
+            return await within(self._context.clock, call.timeout, work)
         except OutOfTimeError as error:
             raise StepTimeoutError(call.name, seconds=call.timeout) from error.__cause__
 
@@ -549,17 +549,17 @@ class Steps:
         self._count_spending(step, spent)
         kept = self._encode(step, result)
         if not await self._is_recorded(step, kept, spent):
-            self._around.held(self.owner.home)[step.place] = Held(kept, spent)
+            self._context.held(self.owner.activation_id)[step.place] = Held(kept, spent)
         return self._decode(step, kept)
 
     async def _is_recorded(self, step: _Step, kept: Kept, spent: Mapping[str, float]) -> bool:
-        if not self._around.keeps_records or kept.refusal is not None:
+        if not self._context.keeps_records or kept.refusal is not None:
             if kept.refusal is not None:
                 self.owner.warn(f"{kept.refusal}; if the process dies the step is interrupted")
             self._errors.mark_done(step.place, None)
             return False
         record = StepRecord(
-            now(self._around.clock),
+            now(self._context.clock),
             step.digest,
             result=kept,
             spent=spent,
@@ -567,23 +567,23 @@ class Steps:
             is_sequential=step.state.is_sequential,
         )
         self._errors.mark_done(step.place, record)
-        return await self._around.put(step.place, record.encoded())
+        return await self._context.put(step.place, record.encoded())
 
     def _encode(self, step: _Step, result: Any) -> Kept:
         """Encode the result. Its type may be named by nothing but the annotation of the step's function."""
         path = f"result of step {step.name!r}"
-        if not self._around.keeps_records:
+        if not self._context.keeps_records:
             return Kept(path=path, live=result, has_live=True)
         try:
-            return self._around.values.fix(result, path)
+            return self._context.values.fix(result, path)
         except EncodeError:
-            return self._around.values.trusting(*result_types(step.call.fn)).fix(result, path)
+            return self._context.values.trusting(*result_types(step.call.fn)).fix(result, path)
 
     def _decode(self, step: _Step, kept: Kept) -> Any:
         try:
-            return self._around.values.give(kept)
+            return self._context.values.give(kept)
         except UntrustedTypeError:
-            return self._around.values.trusting(*result_types(step.call.fn)).give(kept)
+            return self._context.values.trusting(*result_types(step.call.fn)).give(kept)
 
 
 def _count(scope: CallScope, name: str, digest: str) -> str:
@@ -624,8 +624,8 @@ def _is_importable(fn: FunctionType) -> bool:
 
 def skipped_steps(owner: ActivationRecorder, called: set[str] | frozenset[str], *, is_entered_again: bool) -> list[str]:
     """Return the names of an activation's recorded steps that were not called, without nested ones."""
-    recorded = owner.around.journal.steps_before(owner.home, is_entered_again=is_entered_again)
+    recorded = owner.context.journal.steps_before(owner.activation_id, is_entered_again=is_entered_again)
     if not recorded:
         return []
-    inner = (place.removeprefix(f"{owner.home}{STEP}") for place in recorded if place not in called)
+    inner = (place.removeprefix(f"{owner.activation_id}{STEP}") for place in recorded if place not in called)
     return sorted({unquote(re.split("[#@]", each)[0]) for each in inner if "/" not in each})

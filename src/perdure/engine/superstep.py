@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.checkpoint import request_event
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from perdure.kernel import Activation
 
 
+@dataclass(slots=True)
 class EventQueue:
-    """Events that the reader has not taken yet. A `live` reader is woken by each, any other when the superstep ends."""
+    """Events that the reader has not taken yet. A live reader is woken by each, any other when the superstep ends."""
 
-    def __init__(self, *, live: bool) -> None:
-        self._is_live = live
-        self._events: list[WorkflowEvent[Any]] = []
-        self.waiter: asyncio.Future[None] | None = None
+    is_live: bool
+    _events: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
+    waiter: asyncio.Future[None] | None = None
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
         """Add an event."""
         self._events.append(event)
-        if self._is_live and self.waiter is not None:
+        if self.is_live and self.waiter is not None:
             self.wake()
 
     def wake(self) -> None:
@@ -210,7 +210,8 @@ class Superstep:
         if not self._context.is_checkpointed:
             self._add(result)
             return
-        result = await self._with_state(executor, result)
+        if has_hooks(executor):
+            result = await self._with_state(executor, result)
         self._add(result)
         if result.effects.suspension is None:
             # A suspended activation can be resumed after later ones have ended. The state of the executor is taken
@@ -352,7 +353,7 @@ class Superstep:
 
     async def _with_state(self, executor: Executor, result: ActivationResult) -> ActivationResult:
         """Return the result with the executor's present state."""
-        if result.effects.suspension is not None or not has_hooks(executor):
+        if result.effects.suspension is not None:
             return result
         values = self._context.values
         state = self._states[executor.id] = await saved_state(executor, values)
@@ -379,7 +380,8 @@ class Superstep:
         finally:
             if self._slots is not None:
                 self._slots.release()
-            if not is_suspended:
+            values = self._context.values
+            if not is_suspended and (values.held or values.memos):
                 self._context.forget(activation)
         return result
 
@@ -405,7 +407,7 @@ class Superstep:
             await self._restore(executor)
             if outlook is not None:
                 recorder.warn(f"executor {executor.id!r}: {outlook}")
-            earlier += recorder.book.collect_discarded()
+            earlier += recorder.events.collect_discarded()
             if outlook is None:
                 assert recorder.failure is not None, "the attempt has failed"
                 handover = ActivationRecorder(activation, executor, context)
@@ -420,14 +422,17 @@ class Superstep:
         context, executor = self._context, recorder.executor
         try:
             before = self._changes.observe(executor) if context.is_checkpointed else None
-            recorder.book.emit_call("executor_invoked", recorder.message)
+            recorder.events.emit_call("executor_invoked", recorder.message)
             call = recorder.call(*_find_handler(recorder))
             if policy.timeout is not None:
                 call = _call_within(call, executor.id, policy.timeout, context)
             if context.span is NO_SPAN:
                 await call
             else:
-                recorder.span = context.span.child("perdure.activation", executor_id=executor.id, home=recorder.home)
+                span = context.span.child(
+                    "perdure.activation", executor_id=executor.id, activation_id=recorder.activation_id
+                )
+                recorder.span = span
                 with traced(recorder.span), current(recorder.span):
                     await call
             if recorder.suspender.waits_for is not None:

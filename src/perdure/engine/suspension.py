@@ -218,7 +218,7 @@ class Suspender:
 def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[Any, Any, None]:
     """Return a coroutine that waits until a moment. The first entry to come here decides the moment."""
     owner, scope = steps.owner, steps.scope
-    context, is_own = owner.around, steps.is_in_own_task
+    context, is_own = owner.context, steps.is_in_own_task
     due = moment_of(context.clock, until, "a sleep")
     key = f"{scope.place}/sleep/{steps.number('sleep')}" if is_own else steps.key_of_sleep_in_subtask(until)
     found = context.journal.find(key)
@@ -228,9 +228,9 @@ def begin_sleep(steps: Steps, until: datetime | timedelta | float) -> Coroutine[
 
 
 async def _sleep(steps: Steps, due: Moment) -> None:
-    suspender, clock = steps.owner.suspender, steps.owner.around.clock
+    suspender, clock = steps.owner.suspender, steps.owner.context.clock
     suspender.require_active()
-    if not steps.owner.around.keeps_records:
+    if not steps.owner.context.keeps_records:
         await clock.sleep(seconds_until(clock, due))
     elif due > now(clock):
         if not steps.may_suspend:

@@ -81,9 +81,9 @@ class _Reader:
     """Read the records of a function that is being entered: a handler, or a step of one."""
 
     def __init__(self, activation: ActivationRecorder) -> None:
-        self._around = activation.around
-        self._home = activation.home
-        self._function = place_of_step(activation) or activation.home
+        self._context = activation.context
+        self._activation_id = activation.activation_id
+        self._function = place_of_step(activation) or activation.activation_id
         self._is_entered_again = activation.activation.delivery.activation_id is not None
         entered = cast("set[str]", activation.memo.setdefault(_ENTERED, set[str]()))
         self._is_tried_again = self._function in entered
@@ -91,12 +91,12 @@ class _Reader:
 
     def places(self) -> Iterable[str]:
         """Return the keys of the function's steps, and of other records about them."""
-        journal = self._around.journal
+        journal = self._context.journal
         if self._is_tried_again:
             # This process can have recorded something only if an attempt came before this one.
-            return dict.fromkeys([*self._around.held(self._home), *journal.keys(self._home)])
-        before = journal.steps_before(self._home, is_entered_again=self._is_entered_again)
-        return dict.fromkeys([*self._around.held(self._home), *before])
+            return dict.fromkeys([*self._context.held(self._activation_id), *journal.keys(self._activation_id)])
+        before = journal.steps_before(self._activation_id, is_entered_again=self._is_entered_again)
+        return dict.fromkeys([*self._context.held(self._activation_id), *before])
 
     def writes(self, place: str) -> Iterator[RecordedWrite]:
         """Iterate over what the step of a place has set, with those inside of it.
@@ -111,7 +111,7 @@ class _Reader:
         fields = self._fields(place)
         if not fields or any(self._has_ended(each) for each in outer):
             return
-        give, state = self._around.values.give, fields["state"]
+        give, state = self._context.values.give, fields["state"]
         ranks = {key: _as_rank(rank) for key, rank in give(fields["ranks"]).items()}
         rests_on: dict[str, dict[str, int]] = give(fields["rests_on"]) if "rests_on" in fields else {}
         for key, rank in ranks.items():
@@ -126,10 +126,10 @@ class _Reader:
 
     def _fields(self, place: str) -> Mapping[str, Kept]:
         """Return the fields of a step's outcome, if it has set state. Only the step itself knows the result's type."""
-        held = self._around.held(self._home).get(place)
+        held = self._context.held(self._activation_id).get(place)
         if held is not None:
             return fields_of(held.result, StepOutcome)
-        found = self._around.journal.find(place)
+        found = self._context.journal.find(place)
         # Results may be long, and most steps set nothing.
         if found is None or _NAME not in found.require_encoded().text:
             return {}
@@ -137,9 +137,9 @@ class _Reader:
         return {} if result is None else fields_of(result, StepOutcome)
 
     def _has_ended(self, place: str) -> bool:
-        if place in self._around.held(self._home):
+        if place in self._context.held(self._activation_id):
             return True
-        found = self._around.journal.find(place)
+        found = self._context.journal.find(place)
         record = None if found is None else StepRecord.of(found, place)
         return record is not None and (record.result is not None or bool(record.raised))
 

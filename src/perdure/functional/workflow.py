@@ -316,7 +316,7 @@ def _durable_activation() -> ActivationRecorder | None:
     A thread has none: a plain function that runs a loop of its own is part of the step that called it.
     """
     found = activation_at_work()
-    if not isinstance(found, ActivationRecorder) or not found.around.is_checkpointed:
+    if not isinstance(found, ActivationRecorder) or not found.context.is_checkpointed:
         return None
     try:
         asyncio.get_running_loop()

@@ -137,7 +137,7 @@ class WorkflowExecutor(Executor):
     async def process_workflow(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
         """Run the next turn of the inner workflow."""
         activation = _activation(ctx)
-        value = activation.around.values.fix(message, f"message of sub-workflow {self.id!r}")
+        value = activation.context.values.fix(message, f"message of sub-workflow {self.id!r}")
         before = self._child(activation)
         if before.requests:
             text = f"sub-workflow {self.id!r} gets a message while its requests {', '.join(before.requests)} are open"
@@ -155,7 +155,7 @@ class WorkflowExecutor(Executor):
         """Handle timers that are due inside. The parent watches the deadlines of propagated requests."""
         activation, now = _activation(ctx), message.moment
         before = self._child(activation)
-        expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.around.snapshot.requests)
+        expired = expire(before, now=now, by=BY_DEADLINE, apart_from=activation.context.snapshot.requests)
         after = wake(expired, now=now, fan_ins=fan_ins_of(self.workflow.graph))
         await self._advance(activation, after)
 
@@ -167,19 +167,19 @@ class WorkflowExecutor(Executor):
         await self._answer(_activation(ctx), {ctx.request_id: response})
 
     async def _answer(self, activation: ActivationRecorder, responses: Mapping[str, Any]) -> None:
-        before, around = self._child(activation), activation.around
+        before, context = self._child(activation), activation.context
         try:
             answers = accepted(
                 responses,
                 graph=self.workflow.graph,
                 snapshot=before,
-                values=around.values,
+                values=context.values,
                 run_id=self._name,
             )
         except (UnknownRequestError, AlreadyAnsweredError) as error:
             activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
             return
-        await self._advance(activation, answer(before, answers, at=around.clock.now().isoformat()))
+        await self._advance(activation, answer(before, answers, at=context.clock.now().isoformat()))
 
     @property
     def _name(self) -> str:
@@ -187,34 +187,34 @@ class WorkflowExecutor(Executor):
         return f"{self.id} (a sub-workflow)"
 
     def _child(self, activation: ActivationRecorder) -> Snapshot:
-        found = activation.around.children.get(self.id) or activation.around.snapshot.children.get(self.id)
+        found = activation.context.children.get(self.id) or activation.context.snapshot.children.get(self.id)
         return found if found is not None else Snapshot()
 
     async def _advance(self, activation: ActivationRecorder, begun: Snapshot) -> None:
-        around = activation.around
+        context = activation.context
         carried = _inner_records(activation)
-        journal = around.journal.under(f"{activation.home}/", carried)
+        journal = context.journal.under(f"{activation.activation_id}/", carried)
         reached = journal.child()
         if reached is not None:
-            await load(self.workflow.graph, reached, around.values)
+            await load(self.workflow.graph, reached, context.values)
         current = reached or begun
         # The run's limits apply inside as well: the child gets what is left of the parent's budget.
-        limits = replace(current.limits, budget=around.snapshot.left)
+        limits = replace(current.limits, budget=context.snapshot.left)
         driver = RunLoop(
             graph=self.workflow.graph,
-            snapshot=replace(current, limits=limits, scope=scope_of(activation.home)),
-            values=around.values,
-            committer=ChildCommitter(journal, activation.pass_on) if around.is_checkpointed else None,
-            scope_id=f"{around.root_id}/{self.id}",
-            streaming=around.streaming,
-            run_kwargs=run_kwargs.for_child(around.run_kwargs, self.workflow.executors),
+            snapshot=replace(current, limits=limits, scope=scope_of(activation.activation_id)),
+            values=context.values,
+            committer=ChildCommitter(journal, activation.pass_on) if context.is_checkpointed else None,
+            scope_id=f"{context.root_id}/{self.id}",
+            streaming=context.streaming,
+            run_kwargs=run_kwargs.for_child(context.run_kwargs, self.workflow.executors),
             changes=self._changes,
-            clock=around.clock,
-            span=around.span,
+            clock=context.clock,
+            span=context.span,
             run_id=self._name,
-            inside_of=f"{around.run_id}/{self.id}",
+            inside_of=f"{context.run_id}/{self.id}",
             carried=carried,
-            budget=around.budget.child(activation.home),
+            budget=context.budget.child(activation.activation_id),
         )
         async with Closing(driver.run()) as batches:
             async for events in batches:
@@ -227,12 +227,12 @@ class WorkflowExecutor(Executor):
     def _emit_as_parent(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
         """Emit an event of the child as one of the parent. A grandchild's event already has its path."""
         inner, path = (event.data, event.path) if event.type == "sub_workflow" else (event, ())
-        activation.around.emit(
+        activation.context.emit(
             WorkflowEvent("sub_workflow", inner, executor_id=self.id, path=(self.id, *path), origin=FRAMEWORK)
         )
 
     async def _deliver_outputs(self, activation: ActivationRecorder, begun: Snapshot, after: Snapshot) -> None:
-        give = activation.around.values.give
+        give = activation.context.values.give
         for output in list(after.outputs)[len(begun.outputs) :]:
             if output.kind == "intermediate":
                 activation.tell_output("intermediate", give(output.data))
@@ -243,7 +243,7 @@ class WorkflowExecutor(Executor):
         for request in after.requests.values():
             if request.id in begun.requests:
                 continue
-            event = request_event(request, activation.around.values)
+            event = request_event(request, activation.context.values)
             # A question about an interrupted step is for people: no executor of the parent can answer it.
             if self.propagate_request or request.request_type is InterruptedStep:
                 activation.request(event.data, request.response_type, request.id, _terms(request, give))
@@ -261,8 +261,8 @@ def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
 
 def _inner_records(activation: ActivationRecorder) -> dict[str, object]:
     """Return the records inside an activation, by their inner keys."""
-    prefix = f"{activation.home}/"
-    found = activation.around.journal.records(activation.home)
+    prefix = f"{activation.activation_id}/"
+    found = activation.context.journal.records(activation.activation_id)
     return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
 
 

@@ -37,7 +37,7 @@ def inner_requests(activation: ActivationPort) -> list[Request]:
     """Return the open requests of the inner workflow, except those that its agents ask as contents."""
     if not isinstance(activation, ActivationRecorder) or activation.child is None:
         return []
-    give, asked = activation.around.values.give, activation.asked_inside
+    give, asked = activation.context.values.give, activation.asked_inside
     found = [asked.get(key, each) for key, each in activation.child.requests.items()]
     return [each for each in found if not _is_content_request(give(each.data))]
 
@@ -52,7 +52,7 @@ def open_outer_requests(activation: ActivationPort, questions: Iterable[Request]
     opened: dict[str, Content] = {}
     for each in questions:
         chosen = f"{each.id}-{activation.idempotency_key}" if activation.is_open(each.id) else each.id
-        give = activation.around.values.give
+        give = activation.context.values.give
         terms = Terms(approved_digest=each.approves)
         if each.deadline is not None and each.default is not None:
             # Deadlines inside are not watched, so the outer request takes them over.

@@ -36,17 +36,19 @@ class _Effect:
         """The sub-workflow path and the executor id."""
         if self.activation is None:
             return None
-        _, _, inside = self.activation.around.root_id.partition("/")
+        _, _, inside = self.activation.context.root_id.partition("/")
         return inside, self.activation.executor_id
 
     def finished_by(self, record: JournalRecord) -> Finished | None:
         """Return the unit of work that a record finishes, if this effect is part of it."""
         if self.activation is None:
             return None
-        journal, home = self.activation.around.journal, self.activation.home
-        if _is_same_record(journal.find(home), record):
+        journal, activation_id = self.activation.context.journal, self.activation.activation_id
+        if _is_same_record(journal.find(activation_id), record):
             return "an activation"
-        is_open = self.activation.suspender.waits_for is not None or journal.find(f"{home}/{_ATTEMPTS}") is not None
+        is_open = (
+            self.activation.suspender.waits_for is not None or journal.find(f"{activation_id}/{_ATTEMPTS}") is not None
+        )
         return "a child's superstep" if not is_open and _is_same_record(journal.find(_CHILD), record) else None
 
 

@@ -75,14 +75,17 @@ class ChildRunHolder:
 
     def __init__(self, workflow: Workflow, parent: ActivationRecorder) -> None:
         self.parent = parent
-        self.prefix = f"{parent.home}/agent/{parent.number(f'agent {workflow.name}')}/"
-        self.scope_id = f"{parent.around.root_id}/{parent.executor_id}"
+        self.prefix = f"{parent.activation_id}/agent/{parent.number(f'agent {workflow.name}')}/"
+        self.scope_id = f"{parent.context.root_id}/{parent.executor_id}"
 
     async def load(self) -> Snapshot:
         """Return the executor's child run."""
         parent, name = self.parent, self.parent.executor_id
         return (
-            parent.child or parent.around.children.get(name) or parent.around.snapshot.children.get(name) or Snapshot()
+            parent.child
+            or parent.context.children.get(name)
+            or parent.context.snapshot.children.get(name)
+            or Snapshot()
         )
 
     def store(self, snapshot: Snapshot) -> None:
@@ -100,19 +103,19 @@ class HandlerRunHolder:
     def __init__(
         self, workflow: Workflow, parent: ActivationRecorder, *, turn: Turn, mark: RunPosition, memory: RunMemory
     ) -> None:
-        parent.around.values.trust_more(workflow.blueprint.trust)
+        parent.context.values.trust_more(workflow.blueprint.trust)
         inside = parent.running_step
-        place = parent.home if inside is None else inside.place
+        place = parent.activation_id if inside is None else inside.place
         self.parent = parent
         self.prefix = f"{place}/agent/{quote(turn.key, safe='')}.{turn.number}/"
-        self.scope_id = f"{parent.around.root_id}/{self.prefix}"
+        self.scope_id = f"{parent.context.root_id}/{self.prefix}"
         self._workflow = workflow
         self._mark = mark
         self._memory = memory
 
     async def load(self) -> Snapshot:
         """Return the run as the previous call left it, or as an earlier attempt of this call found it."""
-        graph, values = self._workflow.graph, self.parent.around.values
+        graph, values = self._workflow.graph, self.parent.context.values
         found = self._journal_part("origin/").child() or self._kept_run()
         if found is None:
             return await self._new_run()
@@ -139,16 +142,16 @@ class HandlerRunHolder:
 
     async def _new_run(self) -> Snapshot:
         """Start a run with the states that the executors had before any run."""
-        around, graph = self.parent.around, self._workflow.graph
-        if not around.is_checkpointed:
+        context, graph = self.parent.context, self._workflow.graph
+        if not context.is_checkpointed:
             return Snapshot()
         for executor in self._workflow.blueprint.executors():
             pristine = LOCAL_LEASES.initial_state(executor)
             if pristine is not None:
                 await restore_state(executor, pristine())
-        begun = await with_states(graph, Snapshot(), around.values)
+        begun = await with_states(graph, Snapshot(), context.values)
         for executor, state in states_of(graph, begun):
-            LOCAL_LEASES.set_initial_state(executor, lambda state=state: around.values.give(state))
+            LOCAL_LEASES.set_initial_state(executor, lambda state=state: context.values.give(state))
         return begun
 
     def store(self, snapshot: Snapshot) -> None:
@@ -164,8 +167,8 @@ class HandlerRunHolder:
             self._memory.keep_left_run(run_id, without_limits(left))
 
     def _journal_part(self, name: str) -> Journal:
-        journal, prefix = self.parent.around.journal, f"{self.prefix}{name}"
-        found = journal.records(self.parent.home)
+        journal, prefix = self.parent.context.journal, f"{self.prefix}{name}"
+        found = journal.records(self.parent.activation_id)
         carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
         return journal.under(prefix, carried)
 
@@ -199,17 +202,17 @@ class NestedRun:
         self.has_begun_turn = False
         self._left = Snapshot()
         prefix = seat.prefix
-        found = seat.parent.around.journal.records(seat.parent.home)
+        found = seat.parent.context.journal.records(seat.parent.activation_id)
         self._carried = {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
 
     async def events(self, given: TurnInput, heard: Mapping[str, int]) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the run's events until it is idle, starting with those of an earlier attempt."""
-        around, graph = self._parent.around, self._workflow.graph
+        context, graph = self._parent.context, self._workflow.graph
         begun = self._begin(await self._seat.load(), given, heard)
-        journal = around.journal.under(self._seat.prefix, self._carried)
+        journal = context.journal.under(self._seat.prefix, self._carried)
         reached = journal.child()
         if reached is not None:
-            await load(graph, reached, around.values)
+            await load(graph, reached, context.values)
             for event in self._new_events(begun, reached):
                 yield event
         snapshot = reached or begun
@@ -224,37 +227,37 @@ class NestedRun:
             if snapshot.next_timer is None:
                 break
             # The caller waits for the response, and it is not complete before this timer.
-            await around.clock.sleep(seconds_until(around.clock, snapshot.next_timer))
-            snapshot = wake(snapshot, now=now(around.clock), fan_ins=fan_ins_of(graph))
+            await context.clock.sleep(seconds_until(context.clock, snapshot.next_timer))
+            snapshot = wake(snapshot, now=now(context.clock), fan_ins=fan_ins_of(graph))
         self._parent.spend(snapshot.limits.spent)
         self._left = snapshot
         self._seat.store(snapshot)
 
     def pending(self) -> list[WorkflowEvent[Any]]:
         """Return the open requests."""
-        return [request_event(each, self._parent.around.values) for each in self._left.requests.values()]
+        return [request_event(each, self._parent.context.values) for each in self._left.requests.values()]
 
     def _begin(self, load: Snapshot, given: TurnInput, heard: Mapping[str, int]) -> Snapshot:
-        around = self._parent.around
+        context = self._parent.context
         self.has_begun_turn = not load.requests
         if self.has_begun_turn:
             told = given.since(heard) if load.turn else given.complete()
-            value = around.values.fix(told, f"message of workflow {self._workflow.name!r}")
+            value = context.values.fix(told, f"message of workflow {self._workflow.name!r}")
             return begin_turn(load, target_id=self._workflow.start_executor_id, value=value)
         if not given.said:
             raise AgentException(f"workflow {self._workflow.name!r} waits for answers, but got no message")
-        pending = {key: request_event(each, around.values) for key, each in load.requests.items()}
+        pending = {key: request_event(each, context.values) for key, each in load.requests.items()}
         answers = accepted(
             find_answers(given.said, pending),
             graph=self._workflow.graph,
             snapshot=load,
-            values=around.values,
+            values=context.values,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
         )
-        return answer(load, answers, at=around.clock.now().isoformat())
+        return answer(load, answers, at=context.clock.now().isoformat())
 
     def _new_events(self, begun: Snapshot, reached: Snapshot) -> list[WorkflowEvent[Any]]:
-        values = self._parent.around.values
+        values = self._parent.context.values
         asked = [request for key, request in reached.requests.items() if key not in begun.requests]
         return [
             *output_events(list(reached.outputs)[len(begun.outputs) :], values, in_pieces=self._streaming),
@@ -262,24 +265,24 @@ class NestedRun:
         ]
 
     def _driver(self, snapshot: Snapshot, journal: Journal) -> RunLoop:
-        around = self._parent.around
+        context = self._parent.context
         # The run's limits apply inside as well: the child gets what is left of the parent's budget.
         limits = replace(snapshot.limits, budget=self._parent.left)
         return RunLoop(
             graph=self._workflow.graph,
-            snapshot=replace(snapshot, limits=limits, scope=scope_of(self._parent.home)),
-            values=around.values,
-            committer=ChildCommitter(journal, _ignore) if around.is_checkpointed else None,
+            snapshot=replace(snapshot, limits=limits, scope=scope_of(self._parent.activation_id)),
+            values=context.values,
+            committer=ChildCommitter(journal, _ignore) if context.is_checkpointed else None,
             scope_id=self._seat.scope_id,
             streaming=self._streaming,
             run_kwargs=self._kwargs,
             changes=self._changes,
-            clock=around.clock,
-            span=around.span,
+            clock=context.clock,
+            span=context.span,
             run_id=f"{self._parent.executor_id} (a workflow as agent)",
-            inside_of=f"{around.run_id}/{self._parent.executor_id}",
+            inside_of=f"{context.run_id}/{self._parent.executor_id}",
             carried=self._carried,
-            budget=around.budget.child(self._parent.home),
+            budget=context.budget.child(self._parent.activation_id),
         )
 
 
