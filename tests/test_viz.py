@@ -1,4 +1,4 @@
-"""Workflows as pictures: the text of both notations, and the files that Graphviz draws."""
+"""Pictures of workflows: the text in both languages, and the files drawn by Graphviz."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Crashes, in this process and of real ones."""
+"""Tests of crashes, simulated in this process and in real processes."""

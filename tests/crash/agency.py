@@ -49,7 +49,7 @@ def _calls(messages: Sequence[Message]) -> dict[str, Content]:
 
 
 def _note_what_is_shown(messages: Sequence[Message]) -> None:
-    """What a model is shown has come back, whoever did it."""
+    """Mark calls as returned whose results a model sees."""
     calls = _calls(messages)
     names = {"look_up": "look up", "measure": "measure", "pay": "pay"}
     for content in (content for message in messages for content in message.contents):
@@ -59,7 +59,7 @@ def _note_what_is_shown(messages: Sequence[Message]) -> None:
 
 
 def _name(messages: Sequence[Message], agent: str) -> str:
-    """What this call of a model is called in all lives: by what it is shown."""
+    """Return a name for a model call, the same in every process: it depends on the messages."""
     said = sum(message.role == "assistant" for message in messages)
     asked = sum(message.role == "user" for message in messages)
     return f"{agent} thinks after {asked} and {said}"
@@ -114,7 +114,7 @@ def approve(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     return request.data.to_function_approval_response(approved=number % 2 == 0)
 
 

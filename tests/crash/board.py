@@ -23,7 +23,7 @@ SURE = "sure?"
 
 @dataclass
 class Verdict:
-    """What the board has to say."""
+    """The board's conclusion."""
 
     words: list[str]
 
@@ -36,13 +36,13 @@ def survey(subject: str) -> str:
 
 
 def inquiry(messages: list[Message]) -> Any:
-    """What an expert thinks who asks people first."""
+    """Return the opinion of an expert that asks people first."""
     is_asked = any(message.role == "tool" for message in messages)
     return opinion(messages) if is_asked else ["Let us ask.", ToolCall("survey", subject=messages[0].text)]
 
 
 def opinion(messages: list[Message]) -> str:
-    """What an expert thinks, of what it was asked last."""
+    """Return an expert's opinion on the last question."""
     is_sure = messages[-1].text == SURE
     return f"{'surely' if is_sure else 'perhaps'}, after {len(messages)}"
 
@@ -71,7 +71,7 @@ def answer(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     if not hasattr(request.data, "agent_response"):
         return number % 2 == 0
     return AgentRequestInfoResponse.from_strings([SURE] if number % 2 else [])

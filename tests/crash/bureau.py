@@ -38,14 +38,14 @@ DRAFTS_WANTED = 3
 
 
 class Verdict(BaseModel):
-    """What the checker says of a draft."""
+    """Return the checker's verdict on a draft."""
 
     is_good: bool
     remark: str
 
 
 def _name(agent: str, messages: Sequence[Message]) -> str:
-    """What this call of a model is called in all lives: by what it is told."""
+    """Return a name for a model call, the same in every process: it depends on the messages."""
     told = [message for message in messages if message.role != "system"]
     return f"{agent} thinks: {len(told)} messages, {told[-1].text}"
 
@@ -130,7 +130,7 @@ def approve(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     asked: NodeApprovalRequest = request.data
     return asked.deny(f"no, says {number}") if number % 2 else asked.approve()
 

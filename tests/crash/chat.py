@@ -29,7 +29,7 @@ def pay(amount: int) -> str:
 
 
 def _name(messages: Sequence[Message], agent: str) -> str:
-    """What this call of a model is called in all lives: by how much it is shown."""
+    """Return a name for a model call, the same in every process: it depends on the number of messages."""
     return f"{agent} thinks after {sum(message.role != 'system' for message in messages)}"
 
 

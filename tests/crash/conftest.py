@@ -1,4 +1,4 @@
-"""What the tests of this directory have in common."""
+"""Shared fixtures of these tests."""
 
 from __future__ import annotations
 

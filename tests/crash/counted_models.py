@@ -1,4 +1,4 @@
-"""Models for the resume suite: each call is an effect, and it has come back when what is around its record sees it."""
+"""Models for the resume suite. Each call is an effect, and is done when the caller of its record gets the answer."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def counted(agent: str, reply: Callable[[list[Message]], Any]) -> ScriptedChatCl
 
 
 def _name(agent: str, messages: Sequence[Message]) -> str:
-    """What a call is called in all lives: by what it is shown."""
+    """Return a name for a call, the same in every process: it depends on the messages."""
     said = [message.text for message in messages if message.role != "system"]
     return f"{agent} thinks after {len(said)}, last of {said[-1].strip() or 'a tool'}"

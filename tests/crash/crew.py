@@ -29,7 +29,7 @@ def post(knows: int) -> str:
 
 
 def _name(messages: Sequence[Message]) -> str:
-    """What a call of a model is called in all lives: by what it is shown."""
+    """Return a name for a model call, the same in every process: it depends on the messages."""
     said = [message.text for message in messages]
     return f"{said[-1]} after {len(said)}: {said[0]}"
 
@@ -84,7 +84,7 @@ def review(request: PendingRequest) -> Any:
 
 
 def others_review(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     if not isinstance(request.data, MagenticPlanReviewRequest):
         return number % 2 == 0
     return request.data.revise("be brief") if number % 2 else request.data.approve()

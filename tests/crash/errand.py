@@ -36,7 +36,7 @@ PAUSE_SECONDS = 0.02
 
 @dataclass
 class Order:
-    """What goes from one to the next."""
+    """A message between executors."""
 
     number: int
     trail: list[str] = field(default_factory=list[str])
@@ -56,7 +56,7 @@ def work(name: str) -> str:
 
 
 async def work_soon(name: str) -> str:
-    """The same, after others had their turn."""
+    """Do the work after other tasks had a turn."""
     await asyncio.sleep(0)
     return work(name)
 
@@ -69,7 +69,7 @@ async def done(ctx: WorkflowContext[Any, Any], name: str, fn: Any = work, **opti
 
 
 def found_out(name: str, _: str) -> object:
-    """Whether work that was cut off had been done."""
+    """Return the result of interrupted work that was done, or NOT_DONE."""
     return name.upper() if was_begun(name) else NOT_DONE
 
 
@@ -240,7 +240,7 @@ def amount(request: PendingRequest) -> int:
 
 
 def others_amount(request: PendingRequest, number: int) -> int:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     return amount(request) + number
 
 

@@ -27,11 +27,11 @@ from perdure import (
 RUN_ID = "fan"
 BRANCHES = 10
 RECORDS_OF_THREE_STEPS = 4
-"""What each has told, and the sub-workflow as it is."""
+"""One record of events for each step, and the sub-workflow's latest state."""
 
 
 class Place:
-    """Where a life of the program keeps its run and its effects."""
+    """Location of a process's run and effects."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.directory = directory

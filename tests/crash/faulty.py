@@ -1,4 +1,4 @@
-"""Storages and answers that break a promise each, so that the resume suite has something to find. Run as a script."""
+"""Stores with one fault each, which the resume suite must find. Run as a script."""
 
 from __future__ import annotations
 

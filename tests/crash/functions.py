@@ -101,7 +101,7 @@ def answer(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     return f"{answer(request)} {number}"
 
 

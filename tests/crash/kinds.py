@@ -1,4 +1,4 @@
-"""The kinds of storage that the resume suite is run on here."""
+"""Kinds of storage on which these tests run the resume suite."""
 
 from __future__ import annotations
 

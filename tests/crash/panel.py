@@ -60,7 +60,7 @@ def build() -> Workflow:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     del request
     return number % 2 == 0
 

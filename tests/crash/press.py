@@ -28,7 +28,7 @@ def print_page(text: str) -> str:
 
 
 def task_of(messages: list[Message]) -> str:
-    """What the agents were asked for last."""
+    """Return the last request to the agents."""
     return [each.text for each in messages if each.role == "user" and each.text and each.text != AGAIN][-1]
 
 
@@ -73,7 +73,7 @@ def answer(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     if not hasattr(request.data, "agent_response"):
         return number % 2 == 0
     return AgentRequestInfoResponse.from_strings([AGAIN] if number % 2 else [])

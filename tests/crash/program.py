@@ -124,7 +124,7 @@ class Doubler(Executor):
 
 
 def going_round(job: Job) -> bool:
-    """Whether a job has not been round three times."""
+    """Return True if a job has taken fewer than three rounds."""
     return job.rounds < 3
 
 
@@ -171,7 +171,7 @@ async def live(storage: StoreStorage, pause: float = 0.0) -> dict[str, Any]:
 
 
 async def ending(storage: StoreStorage) -> dict[str, Any]:
-    """How the run ended, as a new process finds it: the committed outputs, and the state of its head."""
+    """Return the end of the run as a new process reads it: the committed outputs, and the state of its head."""
     workflow = build()
     outputs = (await workflow.run(run_id=RUN_ID, checkpoint_storage=storage)).get_outputs()
     head = (await storage.list_checkpoints(run_id=RUN_ID))[-1]

@@ -1,4 +1,4 @@
-"""PostgreSQL beside the stores that ship, for programs that run the resume suite."""
+"""Adds PostgreSQL to the shipped stores, for programs that run the resume suite."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def answer(request: PendingRequest) -> Any:
 
 
 def others_answer(request: PendingRequest, number: int) -> Any:
-    """What the n-th of several would answer."""
+    """Return the answer of the n-th rival."""
     if isinstance(request.data, HandoffAgentUserRequest | AgentExecutorResponse):
         return answer(request)
     return request.data.to_function_approval_response(approved=number % 2 == 0)

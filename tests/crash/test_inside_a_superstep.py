@@ -1,4 +1,4 @@
-"""A process that dies inside a superstep: what had finished is not done again."""
+"""A process that dies inside a superstep: finished work is not repeated."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Lone:
     def __init__(self) -> None:
         self.runs = 0
         self.condition: Callable[[Any], Any] = bool
-        """Of the edge from it to the next."""
+        """Condition of the edge to the next executor."""
 
     def built(self, storage: CheckpointStorage) -> Workflow:
         @executor(id="lone")

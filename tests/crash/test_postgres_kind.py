@@ -1,4 +1,4 @@
-"""PostgreSQL as a kind of storage for the resume suite: its copies are equal and apart, and nothing of it is left."""
+"""PostgreSQL as a kind of storage for the resume suite: copies are equal and independent, and no schema is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resume suite, short: on the stores that ship it finds nothing, and on faulty ones what is wrong with them."""
+"""A short resume suite: it finds nothing on the shipped stores, and the fault on each faulty one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SEED = "20260"
 IS_SOAK = "PERDURE_SOAK" in os.environ
 POINTS = 5 if IS_SOAK else 3
-"""How many operations of a store are the last ones, in each window; in the long form on all stores."""
+"""Number of directed kills in each window; the soak uses more."""
 
 
 def violated(report: Report) -> set[str]:

@@ -1,4 +1,4 @@
-"""Crash at the first store call, then at the second, until there is none. On disk, the resume suite does it."""
+"""Sweeps over all store calls in one process. The resume suite covers real processes."""
 
 from __future__ import annotations
 

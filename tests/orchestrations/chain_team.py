@@ -1,4 +1,4 @@
-"""Agents that follow a script, and what was said in a run of theirs."""
+"""Scripted agents for tests of sequential and concurrent orchestrations, and helpers to read their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Team:
     model: ScriptedChatClient
 
     def told(self, name: str) -> list[list[str]]:
-        """What the model was shown for an agent, call by call, without the instructions."""
+        """Return the messages of each model call of an agent, without the instructions."""
         calls = (call for call in self.model.calls if call.agent == name)
         return [[message.text for message in call.messages if message.role != "system"] for call in calls]
 
@@ -34,7 +34,7 @@ def team(tools: Iterable[Any] = (), /, **scripts: Any) -> Team:
 
 
 def told(result: WorkflowRunResult, kind: str = "output") -> list[tuple[str | None, str]]:
-    """Who has told what, as outputs of a kind."""
+    """Return the executor and text of each output of a kind."""
     return [(event.executor_id, _text(event)) for event in result if event.type == kind]
 
 

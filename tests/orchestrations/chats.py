@@ -1,4 +1,4 @@
-"""Chats for the tests: agents that say what they were told, and what a test asks of a result."""
+"""Chats for tests: agents that repeat their input, and helpers to read results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def heard(messages: Sequence[Message], _: Mapping[str, Any]) -> str:
-    """Who spoke before, by initials: a user is `-`."""
+    """Return the earlier speakers by initial. A user is `-`."""
     return "heard " + " ".join((message.author_name or "-")[0] for message in messages if message.role != "system")
 
 
@@ -25,7 +25,7 @@ def talker(name: str, script: Any = heard, **more: Any) -> Agent[Any]:
 
 
 def speakers(result: WorkflowRunResult) -> list[str]:
-    """Who was asked to speak, in order."""
+    """Return the participants that were asked to speak, in order."""
     asked = [event.data for event in result if isinstance(event.data, GroupChatRequestSentEvent)]
     assert [each.round_index for each in asked] == list(range(len(asked)))
     return [each.participant_name for each in asked]

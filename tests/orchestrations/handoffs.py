@@ -1,4 +1,4 @@
-"""A help desk of three agents for tests of handoffs, and what can be read from its runs."""
+"""A help desk of three agents for handoff tests, and helpers to read its runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def said(result: WorkflowRunResult) -> list[str]:
 
 
 def handed(events: Iterable[WorkflowEvent[Any]]) -> list[tuple[str, str]]:
-    """Who has handed over to whom."""
+    """Return source and target of each handoff."""
     return [(event.data.source, event.data.target) for event in events if event.type == "handoff_sent"]
 
 
@@ -69,7 +69,7 @@ def answering(result: WorkflowRunResult, text: str) -> dict[str, Any]:
 
 
 def shown(call: ScriptedCall) -> list[str]:
-    """What a model was shown, without its instructions: who, and the words or the names of calls and their results."""
+    """Return the messages of a model call without the instructions: the author, and the text or the calls and results."""
     return [
         f"{message.author_name or message.role}: "
         + " ".join(str(content.text or content.name or content.result or content.type) for content in message.contents)

@@ -1,4 +1,4 @@
-"""A Magentic team in a process of its own, which dies in the middle of a question to the manager if it is to."""
+"""A Magentic team in its own process, which can die during a question to the manager."""
 
 from __future__ import annotations
 

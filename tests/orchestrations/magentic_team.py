@@ -1,4 +1,4 @@
-"""A team of two and a manager for tests of Magentic orchestrations, and what can be read from its runs."""
+"""A Magentic team of two agents and a manager for tests, and helpers to read its runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STUCK = ledger(moves=False)
 
 
 class Model:
-    """What the manager's model says: for each kind of question one answer after the other, the last for ever."""
+    """Scripted answers of the manager's model: a list for each kind of question. The last one repeats."""
 
     def __init__(self, *ledgers: Any, **others: Sequence[Any]) -> None:
         self._answers: dict[str, list[Any]] = {
@@ -66,7 +66,7 @@ class Model:
         self.asked: list[str] = []
         """The kinds of questions, in order."""
         self.seen: list[list[Message]] = []
-        """What the model was shown for each."""
+        """The messages of each question."""
 
     def __call__(self, messages: Sequence[Message], _: Mapping[str, Any]) -> Any:
         self.seen.append(list(messages))
@@ -100,7 +100,7 @@ def team(model: Any = None, *, participants: Sequence[Any] | None = None, **more
 
 
 def told(events: Iterable[WorkflowEvent[Any]]) -> list[str]:
-    """What the orchestrator has told of plans and ledgers."""
+    """Return the orchestrator's events about plans and ledgers."""
     return [event.data.event_type.value for event in events if isinstance(event.data, MagenticOrchestratorEvent)]
 
 

@@ -1,4 +1,4 @@
-"""No example of an orchestration is left without a test."""
+"""Every example of an orchestration has a test."""
 
 from __future__ import annotations
 

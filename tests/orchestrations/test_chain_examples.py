@@ -1,4 +1,4 @@
-"""The examples of sequences and boards run as scripts, print what they promise, and leave nothing behind."""
+"""The sequential and concurrent examples run as scripts, print the expected output, and leave no files."""
 
 from __future__ import annotations
 

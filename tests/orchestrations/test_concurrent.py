@@ -1,4 +1,4 @@
-"""Participants side by side: what each is told, and what becomes of their answers."""
+"""Concurrent participants: their inputs, and the aggregation of their answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_outputs_of_participants_are_told_beside_the_aggregators() -> None
 
 @dataclass
 class Verdict:
-    """What an aggregator of the program's own makes of the answers."""
+    """Result of the program's own aggregator."""
 
     words: list[str]
 

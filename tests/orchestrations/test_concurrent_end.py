@@ -1,4 +1,4 @@
-"""Participants side by side, and a condition: nobody is asked if it is over, and nobody speaks again once it is."""
+"""Concurrent participants with a termination condition: it can prevent all turns, or further turns."""
 
 from __future__ import annotations
 

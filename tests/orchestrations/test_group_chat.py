@@ -1,4 +1,4 @@
-"""Group chats: who is told what, who speaks, when it ends, and what is told of it."""
+"""Group chats: messages, speakers, the end, and the events."""
 
 from __future__ import annotations
 

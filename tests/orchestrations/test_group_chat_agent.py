@@ -1,4 +1,4 @@
-"""Group chats that an agent leads: its answers are checked, told what is wrong with them, and recorded."""
+"""Group chats led by an agent: its answers are checked, corrected and recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group chats with parts of one's own: executors that take part, and orchestrators that lead."""
+"""Group chats with custom executors and orchestrators."""
 
 from __future__ import annotations
 

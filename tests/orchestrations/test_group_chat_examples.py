@@ -1,4 +1,4 @@
-"""The examples of group chats run as scripts, print what they promise, warn of nothing and leave nothing behind."""
+"""The group chat examples run as scripts, print the expected output, emit no warnings and leave no files."""
 
 from __future__ import annotations
 

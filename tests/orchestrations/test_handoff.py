@@ -1,4 +1,4 @@
-"""Agents that hand the conversation to each other: all hear it, one speaks, and it goes on in another process."""
+"""Handoffs: all agents get all messages, one speaks, and the run continues in another process."""
 
 from __future__ import annotations
 

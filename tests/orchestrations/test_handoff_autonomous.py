@@ -1,4 +1,4 @@
-"""Agents that go on without the user: how long, what they are told, and what ends it."""
+"""Autonomous mode: turn limits, prompts, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `HandoffBuilder` takes and refuses, and that it leaves the agents alone that it is given."""
+"""`HandoffBuilder`: valid and invalid options. It does not change the given agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def builder(**more: Any) -> HandoffBuilder:
 
 
 def settings(agent: Agent[Any]) -> list[Any]:
-    """What a program has said about an agent."""
+    """Return a copy of an agent's settings."""
     given: list[Any] = [agent.default_options, agent.middleware, agent.context_providers, agent.additional_properties]
     return copy.deepcopy(given)
 

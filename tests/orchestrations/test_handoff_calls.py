@@ -1,4 +1,4 @@
-"""What becomes of calls beside a handoff, and of handoffs that nobody can follow: never a wrong turn."""
+"""Tool calls beside a handoff, and invalid handoffs."""
 
 from __future__ import annotations
 

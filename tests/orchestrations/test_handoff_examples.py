@@ -1,4 +1,4 @@
-"""The examples of handoffs run as scripts, print what they promise, warn of nothing and leave nothing behind."""
+"""The handoff examples run as scripts, print the expected output, emit no warnings and leave no files."""
 
 from __future__ import annotations
 

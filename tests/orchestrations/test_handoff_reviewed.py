@@ -1,4 +1,4 @@
-"""A person between agents that hand over: a turn counts when it has passed, whatever it comes to, in any process."""
+"""Reviews in a handoff: a turn takes effect when it is approved, in any process."""
 
 from __future__ import annotations
 

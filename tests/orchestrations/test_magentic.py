@@ -1,4 +1,4 @@
-"""A Magentic team follows its plan, begins anew when it is stuck, and ends within its limits."""
+"""A Magentic team follows its plan, restarts when it is stuck, and ends within its limits."""
 
 from __future__ import annotations
 

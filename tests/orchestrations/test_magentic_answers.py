@@ -1,4 +1,4 @@
-"""What a manager's model answers is looked at: it is told what is wrong, asked again, and never followed blindly."""
+"""Answers of a manager's model are checked, and invalid ones are sent back with the reason."""
 
 from __future__ import annotations
 

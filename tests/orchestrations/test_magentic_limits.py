@@ -1,4 +1,4 @@
-"""A Magentic team ends by the limits that it was given, and one without limits does not go round in circles."""
+"""A Magentic team ends at its limits; a stuck team without limits fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def briefly(messages: Sequence[Message], _: Mapping[str, Any]) -> str:
 
 
 def has_enough(conversation: list[Message]) -> bool:
-    """When there is much."""
+    """Return True for a long conversation."""
     return len(conversation) > 60
 
 

@@ -1,4 +1,4 @@
-"""Magentic teams in real processes: plans wait for reviews, and what a manager has answered it is not asked again."""
+"""Magentic teams in real processes: plans wait for reviews, and recorded answers are not requested again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANAGER = "    the manager is asked\n"
 
 
 def run_example(tmp_path: Path, *arguments: str, name: str = "magentic_plan_review.py") -> str:
-    """What a process of the example prints. It may warn of nothing."""
+    """Run the example in a process and return its output. It must emit no warnings."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONWARNINGS": "error"}
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""A person is asked about a plan: what is approved is followed, what is to be revised is made anew and asked about."""
+"""Plan reviews: an approved plan is followed; a rejected one is replaced and reviewed again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def request_of(result: WorkflowRunResult) -> MagenticPlanReviewRequest:
-    """What a run asks."""
+    """Return the open requests of a run."""
     [event] = result.get_request_info_events()
     assert event.request_id == event.data.request_id
     return event.data

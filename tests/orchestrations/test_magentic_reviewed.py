@@ -1,4 +1,4 @@
-"""A person is asked about the turns of a Magentic team before its manager hears of them."""
+"""Reviews of the turns of a Magentic team, before the manager gets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of Magentic teams know nothing of each other, and an attempt that fails leaves nothing behind."""
+"""Runs of Magentic teams are independent, and a failed attempt changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Storages = pytest.mark.parametrize("make_storage", [lambda: None, InMemoryCheckp
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """What was said."""
+    """Return the texts of messages."""
     return [message.text for message in messages]
 
 

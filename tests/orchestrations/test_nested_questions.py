@@ -1,4 +1,4 @@
-"""An orchestration as a participant of another: what it asks, people are asked, and what they say reaches it."""
+"""An orchestration as a participant of another: its questions reach people, and their answers reach it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An orchestration that is talked to as an agent, turn after turn: nobody in it hears anything twice."""
+"""An orchestration used as an agent for several turns: no participant gets a message twice."""
 
 from __future__ import annotations
 

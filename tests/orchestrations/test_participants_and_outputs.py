@@ -1,4 +1,4 @@
-"""Who takes part, and whose outputs are told: what a program may say, and what it is told when it may not."""
+"""Checks of participants and of the options for outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orchestrations and agent workflows are built from what every program can import: whoever reads one can write one."""
+"""Orchestrations and agent workflows import only the public API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person between participants: asked after each turn, in any process, and whatever the person says is heard."""
+"""Reviews by a person after each turn, in any process."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ async def test_a_tool_is_approved_first_and_then_the_turn() -> None:
 
 @tool
 def whoami(ctx: FunctionInvocationContext) -> str:
-    """Who is asking."""
+    """Name the user."""
     return f"You are {ctx.kwargs['user']}."
 
 

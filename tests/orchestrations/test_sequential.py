@@ -1,4 +1,4 @@
-"""Participants one after the other: what each is told, whose output is told, and how it ends early."""
+"""Sequential participants: their inputs, the outputs, and an early end."""
 
 from __future__ import annotations
 

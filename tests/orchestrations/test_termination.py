@@ -1,4 +1,4 @@
-"""When a conversation is over: conditions, and what they come to when they are combined."""
+"""Termination conditions and their combinations."""
 
 from __future__ import annotations
 

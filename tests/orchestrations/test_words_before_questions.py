@@ -1,4 +1,4 @@
-"""What a participant says before it asks something is part of its turn: all others hear it, once, in its place."""
+"""Text that a participant sends before a question is part of its turn: all others get it once, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SAID = ["The refund is 40.", "Anything else?"]
 MODES = [(False, False, False), (True, True, True), (True, False, True), (False, True, False)]
-"""Which calls of a run are read as streams."""
+"""Streaming, for each of the three calls of a run."""
 ANSWERS: list[Any] = [HandoffAgentUserRequest.create_response("thanks"), HandoffAgentUserRequest.terminate()]
 
 
@@ -67,7 +67,7 @@ AROUND: dict[str, Callable[..., Workflow]] = {
 
 
 def cast_of_two() -> Team:
-    """Who speaks, asks and speaks again, and who listens."""
+    """Return a speaker that asks in the middle of its turn, and a listener."""
     return team(p=list(SAID), z=["Heard."])
 
 
@@ -174,7 +174,7 @@ def pay(amount: int) -> str:
 
 
 def payers() -> Team:
-    """Who speaks while it asked for an approval, and who listens."""
+    """Return a speaker that sends text with an approval request, and a listener."""
     return team((pay,), p=[["It is cheap.", ToolCall("pay", amount=7)], "It is paid. DONE"], z=["Heard."])
 
 
