@@ -69,7 +69,7 @@ def answering(result: WorkflowRunResult, text: str) -> dict[str, Any]:
 
 
 def shown(call: ScriptedCall) -> list[str]:
-    """Return the messages of a model call without the instructions: the author, and the text or the calls and results."""
+    """Return the messages of a model call without the instructions: the author, and the text, calls and results."""
     return [
         f"{message.author_name or message.role}: "
         + " ".join(str(content.text or content.name or content.result or content.type) for content in message.contents)
