@@ -1,11 +1,16 @@
-"""Workflow stores: storages for definitions and checkpoints, with their retention."""
+"""Workflow stores: storages for checkpoints and for numbered versions of definitions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from perdure import FullHistory, KeepFor, KeepLast, LatestOnly, Retention, open_storage
-from perdure.agent_workflows.definition.problems import describe
+from perdure import FullHistory, KeepFor, KeepLast, LatestOnly, Message, Retention, open_storage
+from perdure.agent_workflows.definition.json_values import copy_json
+from perdure.agent_workflows.definition.problems import describe, quoted
+from perdure.agent_workflows.errors import AgentWorkflowError
+from perdure.threads import SessionStore, ThreadConflictError
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage
@@ -42,3 +47,97 @@ def open_store(storage: CheckpointStorage | str, retention: Keep | None = None) 
             "class"
         )
     return storage
+
+
+_TENANT: Final = "perdure:definitions"
+_SESSION: Final = "definitions"
+
+
+class DefinitionStore:
+    """Keep definitions, as `to_config` writes them, in a storage that ships with perdure.
+
+    Each tenant has its own. The retention of the storage does not apply to them.
+    """
+
+    def __init__(self, storage: CheckpointStorage) -> None:
+        """Use the store of `storage`. Raises AgentWorkflowError if it has none."""
+        store: Any = getattr(storage, "store", None)
+        if not hasattr(store, "tenant"):
+            raise AgentWorkflowError(
+                f"a {type(storage).__name__} has no store for definitions; use a storage that ships with perdure, or "
+                "keep the result of to_config() yourself"
+            )
+        self._sessions = SessionStore(store, tenant=_TENANT, clock=getattr(storage, "clock", None))
+
+    async def save(self, config: Mapping[str, Any], *, expected: int | None = None) -> int:
+        """Save a definition and return its version, from 1. Saving the newest version again changes nothing.
+
+        With `expected` it is saved only if that is the newest version, 0 for none. Raises AgentWorkflowError if it is
+        not, or if the definition has no name.
+        """
+        name, text = _name_of(config), _text_of(config)
+        while True:
+            newest = await self._newest(name)
+            if newest and await self._read(name, newest) == text:
+                return newest
+            if expected is not None and expected != newest:
+                raise AgentWorkflowError(
+                    f"the definition of workflow {name!r} is at version {newest}, not at {expected}, and nothing was "
+                    f"saved; look at the changes, and save with expected={newest}"
+                )
+            try:
+                return await self._sessions.append(_SESSION, name, Message("user", [text]), expected=newest)
+            except ThreadConflictError:
+                continue  # Another process saved one, maybe the same.
+
+    async def load(self, name: str, version: int | None = None) -> dict[str, Any]:
+        """Load a definition: the newest, or that of a version. Raises AgentWorkflowError."""
+        newest = await self._newest(name)
+        if not newest:
+            known = quoted(await self.names()) or "none"
+            raise AgentWorkflowError(f"there is no definition of a workflow {name!r}; there are {known}")
+        wanted = newest if version is None else version
+        if not 1 <= wanted <= newest:
+            raise AgentWorkflowError(
+                f"workflow {name!r} has no definition of version {wanted}; its versions are 1 to {newest}"
+            )
+        text = await self._read(name, wanted)
+        if text is None:
+            raise AgentWorkflowError(
+                f"version {wanted} of the definition of workflow {name!r} was deleted by the retention of the storage; "
+                "load another one, or save it again"
+            )
+        return json.loads(text)
+
+    async def names(self) -> list[str]:
+        """List the workflows that have definitions, in the order of their first versions."""
+        return [thread.thread_id for thread in await self._sessions.threads(_SESSION)]
+
+    async def versions(self, name: str) -> list[int]:
+        """List the versions of a definition, the newest last."""
+        return list(range(1, await self._newest(name) + 1))
+
+    async def _newest(self, name: str) -> int:
+        thread = await self._sessions.thread(_SESSION, name)
+        return 0 if thread is None else thread.sequence
+
+    async def _read(self, name: str, version: int) -> str | None:
+        events = await self._sessions.read(_SESSION, name, after=version - 1, until=version)
+        return events[0].message.text if events else None
+
+
+def _name_of(config: object) -> str:
+    if not isinstance(config, Mapping):
+        raise AgentWorkflowError(f"a definition is a dict, as to_config() returns it, not a {type(config).__name__}")
+    name = cast("Mapping[str, Any]", config).get("name")
+    if isinstance(name, str) and name:
+        return name
+    raise AgentWorkflowError(f"a definition is stored by its name, and this one has {name!r}; give it one")
+
+
+def _text_of(config: Mapping[str, Any]) -> str:
+    """Return the JSON text. Keys keep their order: the order of agents and edges has a meaning."""
+    try:
+        return json.dumps(copy_json(config, "the definition"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AgentWorkflowError(f"a definition is JSON, and this one is not: {error}") from error

@@ -12,10 +12,9 @@ from perdure.engine.journal import STEP, Journal
 from perdure.engine.lease import LOCAL_LEASES, is_read_elsewhere
 from perdure.engine.loop import Closing, Events, RunLoop
 from perdure.engine.recovery import LoadedRun, convert_values, fork, is_unfinished, rewind
-from perdure.engine.retries import is_final
 from perdure.engine.routing import Routing, accepts, fan_ins_of, route
 from perdure.engine.run_kwargs import GLOBAL_KWARGS_KEY
-from perdure.engine.running_step import is_async, is_inside_step, step_key
+from perdure.engine.running_step import is_async, is_final, is_inside_step, step_key
 from perdure.engine.session import Session, failure_of, final_state, input_digest, is_of_another_program
 from perdure.engine.steps import NOT_DONE
 from perdure.engine.tasks import OutOfTimeError, has_failed, within

@@ -25,12 +25,13 @@ from perdure.codec import Held, Kept
 from perdure.engine.caught_errors import CaughtErrors
 from perdure.engine.journal import STEP
 from perdure.engine.old_steps import OldSteps
-from perdure.engine.retries import Retries, is_final
 from perdure.engine.running_step import (
     Call,
     CallScope,
+    Retries,
     RunningStep,
     StepTask,
+    is_final,
     result_types,
     running_step,
     without_partial,

@@ -11,7 +11,7 @@ from perdure.checkpoint import request_event
 from perdure.engine.activation import ActivationRecorder
 from perdure.engine.events import FRAMEWORK, output_events, pending_event, warning_event
 from perdure.engine.executor_state import has_hooks, load, saved_state
-from perdure.engine.retries import Retries, is_final
+from perdure.engine.running_step import Retries, is_final
 from perdure.engine.suspension import Wait
 from perdure.engine.tasks import OutOfTimeError, has_failed, stop, within
 from perdure.errors import ExecutorTimeoutError

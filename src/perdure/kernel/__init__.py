@@ -13,6 +13,7 @@ from perdure.kernel.effects import (
 )
 from perdure.kernel.moves import answer, begin_turn, cancel, expire, receive, reopen, revoke_cancel, wake
 from perdure.kernel.snapshot import (
+    CHUNK_LENGTH,
     Answered,
     Cancelled,
     Delayed,
@@ -24,9 +25,9 @@ from perdure.kernel.snapshot import (
     Snapshot,
     StateKey,
     Suspended,
+    Trail,
 )
 from perdure.kernel.superstep import FanIn, activation_id_of, conflicts, fold, plan, scope_of
-from perdure.kernel.trail import CHUNK_LENGTH, Trail
 
 __all__ = [
     "CHUNK_LENGTH",

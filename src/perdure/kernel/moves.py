@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from perdure.graph import INTERNAL_SOURCE_ID
 from perdure.kernel.effects import RoutedMessage
-from perdure.kernel.snapshot import Answered, Delivery
+from perdure.kernel.snapshot import Answered, Delivery, Trail
 from perdure.kernel.superstep import Sending, deliver
-from perdure.kernel.trail import Trail
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence

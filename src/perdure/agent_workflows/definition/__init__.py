@@ -26,7 +26,6 @@ from perdure.agent_workflows.definition.export import Exported as Exported
 from perdure.agent_workflows.definition.export import to_config as to_config
 from perdure.agent_workflows.definition.reading import definition_of as definition_of
 from perdure.agent_workflows.definition.reading import read_text as read_text
-from perdure.agent_workflows.definition.store import DefinitionStore as DefinitionStore
 from perdure.agent_workflows.definition.values import END as END
 from perdure.agent_workflows.definition.values import START as START
 from perdure.agent_workflows.definition.values import AgentConfig as AgentConfig
@@ -50,3 +49,4 @@ from perdure.agent_workflows.definition.values import TextOutput as TextOutput
 from perdure.agent_workflows.definition.values import UnionOutput as UnionOutput
 from perdure.agent_workflows.definition.values import all_of as all_of
 from perdure.agent_workflows.definition.values import fallback as fallback
+from perdure.agent_workflows.stores import DefinitionStore as DefinitionStore

@@ -17,7 +17,6 @@ from perdure import (
 )
 from perdure.agent_workflows.conductor.conductor import RESULT_PROPERTY
 from perdure.agent_workflows.conductor.state import seconds_since
-from perdure.agent_workflows.definition.store import DefinitionStore
 from perdure.agent_workflows.definition.values import ERROR, TextOutput
 from perdure.agent_workflows.errors import AgentWorkflowError, ExecutionNotFoundError
 from perdure.agent_workflows.events import (
@@ -30,6 +29,7 @@ from perdure.agent_workflows.events import (
     WorkflowStartedEvent,
 )
 from perdure.agent_workflows.messages import AgentWorkflowResult
+from perdure.agent_workflows.stores import DefinitionStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence

@@ -13,10 +13,9 @@ from typing_extensions import Unpack
 from perdure.agent_workflows.definition.document import config_schema
 from perdure.agent_workflows.definition.export import Exported, to_config
 from perdure.agent_workflows.definition.reading import definition_of, read_text
-from perdure.agent_workflows.definition.store import DefinitionStore
 from perdure.agent_workflows.errors import AgentWorkflowError
 from perdure.agent_workflows.mermaid import to_mermaid
-from perdure.agent_workflows.stores import open_store
+from perdure.agent_workflows.stores import DefinitionStore, open_store
 from perdure.agent_workflows.workflow.adapters import AgentOfWorkflow, executor_of, tool_of
 from perdure.agent_workflows.workflow.execution import RUN_ERRORS, Runner, translate
 from perdure.agent_workflows.workflow.history import executions_of, require_execution
