@@ -62,7 +62,7 @@ EXPECTED = {
         the run:               180.00 euros
         with half off:         100.00 euros
         of another amount:     900.00 euros
-        refused:               state['discount'] is a float, the edit makes it a str; if that is meant, say retype=['discount']
+        refused:               state['discount'] is a float, the edit makes it a str; if that is intended, add retype=['discount']
         checkpoints of the run: 4 before, 4 after
         """,  # noqa: E501 - one line of output
     "human_in_the_loop.py": """\

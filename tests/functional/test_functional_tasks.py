@@ -184,7 +184,7 @@ async def test_a_task_that_outlives_a_function_can_do_no_step_of_it(storage: Sto
     has_returned.set()
     for error in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(error, RuntimeError)
-        assert "await every task inside of the function" in str(error)
+        assert "await every task inside the function" in str(error)
     assert paid == []
 
 

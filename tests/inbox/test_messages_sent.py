@@ -213,7 +213,7 @@ async def test_a_large_message_outlasts_a_collection_while_it_waits_and_when_it_
 
 async def test_a_handle_refuses_what_can_not_be_delivered_at_once(storage: Storage) -> None:
     run = await counting(storage).start(0, run_id="r")
-    with pytest.raises(ValueError, match="there is no executor 'nobody' to send to; there are counter, listener"):
+    with pytest.raises(ValueError, match="there is no executor 'nobody' to send to; the executors are counter, listener"):
         await run.send("hello", target="nobody")
     with pytest.raises(TypeError, match="executor 'listener' has no handler for a int"):
         await run.send(5, target="listener")
@@ -223,7 +223,7 @@ async def test_a_handle_refuses_what_can_not_be_delivered_at_once(storage: Stora
 
 async def test_a_storage_with_six_methods_says_that_it_has_no_inbox(storage: Storage) -> None:
     run = await counting(SixMethods(storage)).start(0, run_id="r")
-    with pytest.raises(WorkflowException, match="needs a checkpoint_storage that ships with perdure"):
+    with pytest.raises(WorkflowException, match="needs a checkpoint_storage of perdure"):
         await run.send("hello", target="listener")
     await run.send(10)
     assert (await run.result()).get_outputs() == ["0", "1", "2", "3", "10", "11", "12", "13"]

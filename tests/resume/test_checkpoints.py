@@ -278,5 +278,5 @@ async def test_the_latest_of_a_workflow_without_checkpoints_is_none(storage: Sto
 
 @pytest.mark.parametrize("spoiler", [{"unknown": 1}, {}])
 def test_a_dict_that_is_no_checkpoint_is_refused(spoiler: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="not the dict of a checkpoint"):
+    with pytest.raises(Exception, match="is not a checkpoint"):
         WorkflowCheckpoint.from_dict(spoiler)

@@ -87,7 +87,7 @@ def test_a_stream_can_not_be_waited_for() -> None:
 
 def test_options_go_with_a_workflow_only() -> None:
     work = asyncio.sleep(0)
-    with pytest.raises(TypeError, match="go with a workflow"):
+    with pytest.raises(TypeError, match="belong to a workflow"):
         run_sync(cast("Any", work), "hello")
 
 

@@ -153,7 +153,7 @@ async def test_what_a_sleeping_sub_workflow_spends_is_counted_once(storage: Stor
 
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), True, "much"])
 async def test_a_budget_that_is_no_amount_is_refused(amount: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="the budget of 'usd' is"):
+    with pytest.raises((ValueError, TypeError), match="the budget of 'usd' must be"):
         await looping(None, rounds=1).run(1, budget={"usd": amount})
 
 

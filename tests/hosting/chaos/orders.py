@@ -142,7 +142,7 @@ class Pricer(Worker):
     @handler
     async def price(self, order: Order, ctx: WorkflowContext[Share]) -> None:
         names = ("price here", "price there")
-        done = await asyncio.gather(*(self._done(ctx, order, name, self._life.work_soon) for name in names))
+        done = await asyncio.gather(*(self._done(ctx, order, name, self._life.work_soon, key=name) for name in names))
         await ctx.send_message(Share(order, list(done)))
 
 
