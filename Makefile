@@ -18,8 +18,8 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo    kill agents in their turns, resume in a new process, compare: under a minute"
 	@echo "make test    run the tests"
-	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes, with seeds of chance, and look what is left;"
-	@echo "             then kill and freeze hosts with 200 runs on them, a minute for each store"
+	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes with random seeds; kill and freeze hosts with 200 runs,"
+	@echo "             a minute for each store; then run the tests with every seed, point and store (hours)"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
 	@echo "make bench   compare with other libraries, in an environment of its own, and write bench/RESULTS.md;"
 	@echo "             ARGS='--only A,H' measures these lines alone, ARGS=--quick a little of everything"
@@ -39,6 +39,7 @@ soak: $(VENV)/.test
 	$(BIN)/python -m tests.crash.errand --minutes $(SOAK_MINUTES) --kills 20 --rounds 1 --races 10 $(ARGS)
 	$(BIN)/python -m tests.hosting.chaos --store sqlite --hosts 2,3 --runs 200 --seconds 60 $(STORM)
 	$(BIN)/python -m tests.hosting.chaos --store postgres --hosts 2,3 --runs 200 --seconds 60 $(STORM)
+	PERDURE_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --timeout 7200
 
 check: lint types layers test
 

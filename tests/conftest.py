@@ -1,4 +1,4 @@
-"""Storages for tests: each test that asks for one runs on all that we ship."""
+"""Storages for tests: each test that asks for one runs on files and on SQLite, in the soak in memory too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from tests.soak import MEMORY
 
 from perdure import FileCheckpointStorage, InMemoryCheckpointStorage, SqliteCheckpointStorage
 
@@ -23,7 +24,7 @@ Storage: TypeAlias = InMemoryCheckpointStorage | FileCheckpointStorage | SqliteC
 
 
 def opened(kind: str, directory: Path, **options: Any) -> Storage:
-    """A storage of a kind; on disk, the same one each time."""
+    """Open a storage; on disk, the same one each time."""
     match kind:
         case "file":
             return FileCheckpointStorage(directory / "checkpoints", **options)
@@ -33,9 +34,9 @@ def opened(kind: str, directory: Path, **options: Any) -> Storage:
             return InMemoryCheckpointStorage(**options)
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
+@pytest.fixture(params=["file", "sqlite", *MEMORY])
 def open_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
-    """Opens a storage with the options of its constructor."""
+    """Open a storage with the options of its constructor."""
     return functools.partial(opened, request.param, tmp_path)
 
 
@@ -48,5 +49,5 @@ async def storage(open_storage: Callable[..., Storage]) -> AsyncIterator[Storage
 
 @pytest.fixture(params=["file", "sqlite"])
 def open_on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Storage]:
-    """Opens the storage of one place on disk, as often as it is called."""
+    """Open the storage of one place on disk, as often as it is called."""
     return functools.partial(opened, request.param, tmp_path)

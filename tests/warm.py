@@ -1,7 +1,7 @@
 """Processes that begin warm: forked from one that has imported the libraries, so that a test can start many.
 
 Each has pipes, signals, an exit code and the interpreter's own end, as any process has. What it has not is a start of
-its own, and all have the same seed of hashes. With `PERDURE_SOAK` in the environment each is a new interpreter.
+its own, and all have the same seed of hashes. In the soak each is a new interpreter.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 from typing import IO, TYPE_CHECKING, TypeAlias
 
+from tests.soak import IS_SOAK
+
 if TYPE_CHECKING:
     from typing import Self
 
-IS_SOAK = "PERDURE_SOAK" in os.environ
 ORDER_SIZE_MAX = 100_000
 _NURSERY = Path(__file__).with_name("nursery.py")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests import warm
 from tests.agent_workflows.config_samples import live, plain
+from tests.soak import MEMORY
 
 from perdure import (
     FileCheckpointStorage,
@@ -43,7 +44,7 @@ def opened(kind: str, directory: Path) -> Any:
             return InMemoryCheckpointStorage(retention=retention)
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
+@pytest.fixture(params=["file", "sqlite", *MEMORY])
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     async with opened(request.param, tmp_path) as one:
         yield one

@@ -8,6 +8,7 @@ import pytest
 from tests.agent_workflows.building import Cast
 from tests.agent_workflows.conducting import defined
 from tests.agent_workflows.test_aw_conductor_threads import CutOff, troupe, words
+from tests.soak import MEMORY
 
 from perdure import Host, InMemoryCheckpointStorage
 from perdure.agent_workflows import AgentWorkflow, Conversation
@@ -66,7 +67,7 @@ async def said(store: SessionStore, session_id: str, *, ending: str = "") -> dic
     return {name.removesuffix(ending): [each.text for each in await store.messages(session_id, name)] for name in own}
 
 
-@pytest.mark.parametrize("open_storage", ["memory", "sqlite"], indirect=True)  # Hosts do not run on files.
+@pytest.mark.parametrize("open_storage", ["sqlite", *MEMORY], indirect=True)  # Hosts do not run on files.
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_fork_at_the_first_checkpoint_has_threads_of_its_own(
     kind: ConversationKind, storage: StoreStorage, tmp_path: Path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.agent_workflows.building import Cast, review, writers
+from tests.soak import MEMORY
 
 from perdure import (
     ChatClientException,
@@ -242,7 +243,7 @@ async def test_events_of_an_execution_are_read_from_the_workflow(storage: Checkp
     assert [event.seq for event in rest] == [event.seq for event in every[4:]]
 
 
-@pytest.mark.parametrize("open_storage", ["memory", "sqlite"], indirect=True)  # Hosts do not run on files.
+@pytest.mark.parametrize("open_storage", ["sqlite", *MEMORY], indirect=True)  # Hosts do not run on files.
 async def test_a_fork_that_waits_says_what_was_known_before_it(storage: StoreStorage) -> None:
     cast = Cast(first=[ChatClientException("down")], spare=["S"], one=["A"], two=["B"], idle=["never"])
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.crash.kinds import KINDS, ON_DISK
 from tests.postgres_server import shared_server
+from tests.soak import IS_SOAK
 
 from perdure.testing.resume import WINDOWS, Report, run_suite
 
 ROOT = Path(__file__).parents[2]
 SEED = "20260"
-IS_SOAK = "PERDURE_SOAK" in os.environ
-POINTS = 5 if IS_SOAK else 3
-"""Number of directed kills in each window; the soak uses more."""
+POINTS = 5 if IS_SOAK else 1
+"""Number of directed kills in each window."""
+KILLS = 20 if IS_SOAK else 2
+"""Number of random kills."""
 
 
 def violated(report: Report) -> set[str]:
@@ -39,13 +40,13 @@ def short(kind: str, *options: str) -> Report:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_disturbed(kind: str) -> None:
-    few = ("--points", "1", "--kills", "5", "--rounds", "1", "--races", "1")
+    few = ("--points", "1", "--kills", str(KILLS), "--rounds", "1", "--races", "1")
     before = left_behind(kind)
     report = run_suite("tests.crash.errand", "--stores", kind, "--seed", SEED, *few, cwd=ROOT)
     assert report.is_clean, report.table()
     for window in WINDOWS.values():
         assert report.windows[f"{window}/{kind}"], f"no kill {window}:\n{report.table()}"
-    assert report.kills[f"random/{kind}"] >= 5
+    assert report.kills[f"random/{kind}"] >= KILLS
     assert report.checks[f"recovery from an export/{kind}"]
     assert left_behind(kind) == before
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 import pytest
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from perdure.records import EventBatch, JournalRecord, Manifest, RunRecord
     from perdure.storage import StoreStorage
 
-IS_SOAK = "PERDURE_SOAK" in os.environ
 LIMIT_SECONDS = 7200 if IS_SOAK else 120
 RUN_ID = "errand"
 TOLD_RUN_ID = "errand-told"

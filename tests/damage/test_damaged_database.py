@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from smallrun import IS_SOAK, LIMIT_SECONDS, read_runs, stride
+from smallrun import LIMIT_SECONDS, read_runs, stride
+from tests.soak import IS_SOAK
 
 from perdure import SqliteCheckpointStorage
 from perdure.errors import WorkflowException

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests import warm
 from tests.events.bakery import RUN_ID, Loaf, bakery, facts, opened
+from tests.soak import IS_SOAK
 
 from perdure import InMemoryCheckpointStorage
 
@@ -28,12 +28,10 @@ def life(kind: str, directory: Path, victim: str) -> CompletedProcess[str]:
 VICTIMS = ["counter", "baker-0", "baker-2", "packer", "label"]
 KINDS = ["file", "sqlite"]
 CASES = list(zip(VICTIMS, [*KINDS, *KINDS, "file"], strict=True))
-"""Each victim on one store, and with `PERDURE_SOAK` in the environment on both."""
+"""Each victim on one store; the soak tries both."""
 
 
-@pytest.mark.parametrize(
-    ("victim", "kind"), itertools.product(VICTIMS, KINDS) if "PERDURE_SOAK" in os.environ else CASES
-)
+@pytest.mark.parametrize(("victim", "kind"), [*itertools.product(VICTIMS, KINDS)] if IS_SOAK else CASES)
 async def test_the_log_of_a_run_that_was_killed_and_resumed_is_that_of_an_undisturbed_one(
     kind: str, victim: str, tmp_path: Path
 ) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests import warm
+from tests.soak import IS_SOAK
 
 PROGRAM = Path(__file__).with_name("forest.py")
-SEEDS = range(120) if warm.IS_SOAK else range(0, 120, 20)
-"""In the ordinary run six trees are enough; with PERDURE_SOAK there are 120."""
+SEEDS = range(120) if IS_SOAK else range(0, 120, 60)
+"""Two trees on each store; the soak tries 120."""
 LIVES_MAX = 6
 NOTES_MAX = 40
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.hosting.places import opened
 from tests.postgres_server import needs_postgres
+from tests.soak import MEMORY
 
 from perdure.testing.clock import ManualClock
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.hosting.places import Storage
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=needs_postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=needs_postgres), *MEMORY])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of storage."""
     return request.param

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import opened
 from tests.inbox.bureau import office
 from tests.inbox.counter import counting, told
+from tests.soak import MEMORY
 
 from perdure.errors import AlreadyAnsweredError
 from perdure.testing.crash import CrashError, CrashPoint, crashing
@@ -27,7 +28,7 @@ Moment = Literal["before", "after"]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
+@pytest.mark.parametrize("kind", ["file", "sqlite", *MEMORY])
 async def test_a_run_that_crashes_at_any_call_while_it_takes_messages_in_loses_none_and_doubles_none(
     kind: str, moment: Moment, tmp_path: Path
 ) -> None:

@@ -5,44 +5,59 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import perdure
 import perdure.threads
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SOURCES = Path(perdure.__file__).parent
 PACKAGES = {
     "orchestrations": frozenset[str](),
     "agent_workflows": frozenset({"perdure.threads"}),
 }
-"""By package: the public modules that it uses beside `perdure`."""
+"""By package: the public modules that it uses besides `perdure`."""
 PUBLIC = {"perdure": frozenset(perdure.__all__), "perdure.threads": frozenset(perdure.threads.__all__)}
-MODULES = [
-    pytest.param(package, path, id=f"{package}.{path.stem}")
-    for package in PACKAGES
-    for path in sorted((SOURCES / package).rglob("*.py"))
-]
 OTHERS = frozenset({"jsonschema", "pydantic", "pydantic_core", "typing_extensions"})
 """Libraries that the whole project may use."""
-WAYS_AROUND = frozenset({"activation", "import_module", "_perdure"})
-"""The port of the engine that a context has is no public name, whatever it can do."""
+BYPASSES = frozenset({"activation", "import_module", "_perdure"})
+"""The engine port that a context holds is not public."""
 
 
-def imports_of(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """The modules that a module imports from, also inside of functions, each with the names."""
-    found: list[tuple[str, tuple[str, ...]]] = []
+def modules() -> Iterator[tuple[str, Path]]:
+    """Yield each module of these packages with its package."""
+    for package in PACKAGES:
+        for path in sorted((SOURCES / package).rglob("*.py")):
+            yield package, path
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the modules that a module imports from, also inside of functions, each with the names."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [(alias.name, ()) for alias in node.names]
+            yield from ((alias.name, ()) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path.name} imports from {'.' * node.level}{node.module}"
-            found.append((node.module or "", tuple(alias.name for alias in node.names)))
-    return found
+            yield "." * node.level + (node.module or ""), tuple(alias.name for alias in node.names)
+
+
+def private_names(package: str, module: str, names: tuple[str, ...]) -> list[str]:
+    """Return what an import takes that is neither public, nor of the package itself, nor of a known library."""
+    own = f"perdure.{package}"
+    if module == "perdure" or module in PACKAGES[package]:
+        # Modules of the package itself are no names of perdure.
+        taken = [f"{module}.{name}" for name in names if name not in PUBLIC[module]]
+        return [name for name in taken if name != own] if names else [f"{module} as a whole"]
+    if module.partition(".")[0] == "perdure":
+        return [] if module == own or module.startswith(f"{own}.") else [module]
+    return [] if module.partition(".")[0] in sys.stdlib_module_names | OTHERS else [module]
 
 
 def names_used_in(path: Path) -> set[str]:
-    """The attributes that a module names, also those by a text, as `getattr` takes them."""
+    """Return the attributes that a module names, also as text for `getattr`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
@@ -52,20 +67,31 @@ def names_used_in(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("package", "path"), MODULES)
-def test_it_uses_public_names_alone(package: str, path: Path) -> None:
-    own = f"perdure.{package}"
-    for module, names in imports_of(path):
-        if module == "perdure" or module in PACKAGES[package]:
-            assert names, f"{path.name} imports {module} as a whole"
-            # Modules of its own are parts of it, and no names of perdure.
-            assert {f"{module}.{name}" for name in names if name not in PUBLIC[module]} <= {own}, path.name
-        elif module.partition(".")[0] == "perdure":
-            assert module == own or module.startswith(f"{own}."), module
-        else:
-            assert module.partition(".")[0] in sys.stdlib_module_names | OTHERS, module
+def test_they_use_public_names_alone() -> None:
+    found = {
+        str(path.relative_to(SOURCES)): private
+        for package, path in modules()
+        if (private := [each for imported in imports_of(path) for each in private_names(package, *imported)])
+    }
+    assert found == {}
 
 
-@pytest.mark.parametrize("path", [pytest.param(each.values[1], id=each.id) for each in MODULES])
-def test_it_takes_no_way_around_the_public_names(path: Path) -> None:
-    assert names_used_in(path) & WAYS_AROUND == set()
+def test_they_do_not_bypass_the_public_names() -> None:
+    found = {str(path.relative_to(SOURCES)): names_used_in(path) & BYPASSES for _, path in modules()}
+    assert len(found) > 50
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("perdure", ()),
+        ("perdure", ("engine",)),
+        ("perdure.engine", ("Loop",)),
+        ("perdure.agent_workflows", ("AgentWorkflow",)),
+        (".chain", ("join",)),
+        ("requests", ()),
+    ],
+)
+def test_an_import_of_a_private_name_is_found(module: str, names: tuple[str, ...]) -> None:
+    assert private_names("orchestrations", module, names)

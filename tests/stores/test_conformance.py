@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.storage import FileStore, HostStore, MemoryStore, Openings, SqliteStore, TenantStore
@@ -55,7 +55,7 @@ class TestFileStore(TenantStoreConformance):
 class TestTenantOfFileStore(TransferConformance, RemovalConformance, IdConformance):
     """Operations that must find all files of a run in the directory of its tenant, which is laid out like the store's.
 
-    With `PERDURE_SOAK` in the environment all other operations are tried there too.
+    The soak tries all other operations there too.
     """
 
     @override
@@ -63,7 +63,7 @@ class TestTenantOfFileStore(TransferConformance, RemovalConformance, IdConforman
         return FileStore(directory / "runs", retention=retention, clock=clock).tenant(TENANT)
 
 
-if "PERDURE_SOAK" in os.environ:
+if IS_SOAK:
 
     class TestAllOfTenantOfFileStore(StoreConformance):
         @override

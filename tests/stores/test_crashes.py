@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import pytest
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from perdure.records import Part
     from perdure.storage import Store
 
-STRIDE = 1 if "PERDURE_SOAK" in os.environ else 5
-"""Of all moments at which something can go wrong, each so many-th is tried."""
+STRIDE = 1 if IS_SOAK else 5
+"""Try every fifth moment at which something can go wrong; the soak tries all."""
 
 Failure: TypeAlias = Literal["before", "torn"]
 Operation: TypeAlias = "Callable[[Store, ManualClock], Awaitable[None]]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
 from tests import warm
+from tests.soak import IS_SOAK
 
 from perdure.errors import CheckpointDamagedError, RunExistsError, WorkflowCheckpointException
 from perdure.records import Halt
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.storage import TenantStore
 
 RESTORER = Path(__file__).with_name("restorer.py")
-CHANCES = 40 if "PERDURE_SOAK" in os.environ else 1
+CHANCES = 40 if IS_SOAK else 1
 """How many ways of losing something are tried at each moment, besides losing all and nothing."""
 
 EXPORTED = Halt("exported", "2024-01-01T00:00:00+00:00", "it has moved")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.soak import IS_SOAK, MEMORY
 
 from perdure.errors import (
     CommandWaitsError,
@@ -70,7 +70,7 @@ VALUES: tuple[Part, ...] = (
     raw_part(b"w" * 5000),
     text_part("v" * 4000),
 )
-MEMORY = Path("/dev/shm")
+RAM_DISK = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(keep=st.sampled_from([None, 2]))
     def open(self, keep: int | None) -> None:
-        self.directory = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
+        self.directory = tempfile.TemporaryDirectory(dir=RAM_DISK if RAM_DISK.is_dir() else None)
         self.clock = ManualClock()
         kept = KeepLast(keep) if keep else FullHistory()
         retention = Retention(checkpoints=kept, events=kept)
@@ -646,9 +646,8 @@ async def detoured(archive: Archive) -> Archive:
     return again
 
 
-IS_SOAK = "PERDURE_SOAK" in os.environ
 SETTINGS = settings(
-    max_examples=60 if IS_SOAK else 12,
+    max_examples=60 if IS_SOAK else 6,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -656,7 +655,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+@pytest.mark.parametrize("kind", ["sqlite", "file", *MEMORY])
 def test_a_store_does_what_its_model_does(kind: str) -> None:
     machine = type("Machine", (StoreMachine,), {"kind": kind})
     run_state_machine_as_test(machine, settings=SETTINGS)

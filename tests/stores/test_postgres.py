@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from tests.postgres_server import needs_postgres, shared_server
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.storage import PostgresStore
@@ -49,7 +49,7 @@ class TestPostgresStore(HostStoreConformance):
         return store_for(directory, retention=retention, clock=clock)
 
 
-if "PERDURE_SOAK" in os.environ:
+if IS_SOAK:
     # What a tenant is in SQL the tests of SQLite show, with the same tables.
     class TestTenantOfPostgresStore(TenantViewConformance):
         @override

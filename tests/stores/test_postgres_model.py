@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from test_model import IS_SOAK, SETTINGS, StoreMachine
+from test_model import SETTINGS, StoreMachine
 from tests.postgres_server import needs_postgres, shared_server
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.storage import PostgresStore
@@ -31,4 +32,4 @@ class PostgresMachine(StoreMachine):
 
 
 def test_a_postgres_store_does_what_its_model_does() -> None:
-    run_state_machine_as_test(PostgresMachine, settings=SETTINGS if IS_SOAK else settings(SETTINGS, max_examples=6))
+    run_state_machine_as_test(PostgresMachine, settings=SETTINGS if IS_SOAK else settings(SETTINGS, max_examples=3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import os
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from scripted import AN_HOUR_PASSES, FORGETFUL, FORGETFUL_HISTORY, FURTHER, HISTORY, RUNS, View, view
+from tests.soak import IS_SOAK
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from perdure.records import Manifest
 
-IS_SOAK = "PERDURE_SOAK" in os.environ
 pytestmark = pytest.mark.timeout(3600 if IS_SOAK else 120)
 
 CHANCES = 40 if IS_SOAK else 1

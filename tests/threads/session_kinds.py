@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.postgres_server import binaries, shared_server
+from tests.soak import MEMORY
 
 from perdure.threads import FileSessionStore, InMemorySessionStore, PostgresSessionStore, SqliteSessionStore
 
@@ -18,7 +19,7 @@ ON_DISK: Final = ["file", "sqlite"]
 LASTING: Final = [*ON_DISK, *(["postgres"] if binaries() else [])]
 """Those that outlast the process: for the same directory they are the same one."""
 
-KINDS: Final = ["memory", *LASTING]
+KINDS: Final = [*LASTING, *MEMORY]
 
 
 def opened(kind: str, directory: Path, **options: Any) -> SessionStore:

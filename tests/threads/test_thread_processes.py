@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from tests import warm
+from tests.soak import IS_SOAK
 from tests.threads.session_kinds import LASTING, ON_DISK, opened, place
 from tests.threads.test_session_stores import said, texts
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from typing import Self
 
 APPENDER = Path(__file__).with_name("appender.py")
-IS_SOAK = "PERDURE_SOAK" in os.environ
 SOME_LASTING = LASTING if IS_SOAK else LASTING[-1:]
 SOME_ON_DISK = ON_DISK if IS_SOAK else ON_DISK[-1:]
-"""One store for what takes many processes, and with `PERDURE_SOAK` in the environment all of them."""
+"""One store for tests that start many processes; the soak uses all."""
 
 
 class Appender:
