@@ -321,21 +321,18 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     async def _finish(self) -> None:
         await self._clean_up()
-        self._outcome = _Finished(await self._final_response())
-
-    def _handed_out(self, update: UpdateT) -> UpdateT:
-        if self._keeps_updates:
-            self._updates.append(update)
-        return update
-
-    async def _final_response(self) -> FinalT:
         if self._finalizer is not None:
             final = await _settled(self._finalizer(self.updates))
         elif isinstance(self._source, ResponseStream):
             final = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
         else:
             final = cast("FinalT", self.updates)
-        return await _passed_through(self._result_hooks, final)
+        self._outcome = _Finished(await _passed_through(self._result_hooks, final))
+
+    def _handed_out(self, update: UpdateT) -> UpdateT:
+        if self._keeps_updates:
+            self._updates.append(update)
+        return update
 
     async def _clean_up(self) -> None:
         """Close the source, then run every hook once, even if others fail. Raises the first error."""

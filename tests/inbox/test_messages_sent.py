@@ -213,7 +213,9 @@ async def test_a_large_message_outlasts_a_collection_while_it_waits_and_when_it_
 
 async def test_a_handle_refuses_what_can_not_be_delivered_at_once(storage: Storage) -> None:
     run = await counting(storage).start(0, run_id="r")
-    with pytest.raises(ValueError, match="there is no executor 'nobody' to send to; the executors are counter, listener"):
+    with pytest.raises(
+        ValueError, match="there is no executor 'nobody' to send to; the executors are counter, listener"
+    ):
         await run.send("hello", target="nobody")
     with pytest.raises(TypeError, match="executor 'listener' has no handler for a int"):
         await run.send(5, target="listener")

@@ -181,7 +181,8 @@ class ChangeFinder:
         if after.tail and not _is_same(after.tail, _tail_at(before, count)):
             place = f"{path}/{count}"
             found.fresh[place] = self._chunk(place, after.tail, write, _tail_at(before, count), "passing")
-        found.gone += [f"{path}/{index}" for index in range(_chunk_count(after), _chunk_count(before))]
+        count, count_before = [len(trail.sealed) + bool(trail.tail) for trail in (after, before)]
+        found.gone += [f"{path}/{index}" for index in range(count, count_before)]
 
     def _chunk(self, place: str, items: tuple[Any, ...], write: Write, before: tuple[Any, ...], pace: Pace) -> Fresh:
         """Encode a chunk, reusing the elements that were encoded when it was last written."""
@@ -189,7 +190,10 @@ class ChangeFinder:
         shared = 0
         while shared < min(len(known), len(items)) and known[shared][0] is items[shared]:
             shared += 1
-        written = [*known[:shared], *((item, self._piece(item, write)) for item in items[shared:])]
+        written = known[:shared]
+        for item in items[shared:]:
+            needs = Needs()
+            written.append((item, needs.whole(write(item, needs))))
         self._tails[place] = written
         encoded = array([piece for _, piece in written])
         if not encoded.refs:
@@ -197,11 +201,6 @@ class ChangeFinder:
         return Fresh(
             encoded, pace, array([piece for (item, piece), old in zip(written, before, strict=False) if item is old])
         )
-
-    @staticmethod
-    def _piece(item: object, write: Write) -> Encoded:
-        needs = Needs()
-        return needs.whole(write(item, needs))
 
 
 def _is_same(before: tuple[object, ...], after: tuple[object, ...]) -> bool:
@@ -219,10 +218,6 @@ def _same_chunks(before: Trail[Any], after: Trail[Any]) -> int:
 
 def _tail_at(trail: Trail[Any], index: int) -> tuple[Any, ...]:
     return trail.tail if index == len(trail.sealed) else ()
-
-
-def _chunk_count(trail: Trail[Any]) -> int:
-    return len(trail.sealed) + bool(trail.tail)
 
 
 def _state_path(prefix: str, place: StateKey) -> str:

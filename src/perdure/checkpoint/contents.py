@@ -80,7 +80,11 @@ class Contents:
             return Contents(pieces, toc), None
         spent = self.spent + _length(toc) + _length(gone)
         after = Contents(pieces, toc, self.base, self.listed, gone, spent)
-        return after._rebased() if after._needs_base() else (after, None)
+        if self.base is None:
+            needs_base = _length(filter(_is_listed, toc)) > TOC_LENGTH_MAX
+        else:
+            needs_base = spent > _length(self.listed)
+        return after._rebased() if needs_base else (after, None)
 
     def _changed(
         self, pieces: Mapping[str, bytes], changed: Mapping[str, str], removed: Iterable[str]
@@ -102,11 +106,6 @@ class Contents:
             else:
                 toc[path] = address
         return toc, gone
-
-    def _needs_base(self) -> bool:
-        if self.base is None:
-            return _length(filter(_is_listed, self.toc)) > TOC_LENGTH_MAX
-        return self.spent > _length(self.listed)
 
     def _rebased(self) -> tuple[Contents, Part | None]:
         """Move the table into a new base, or drop the base if the table is short."""

@@ -83,10 +83,6 @@ class PieceWriter:
             return needs.take(encoded)
         return to_bytes(part_reference(needs.refer(encoded)))
 
-    def encode(self, value: object, path: str) -> Encoded:
-        """Encode a live value. Raises EncodeError."""
-        return self._codec.encode(value, path=path)
-
     def delivery(self, delivery: Delivery, needs: Needs) -> bytes:
         """Encode a delivery."""
         members = {
@@ -125,8 +121,8 @@ class PieceWriter:
             "id": plain(request.id),
             "executor": plain(request.executor_id),
             "data": self._piece(request.data),
-            "request_type": self.encode(request.request_type, path),
-            "response_type": self.encode(request.response_type, path),
+            "request_type": self._codec.encode(request.request_type, path=path),
+            "response_type": self._codec.encode(request.response_type, path=path),
         }
         for name in _SOMETIMES:
             if getattr(request, name):

@@ -118,6 +118,7 @@ class EventWriter:
     """Encodes the events of commits."""
 
     def __init__(self, codec: Codec) -> None:
+        self._codec = codec
         self._pieces = PieceWriter(codec)
 
     def batch(
@@ -146,14 +147,14 @@ class EventWriter:
     ) -> dict[str, bytes]:
         """Encode members that depend on the commit."""
         if event.type == "checkpoint" and checkpoint is not None and event.data is None:
-            return {"data": needs.take(self._pieces.encode(checkpoint, "data of a 'checkpoint' event"))}
+            return {"data": needs.take(self._codec.encode(checkpoint, path="data of a 'checkpoint' event"))}
         request = requests.get(event.request_id or "") if event.type == "request_info" else None
         if request is None:
             return {}
         path = f"request {request.id!r}"
         return {
-            "request_type": needs.take(self._pieces.encode(request.request_type, path)),
-            "response_type": needs.take(self._pieces.encode(request.response_type, path)),
+            "request_type": needs.take(self._codec.encode(request.request_type, path=path)),
+            "response_type": needs.take(self._codec.encode(request.response_type, path=path)),
         }
 
 

@@ -59,7 +59,16 @@ def _header(
         "turn": snapshot.turn,
         "since_input": snapshot.since_input,
         "definition_version": author.definition_version,
-        "pending_request_info_events": _requests(snapshot),
+        "pending_request_info_events": {
+            request.id: {
+                "type": "request_info",
+                "request_id": request.id,
+                "source_executor_id": request.executor_id,
+                "request_type": describe_stored(request.request_type),
+                "response_type": describe_stored(request.response_type),
+            }
+            for request in snapshot.requests.values()
+        },
         "withheld_kwargs": list(snapshot.withheld_kwargs),
         "run": {
             "created_at": origin.created_at,
@@ -73,19 +82,6 @@ def _header(
     if trace is not None:
         members["trace"] = trace
     return dumps(members)
-
-
-def _requests(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        request.id: {
-            "type": "request_info",
-            "request_id": request.id,
-            "source_executor_id": request.executor_id,
-            "request_type": describe_stored(request.request_type),
-            "response_type": describe_stored(request.response_type),
-        }
-        for request in snapshot.requests.values()
-    }
 
 
 PIECE_LENGTH_MAX = 1024

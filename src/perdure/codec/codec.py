@@ -28,7 +28,7 @@ from perdure.codec.objects import (
     Unfit,
     read_object,
 )
-from perdure.codec.pickle import pickle_tag, write_pickle
+from perdure.codec.pickle import PICKLE_KEYS, read_pickle, refuse_pickle, write_pickle
 from perdure.codec.reader import Node, Origin, Reader, Source, Tag
 from perdure.codec.trust import Trust, is_enum, is_model, is_named_tuple, registration, stored_name
 from perdure.codec.type_expressions import TYPE_KINDS, TYPE_TAGS, write_class
@@ -56,12 +56,12 @@ _OBJECT_KINDS: tuple[tuple[Callable[[type], bool], Callable[[type, str], ObjectK
     (is_model, ModelKind),
     (is_dataclass, DataclassKind),
 )
-_OBJECT_KEYS: Mapping[str, tuple[str, ...]] = {
-    EnumKind.tag: ("type", "name", "value"),
+_OBJECT_KEYS: Mapping[str, frozenset[str]] = {
+    EnumKind.tag: frozenset({"~", "type", "name", "value"}),
     NamedTupleKind.tag: RECORD_KEYS,
     ModelKind.tag: RECORD_KEYS,
     DataclassKind.tag: RECORD_KEYS,
-    CustomKind.tag: ("type", "value"),
+    CustomKind.tag: frozenset({"~", "type", "value"}),
 }
 
 
@@ -78,8 +78,8 @@ class Codec:
         self._object_kinds: dict[type, ObjectKind] = {}
         self._tags: dict[str, Tag] = {
             **_TAGS,
-            **{tag: Tag.of(self._read_object, *keys) for tag, keys in _OBJECT_KEYS.items()},
-            "pickle": pickle_tag(allowed=allow_pickle),
+            **{tag: Tag(self._read_object, keys) for tag, keys in _OBJECT_KEYS.items()},
+            "pickle": Tag(read_pickle if allow_pickle else refuse_pickle, PICKLE_KEYS),
         }
 
     def trusting(self, types: Iterable[object]) -> Codec:
@@ -137,7 +137,9 @@ class Codec:
         """Encode a number, a string or a constant directly: most messages are one."""
         cls = type_of(value)
         if cls is str:
-            return _string(value) if len(value) < LEAF_LENGTH_MIN else _whole(text_leaf(self._memo, value))
+            if len(value) >= LEAF_LENGTH_MIN:
+                return _whole(text_leaf(self._memo, value))
+            return Encoded(to_bytes(quote(value)), (), (), immutable=True)
         if cls is int:
             return Encoded(b"%d" % value, (), (), immutable=True) if -_SMALL < value < _SMALL else None
         if cls is bytes:
@@ -176,20 +178,16 @@ class Codec:
             elif (cls.__module__, cls.__name__) == _PYDANTIC_OFFSET:
                 write = write_fixed_offset
             else:
-                write = self._object_write(value)
+                kind = self._object_kind(cls) if self._trust.trusts(cls) else None
+                if kind is None:
+                    raise refused(value, self._trust)
+                write = kind.write
         except Refusal:
             if not self._allow_pickle:
                 raise
             write = write_pickle
         self._kinds[cls] = write
         return write
-
-    def _object_write(self, value: object) -> Write:
-        cls = type(value)
-        kind = self._object_kind(cls) if self._trust.trusts(cls) else None
-        if kind is None:
-            raise refused(value, self._trust)
-        return kind.write
 
     def _object_kind(self, cls: type) -> ObjectKind | None:
         if cls not in self._object_kinds:
@@ -221,10 +219,6 @@ _CONSTANTS = {
     constant: Encoded(text, (), (), immutable=True)
     for constant, text in ((None, b"null"), (True, b"true"), (False, b"false"))
 }
-
-
-def _string(value: str) -> Encoded:
-    return Encoded(to_bytes(quote(value)), (), (), immutable=True)
 
 
 def _whole(leaf: Leaf) -> Encoded:
@@ -283,6 +277,6 @@ def _offset(offset: timedelta) -> str:
 
 _PLAIN_TAGS: Mapping[str, Tag] = {
     **{name: Tag(_plain, tag.keys) for name, tag in _TAGS.items()},
-    **{name: Tag.of(_plain, *keys) for name, keys in _OBJECT_KEYS.items()},
-    "pickle": Tag(_plain, pickle_tag(allowed=False).keys),
+    **{name: Tag(_plain, keys) for name, keys in _OBJECT_KEYS.items()},
+    "pickle": Tag(_plain, PICKLE_KEYS),
 }

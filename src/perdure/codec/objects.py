@@ -124,7 +124,7 @@ def read_object(kind: ObjectKind | None, node: Node) -> Any:
     return kind.read(node)
 
 
-RECORD_KEYS = ("type", "fields", "unset", "attributes", "set", "extra", "private")
+RECORD_KEYS = frozenset({"~", "type", "fields", "unset", "attributes", "set", "extra", "private"})
 """The keys that records of any kind may have."""
 
 _TUPLE: Any = tuple

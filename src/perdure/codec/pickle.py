@@ -9,10 +9,13 @@ from perdure.codec.errors import Untrusted, not_picklable
 from perdure.codec.leaves import read_bytes, write_bytes
 from perdure.codec.memo import never_copy, type_of
 from perdure.codec.objects import called
-from perdure.codec.reader import Node, Reader, Tag, require
+from perdure.codec.reader import Node, Reader, require
 from perdure.codec.writer import Writer, quote
 from perdure.stored_names import find_pinned
 from perdure.typenames import type_name
+
+PICKLE_KEYS = frozenset({"~", "type", "base64", "part"})
+"""The keys of a pickled value."""
 
 
 def write_pickle(writer: Writer, value: object) -> str:
@@ -29,7 +32,8 @@ def write_pickle(writer: Writer, value: object) -> str:
     return write_bytes(writer, data, f'{{"~":"pickle","type":{quote(type_name(cls))}')
 
 
-def _read_pickle(reader: Reader, node: Node) -> Any:
+def read_pickle(reader: Reader, node: Node) -> Any:
+    """Read a pickled value."""
     data = read_bytes(reader, node)
     value: Any = called(lambda: _load(data), str(node.get("type")), "unpickling it")
     never_copy(type_of(value))
@@ -47,10 +51,6 @@ def _load(data: bytes) -> Any:
     return Unpickler(io.BytesIO(data)).load()
 
 
-def _refuse_pickle(_: Reader, node: Node) -> Any:
+def refuse_pickle(_: Reader, node: Node) -> Any:
+    """Refuse a pickled value, for programs that do not allow pickle."""
     raise Untrusted(f"pickle of {require(node['type'], str, 'type')}")
-
-
-def pickle_tag(*, allowed: bool) -> Tag:
-    """Return the reader of pickled values. It refuses them unless the program allows pickle."""
-    return Tag.of(_read_pickle if allowed else _refuse_pickle, "type", "base64", "part")

@@ -285,7 +285,7 @@ class Trust:
     def including(self, *others: Trust) -> Trust:
         """Return this trust combined with others. If two classes share a name, the first one wins."""
         every = (self, *others)
-        roots = _distinct(root for trust in every for root in trust._roots)
+        roots = tuple({_key(root): root for trust in every for root in trust._roots}.values())
         modules = frozenset(name for trust in every for name in trust._modules)
         allowed = frozenset(name for trust in every for name in trust._allowed)
         if (len(roots), modules, allowed) == (len(self._roots), self._modules, self._allowed):
@@ -325,10 +325,6 @@ class Trust:
         in_modules = reachable(cls for module in modules for cls in visible(module))
         allowed = {type_name(cls): cls for cls in map(_loaded, sorted(self._allowed)) if cls is not None}
         return {**allowed, **in_modules, **declared}
-
-
-def _distinct(roots: Iterable[object]) -> tuple[object, ...]:
-    return tuple({_key(root): root for root in roots}.values())
 
 
 def _key(root: object) -> object:

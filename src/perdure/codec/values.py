@@ -185,7 +185,7 @@ class CodedValues:
 
     def of_run(self) -> CodedValues:
         """Return an object for one run, with warnings of its own."""
-        scale = None if self._scale is None else self._scale.empty()
+        scale = None if self._scale is None else Scale(self._scale.limits)
         values = CodedValues(self._codec, is_lenient=self._is_lenient, scale=scale)
         values.held = self.held
         return values
@@ -280,11 +280,6 @@ class SizeLimits:
             if limit is not None and limit < 1:
                 raise ValueError(f"SizeLimits({name}={limit}) would refuse everything; give 1 or more, or None")
 
-    @property
-    def lowest(self) -> int:
-        """The smallest limit. Smaller values need no further check."""
-        return min(limit for limit in (self.soft, self.hard, PART_SIZE_MAX) if limit is not None)
-
 
 DEFAULT_SIZE_LIMITS = SizeLimits()
 NO_SIZE_LIMITS = SizeLimits(soft=None, hard=None)
@@ -294,21 +289,18 @@ class Scale:
     """Checks the sizes of one run's values, and warns once per place."""
 
     def __init__(self, limits: SizeLimits) -> None:
-        self._limits = limits
-        self._lowest = limits.lowest
+        self.limits = limits
+        self._lowest = min(limit for limit in (limits.soft, limits.hard, PART_SIZE_MAX) if limit is not None)
+        """Smaller values need no further check."""
         self._noted: set[str] = set()
         self._untold: list[str] = []
-
-    def empty(self) -> Scale:
-        """Return a scale with the same limits and no warnings."""
-        return Scale(self._limits)
 
     def weigh(self, encoded: Encoded, path: str) -> None:
         """Check the size of a value. Raises ValueTooLargeError above the hard limit."""
         size = encoded.size
         if size > self._lowest:
             self._require_light(encoded, path, size)
-            soft = self._limits.soft
+            soft = self.limits.soft
             if soft is not None and size > soft and path not in self._noted:
                 self._noted.add(path)
                 self._untold.append(
@@ -317,7 +309,7 @@ class Scale:
                 )
 
     def _require_light(self, encoded: Encoded, path: str, size: int) -> None:
-        hard = self._limits.hard
+        hard = self.limits.hard
         if hard is not None and size > hard:
             raise ValueTooLargeError(path=path, size=size, limit=hard)
         largest = max((len(part.data) for part in encoded.parts), default=len(encoded.text))

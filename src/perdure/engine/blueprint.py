@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,9 @@ class Blueprint:
             is_lenient = self.graph.rules.on_checkpoint_error == "warn"
             binding = bind(storage, workflow_name=self.graph.name, trust=self.trust, is_lenient=is_lenient)
             self._bound[:] = [binding]
-        return self._bound[0].for_run()
+        binding = self._bound[0]
+        # Each run is warned about its own large values.
+        return replace(binding, values=binding.values.of_run())
 
     def executors(self, graph: Graph | None = None) -> Iterator[Executor]:
         """Return all executors, sub-workflows included."""

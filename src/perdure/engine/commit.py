@@ -156,7 +156,7 @@ class StoreCommitter:
         except Exception as error:
             raise CheckpointWriteError(run_id=run_id, reason=f"{type(error).__name__}: {error}") from error
         self._writer.stand(manifest)
-        self._log.move(manifest.checkpoint_id, self._writer.standing)
+        self._log.move(manifest.checkpoint_id, snapshot)
         self.head, self.position = manifest, manifest.position
         self._has_committed, self.commands = True, None
         return info

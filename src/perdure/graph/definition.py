@@ -6,7 +6,7 @@ The signature is stored in checkpoints, so that a changed graph can be told from
 from __future__ import annotations
 
 import hashlib
-import json.encoder
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -220,9 +220,7 @@ def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
     return Ways(tuple(targets), tuple(fan_ins), tuple(fan_ins.values()))
 
 
-# Groups are ordered by their JSON texts. json.dumps would take six times as long, and wide graphs have a group for
-# every executor.
-_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
+_text = json.JSONEncoder(sort_keys=True).encode
 
 
 def graph_signature(graph: Graph) -> dict[str, Any]:
@@ -252,15 +250,15 @@ def signature_hash(signature: dict[str, Any]) -> str:
 
 def interfaces(graph: Graph) -> dict[str, Any]:
     """Return the types that each executor takes, sends and asks for."""
-    return {executor_id: _interface(executor) for executor_id, executor in graph.executors.items()}
-
-
-def _interface(executor: Executor) -> dict[str, Any]:
-    answers = wiring(executor).dispatch.answers
     return {
-        "takes": sorted(map(describe_stored, executor.input_types)),
-        "sends": sorted(map(describe_stored, executor.output_types)),
-        "answers": sorted([list(map(describe_stored, route.types.takes)) for route in answers]) if answers else [],
+        executor_id: {
+            "takes": sorted(map(describe_stored, executor.input_types)),
+            "sends": sorted(map(describe_stored, executor.output_types)),
+            "answers": sorted(
+                list(map(describe_stored, route.types.takes)) for route in wiring(executor).dispatch.answers
+            ),
+        }
+        for executor_id, executor in graph.executors.items()
     }
 
 
@@ -299,23 +297,6 @@ def _edge_order(edge: Edge) -> tuple[str, str, str]:
 
 
 def _sort_key(group: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        group["group_type"],
-        _array(map(_quoted, group["sources"])),
-        _array(map(_quoted, group["targets"])),
-        _array(map(_edge_text, group["edges"])),
-        _quoted_or_null(group.get("selection_func")),
-    )
-
-
-def _edge_text(edge: dict[str, Any]) -> str:
-    condition, source, target = _quoted_or_null(edge["condition"]), _quoted(edge["source"]), _quoted(edge["target"])
-    return f'{{"condition": {condition}, "source": {source}, "target": {target}}}'
-
-
-def _array(texts: Iterable[str]) -> str:
-    return f"[{', '.join(texts)}]"
-
-
-def _quoted_or_null(name: str | None) -> str:
-    return "null" if name is None else _quoted(name)
+    """Order groups by their JSON texts. The order is part of the signature."""
+    members = (group["sources"], group["targets"], group["edges"], group.get("selection_func"))
+    return (group["group_type"], *map(_text, members))

@@ -35,7 +35,8 @@ def validate_workflow_graph(
 ) -> None:
     """Raise the WorkflowValidationError of the first rule that the graph breaks."""
     start_id = start_executor if isinstance(start_executor, str) else start_executor.id
-    _require_start(start_id, executors)
+    if start_id not in executors:
+        raise GraphConnectivityError(f"Start executor {start_id!r} is not part of the graph: join it with an edge")
     _require_known_ends(edge_groups, executors)
     _require_distinct_nodes(executors)
     _require_distinct_edges(edge_groups)
@@ -47,11 +48,6 @@ def validate_workflow_graph(
     _tell_oddities(edge_groups, executors)
     if output_executors is not None or intermediate_executors is not None:
         _require_designation(output_executors or (), intermediate_executors or (), executors)
-
-
-def _require_start(start_id: str, executors: Mapping[str, Executor]) -> None:
-    if start_id not in executors:
-        raise GraphConnectivityError(f"Start executor {start_id!r} is not part of the graph: join it with an edge")
 
 
 def _require_known_ends(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Executor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import Source, StoredCheckpoint
@@ -33,10 +33,6 @@ class Binding:
     def has_inbox(self) -> bool:
         """Commands can be sent to runs in this storage."""
         return self.foreign is None
-
-    def for_run(self) -> Binding:
-        """Return a copy with values of its own for one run, which is warned about its own large values."""
-        return replace(self, values=self.values.of_run())
 
     async def checkpoints(self, run_id: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a run in commit order."""
