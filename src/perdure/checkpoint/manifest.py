@@ -145,7 +145,13 @@ class Writer:
         trace: str | None = None,
     ) -> tuple[Manifest, tuple[Part, ...]]:
         """Return the manifest of a snapshot and the blobs that the previous checkpoint may not have."""
-        contents, parts, changed = self._contents(self._changes(snapshot))
+        head = self._head
+        # An entry may be listed although it is equal.
+        changes = self._finder.changes(head.snapshot, snapshot)
+        if head.snapshot is None:
+            there = {"graph", *changes.fresh}
+            changes.gone = [path for path in head.contents.entries() if path not in there]
+        contents, parts, changed = self._contents(changes)
         run = self._author.origin
         checkpoint_id = f"{run.run_id}@{position}"
         header = _header(
@@ -192,15 +198,6 @@ class Writer:
     def follows(self, manifest: Manifest | None) -> bool:
         """Return True if the next checkpoint is written as differences from this one."""
         return self._head.manifest is manifest
-
-    def _changes(self, snapshot: Snapshot) -> Changes:
-        """Find the changes. An entry may be listed although it is equal."""
-        before = self._head
-        changes = self._finder.changes(before.snapshot, snapshot)
-        if before.snapshot is None:
-            there = {"graph", *changes.fresh}
-            changes.gone = [path for path in before.contents.entries() if path not in there]
-        return changes
 
     def _contents(self, changes: Changes) -> tuple[Contents, tuple[Part, ...], list[str]]:
         """Return the contents of the checkpoint, its new blobs, and the changed values."""

@@ -304,7 +304,8 @@ class Workflow:
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
-        if self._is_busy:
+        # A call is active while its stream has not ended and somebody holds it.
+        if self._active is not None and self._active() is not None:
             raise WorkflowException(
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
@@ -324,11 +325,6 @@ class Workflow:
         session.lease.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
         return stream
-
-    @property
-    def _is_busy(self) -> bool:
-        """Return True while the stream of a call has not ended and somebody holds it."""
-        return self._active is not None and self._active() is not None
 
     def _release(self, session: Session) -> None:
         if self._session is session:
@@ -369,15 +365,16 @@ class Workflow:
             self.tenure = session.run
             async with Closing(session.events()) as batches:
                 async for events in batches:
-                    asked = None if is_pending_emitted else _first_request(events)
-                    if asked is None:
+                    requests = [place for place, event in enumerate(events) if event.type == "request_info"]
+                    if is_pending_emitted or not requests:
                         yield events
                         continue
                     is_pending_emitted = True
-                    yield events[: asked + 1]
+                    after_first = requests[0] + 1
+                    yield events[:after_first]
                     yield [
                         self._set_status(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS),
-                        *events[asked + 1 :],
+                        *events[after_first:],
                     ]
         finally:
             await session.close()
@@ -523,13 +520,6 @@ class Workflow:
     def to_json(self) -> str:
         """Convert the definition to JSON."""
         return json.dumps(self.to_dict())
-
-
-def _first_request(events: Events) -> int | None:
-    for place, event in enumerate(events):
-        if event.type == "request_info":
-            return place
-    return None
 
 
 def _require_one_input(call: Call) -> None:

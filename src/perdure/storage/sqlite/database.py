@@ -16,7 +16,6 @@ from perdure.storage.sql.database import migrations, named_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from perdure.storage.port import Durability
@@ -93,9 +92,25 @@ class SqliteDatabase:
         """The error for a value that is too large."""
         return (sqlite3.DataError,)
 
-    def errors(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def errors(self) -> Generator[None]:
         """Turn errors of sqlite3 and of the file system into perdure's, which name the file."""
-        return _database_errors(self.path)
+        path = str(self.path)
+        try:
+            yield
+        except (sqlite3.DatabaseError, UnicodeDecodeError, IndexError) as error:
+            # The last two come from a damaged schema: a message that is not text, a column that is missing.
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                raise WorkflowCheckpointException(
+                    f"{path!r} is not a SQLite database; choose another file for the storage"
+                ) from error
+            raise WorkflowCheckpointException(
+                f"the database {path!r} can't be used: {error}; check the file and try again"
+            ) from error
+        except OSError as error:
+            raise WorkflowCheckpointException(
+                f"the database {path!r} can't be opened: {error.strerror}; check its directory and try again"
+            ) from error
 
     def execute(self, name: str, /, **parameters: object) -> sqlite3.Cursor:
         """Run a statement."""
@@ -191,25 +206,6 @@ def _in_order(text: str) -> _Statement:
 def _places(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
     # An itemgetter of one name returns no tuple, and of no names there is none.
     return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
-
-
-@contextlib.contextmanager
-def _database_errors(path: Path) -> Generator[None]:
-    try:
-        yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError, IndexError) as error:
-        # The last two come from a damaged schema: a message that is not text, a column that is missing.
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
-            raise WorkflowCheckpointException(
-                f"{str(path)!r} is not a SQLite database; choose another file for the storage"
-            ) from error
-        raise WorkflowCheckpointException(
-            f"the database {str(path)!r} can't be used: {error}; check the file and try again"
-        ) from error
-    except OSError as error:
-        raise WorkflowCheckpointException(
-            f"the database {str(path)!r} can't be opened: {error.strerror}; check its directory and try again"
-        ) from error
 
 
 def _lenient_text(text: bytes) -> str:
