@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests import warm
 from tests.functional.memory import NOTES
+from tests.soak import IS_SOAK
 
 from perdure import Agent, Message, RunContext, get_run_context, step, tool, workflow
 from perdure.testing import ScriptedChatClient, ToolCall
@@ -25,7 +26,7 @@ REMEMBERED = ["a", "b", "c", "d", "helped", "of the helper"]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-@pytest.mark.parametrize("death", range(NOTES + 1))
+@pytest.mark.parametrize("death", range(0, NOTES + 1, 1 if IS_SOAK else 4))
 def test_what_tools_have_set_is_the_same_after_a_crash(death: int, kind: str, tmp_path: Path) -> None:
     ended = warm.run(str(PROGRAM), str(tmp_path), kind, str(death), timeout=120)
     assert ended.returncode == (-9 if 0 < death < NOTES else 0), ended.stderr
