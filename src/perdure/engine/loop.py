@@ -17,8 +17,8 @@ from perdure.engine.routing import SuperstepFolder
 from perdure.engine.superstep import EventQueue, Superstep
 from perdure.errors import (
     BudgetExceededError,
-    ClaimLostError,
     CommandWaitsError,
+    LeaseLostError,
     StaleHeadError,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
@@ -92,9 +92,9 @@ class RunLoop:
     """For a sub-workflow: the id of its run, followed by the names of the enclosing executors."""
     span: Span = NO_SPAN
     only_applies_inbox: bool = False
-    """Whether commands are committed and nothing is run."""
+    """True if commands are committed and nothing is run."""
     watches_inbox: bool = False
-    """Whether a cancel command may stop a superstep in progress."""
+    """True if a cancel command may stop a superstep in progress."""
     carried: Mapping[str, object] = field(default_factory=dict[str, object])
     """For a sub-workflow: its records in the parent's checkpoint."""
     budget: BudgetTracker = field(default_factory=BudgetTracker)
@@ -106,7 +106,7 @@ class RunLoop:
     """Events of a commit that failed."""
     _superstep: Superstep | None = field(default=None, init=False)
     _must_stop: bool = field(default=False, init=False)
-    """Whether a cancel command or the deadline came, and was not applied yet."""
+    """True if a cancel command or the deadline came, and was not applied yet."""
     _failure: Exception | None = field(default=None, init=False)
     """The error of a command that ends the run."""
     _watchers: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"], init=False)
@@ -318,7 +318,7 @@ class RunLoop:
             if committer is not None:
                 every = (*self._uncommitted, *events) if self._uncommitted else events
                 info = await committer.commit(after, kind, events=every, consumed=consumed, done=done)
-        except (StaleHeadError, ClaimLostError, CommandWaitsError):
+        except (StaleHeadError, LeaseLostError, CommandWaitsError):
             raise
         except WorkflowCheckpointException as error:
             if self.graph.rules.on_checkpoint_error == "stop":
@@ -350,10 +350,12 @@ class RunLoop:
 
     async def _stop_watching(self, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        if self._watchers:
-            for task in self._watchers:
-                task.cancel()
-            await asyncio.gather(*self._watchers, return_exceptions=True)
+        # Forget the tasks: a cancelled task's traceback refers to this object, and the cycle would keep the whole run.
+        watchers, self._watchers = self._watchers, []
+        for task in watchers:
+            task.cancel()
+        if watchers:
+            await asyncio.gather(*watchers, return_exceptions=True)
 
     async def _stop_after(self, condition: Callable[[], Awaitable[None]]) -> None:
         """Stop the superstep in progress when the condition is met. Finished activations are recorded."""
