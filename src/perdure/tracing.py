@@ -33,7 +33,7 @@ class Span(Protocol):
         """Start a nested span."""
         ...
 
-    def stands_at(self, checkpoint_id: str) -> None:
+    def set_checkpoint(self, checkpoint_id: str) -> None:
         """Set the checkpoint that later nested spans report."""
         ...
 
@@ -63,7 +63,7 @@ class _NoSpan:
         del name, attributes
         return self
 
-    def stands_at(self, checkpoint_id: str) -> None:
+    def set_checkpoint(self, checkpoint_id: str) -> None:
         """Do nothing."""
 
     def say(self, **attributes: str | float | bool | None) -> None:
@@ -136,7 +136,7 @@ class _OtelSpan:
         begun = self._tracer.start_span(name, context=context, attributes=_told(every))
         return _OtelSpan(self._trace, self._tracer, begun, self._inherited)
 
-    def stands_at(self, checkpoint_id: str) -> None:
+    def set_checkpoint(self, checkpoint_id: str) -> None:
         self._inherited["checkpoint_id"] = checkpoint_id
 
     def say(self, **attributes: str | float | bool | None) -> None:

@@ -49,7 +49,7 @@ async def test_a_status_that_does_not_exist_is_refused(storage: Storage) -> None
 
 
 async def unasked(storage: Storage, factory: Any, run_id: str) -> None:
-    call = Call(run_id=run_id, storage=storage, only_goes_on=True, is_unasked=True, waits=False)
+    call = Call(run_id=run_id, storage=storage, skip_past_events=True, is_hosted=True, waits=False)
     async for _ in factory().stream(call):
         pass
 

@@ -79,7 +79,7 @@ async def test_an_abandoned_stream_is_no_failure(storage: Storage) -> None:
 
 async def test_what_only_enters_is_durable_and_runs_nothing(storage: Storage) -> None:
     node = Breaking(at=1)
-    call = Call(message=1, run_id="r", storage=storage, only_enters=True)
+    call = Call(message=1, run_id="r", storage=storage, commit_input_only=True)
     told = [event.type async for event in breaking(storage, node=node).stream(call)]
     record = await record_of(storage)
     assert (record.standing, record.position, record.owner) == ("running", 0, None)

@@ -82,8 +82,8 @@ async def test_an_activation_that_is_entered_again_counts_once(storage: Storage)
 
     workflow = alone(do, clock, storage)
     await workflow.run("go", run_id=RUN_ID, budget={"activations": 1, "usd": 2, "supersteps": 3})
-    assert workflow.tenure is not None
-    assert workflow.tenure.snapshot.limits.spent == {"activations": 1, "usd": 2, "supersteps": 3}
+    assert workflow.loaded_run is not None
+    assert workflow.loaded_run.snapshot.limits.spent == {"activations": 1, "usd": 2, "supersteps": 3}
 
 
 async def test_what_executors_spend_is_limited(storage: Storage) -> None:
@@ -108,8 +108,8 @@ async def test_what_a_failed_superstep_spent_counts_when_it_has_ended(storage: S
         await side_by_side(clock, storage, spends, fails).run("go", run_id=RUN_ID)
     workflow = side_by_side(clock, storage, spends, fails)
     await workflow.run(run_id=RUN_ID)
-    assert workflow.tenure is not None
-    assert workflow.tenure.snapshot.limits.spent == {"usd": 2}
+    assert workflow.loaded_run is not None
+    assert workflow.loaded_run.snapshot.limits.spent == {"usd": 2}
 
 
 @pytest.mark.parametrize("levels", [1, 2])
@@ -147,8 +147,8 @@ async def test_what_a_sleeping_sub_workflow_spends_is_counted_once(storage: Stor
     workflow = nested(do, clock, storage, levels=2)
     await workflow.run("go")
     await workflow.run("again")
-    assert workflow.tenure is not None
-    assert workflow.tenure.snapshot.limits.spent == {"usd": 2}
+    assert workflow.loaded_run is not None
+    assert workflow.loaded_run.snapshot.limits.spent == {"usd": 2}
 
 
 @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), True, "much"])
@@ -175,5 +175,5 @@ async def test_what_a_step_has_spent_counts_though_a_later_entry_does_not_run_it
     workflow = alone(do, ManualClock(skips=True), storage)
     result = await workflow.run(1, run_id=RUN_ID)
     assert (calls, result.get_outputs()) == (1, [1])
-    assert workflow.tenure is not None
-    assert workflow.tenure.snapshot.limits.spent == {"usd": 2.5, "calls": 1}
+    assert workflow.loaded_run is not None
+    assert workflow.loaded_run.snapshot.limits.spent == {"usd": 2.5, "calls": 1}

@@ -66,8 +66,8 @@ async def test_a_larger_budget_goes_on_inside_a_sub_workflow_where_the_smaller_o
     workflow = built()
     await workflow.run(run_id=RUN_ID, budget={"usd": 6}, checkpoint_storage=storage)
     assert entered == [1, 2, 3, 4, 5, 6]
-    assert workflow.tenure is not None
-    assert workflow.tenure.snapshot.limits.spent == {"usd": 6}
+    assert workflow.loaded_run is not None
+    assert workflow.loaded_run.snapshot.limits.spent == {"usd": 6}
 
 
 async def quick(_: Any, ctx: Context) -> None:

@@ -55,11 +55,11 @@ from perdure.checkpoint.record import (
 )
 from perdure.checkpoint.steps import (
     AskedRecord,
+    AttemptsRecord,
     InterruptedStep,
     RaisedRecord,
     StepDecision,
     StepRecord,
-    TriesRecord,
     arguments_digest,
     call_digest,
     counts_in,
@@ -79,6 +79,7 @@ __all__ = [
     "AnswerCommand",
     "AnyCommand",
     "AskedRecord",
+    "AttemptsRecord",
     "Author",
     "CancelCommand",
     "CompatibilityReport",
@@ -97,7 +98,6 @@ __all__ = [
     "StepDecision",
     "StepRecord",
     "StoredCheckpoint",
-    "TriesRecord",
     "WorkflowCheckpoint",
     "Writer",
     "Written",

@@ -29,7 +29,7 @@ class Author:
     """The run and the graph that write checkpoints."""
 
     origin: NewRun
-    """How the run started, so that a copied checkpoint carries the whole identity of its run."""
+    """The start of the run, so that a copied checkpoint carries the whole identity of its run."""
     graph_signature_hash: str
     definition_version: int
 

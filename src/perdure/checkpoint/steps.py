@@ -82,7 +82,7 @@ class StepRecord:
     request_id: str | None = None
     raised: tuple[RaisedRecord, ...] = ()
     is_sequential: bool = False
-    """Whether the code's own task called it while no other of its steps was in flight."""
+    """True if the code's own task called it while no other of its steps was in flight."""
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""
@@ -124,7 +124,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TriesRecord:
+class AttemptsRecord:
     """The failed attempts at something: their count, when the next may start, the last error."""
 
     count: int
@@ -136,7 +136,7 @@ class TriesRecord:
         return plain([self.count, self.due, self.error])
 
     @classmethod
-    def of(cls, kept: Kept) -> TriesRecord:
+    def of(cls, kept: Kept) -> AttemptsRecord:
         """Read the record of attempts. Raises CheckpointDamagedError."""
         try:
             count, due, error = _tree(kept)
@@ -158,7 +158,7 @@ class AskedRecord:
     wants: str | None = None
     reads: str | None = None
     is_sequential: bool = False
-    """Whether the code's own task asked it while none of its steps was in flight."""
+    """True if the code's own task asked it while none of its steps was in flight."""
 
     def encoded(self) -> Encoded:
         """Return the record as bytes."""

@@ -293,7 +293,7 @@ class Scale:
         self._lowest = min(limit for limit in (limits.soft, limits.hard, PART_SIZE_MAX) if limit is not None)
         """Smaller values need no further check."""
         self._noted: set[str] = set()
-        self._untold: list[str] = []
+        self._pending_warnings: list[str] = []
 
     def weigh(self, encoded: Encoded, path: str) -> None:
         """Check the size of a value. Raises ValueTooLargeError above the hard limit."""
@@ -303,7 +303,7 @@ class Scale:
             soft = self.limits.soft
             if soft is not None and size > soft and path not in self._noted:
                 self._noted.add(path)
-                self._untold.append(
+                self._pending_warnings.append(
                     f"{path} takes {size:,} bytes, more than {soft:,}: keep it in a file or an object store and store "
                     "the reference, or give the storage a higher limit: size_limits=SizeLimits(soft=...)"
                 )
@@ -318,7 +318,7 @@ class Scale:
 
     def warnings(self) -> list[str]:
         """Return the warnings since the last call."""
-        told, self._untold = self._untold, []
+        told, self._pending_warnings = self._pending_warnings, []
         return told
 
 

@@ -18,7 +18,7 @@ from perdure.engine.questions import Question, Questions, Requests, require_appr
 from perdure.engine.steps import Steps, skipped_steps
 from perdure.engine.suspension import Suspender, Wait, begin_sleep
 from perdure.engine.tasks import finished
-from perdure.errors import BudgetExceededError, ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.errors import BudgetExceededError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.events import WorkflowEvent, WorkflowEventSource
 from perdure.graph import SHARED_SCOPE, Terms, TimersDue, enter, private_scope, wiring
 from perdure.kernel import (
@@ -79,9 +79,9 @@ class ActivationContext:
     opened: set[str] = field(default_factory=set[str])
     """The ids of the requests opened in this superstep."""
     keeps_records: bool = field(init=False)
-    """Whether a later attempt will find what an activation records."""
+    """True if a later attempt will find what an activation records."""
     has_records: bool = field(init=False)
-    """Whether an earlier attempt has recorded anything."""
+    """True if an earlier attempt has recorded anything."""
 
     def __post_init__(self) -> None:
         self.keeps_records = self.is_checkpointed and self.journal.is_open
@@ -114,7 +114,7 @@ class ActivationContext:
             return False
         try:
             await finished(self.journal.put(key, encoded, is_progress=is_progress))
-        except (ClaimLostError, StaleHeadError):
+        except (LeaseLostError, StaleHeadError):
             raise
         except WorkflowCheckpointException as error:
             if self.graph.rules.on_checkpoint_error == "stop":
@@ -235,7 +235,7 @@ class ActivationRecorder:
     span: Span = NO_SPAN
     failure: WorkflowErrorDetails | None = None
     is_function: bool = False
-    """Whether the handler is a functional workflow."""
+    """True if the handler is a functional workflow."""
     _is_over = False
     _has_returned = False
     _warned: frozenset[str] = frozenset()
@@ -335,7 +335,7 @@ class ActivationRecorder:
         return not self._is_over or self.running_step is not None
 
     @property
-    def is_left(self) -> bool:
+    def is_suspending(self) -> bool:
         """Return whether the handler is being suspended."""
         return self.suspender.waits_for is not None
 
@@ -388,9 +388,9 @@ class ActivationRecorder:
         self._yielded.append(value)
         kind = self.context.graph.output_kinds[self.executor.id]
         if kind is not None:
-            self.tell_output(kind, value, in_pieces=in_pieces)
+            self.emit_output(kind, value, in_pieces=in_pieces)
 
-    def tell_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
+    def emit_output(self, kind: OutputKind, value: Any, *, in_pieces: bool = False) -> None:
         """Emit an output of a given kind."""
         self._outputs.append((kind, value, has_pieces(value) and not in_pieces))
         is_live = not (in_pieces and self.context.streaming)
@@ -404,7 +404,7 @@ class ActivationRecorder:
         if kind is not None and self.context.streaming:
             self.events.show(kind, value)
 
-    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
+    def emit(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit an event of the handler. Types that belong to the engine become a warning."""
         self.require_running()
         if event.type in _ENGINE_ONLY and event.origin is WorkflowEventSource.EXECUTOR:

@@ -54,28 +54,28 @@ class Call:
     streaming: bool = False
     takeover: bool = False
     deadline: str | None = None
-    """When the run must be over, in UTC as ISO 8601."""
+    """The deadline of the run: UTC, ISO 8601."""
     budget: Mapping[str, float] | None = None
     waits: bool = True
-    """Whether to wait for timers, or to leave the run asleep."""
-    only_begins: bool = False
-    """Whether the message is for a new run only: an existing one simply continues."""
-    only_goes_on: bool = False
-    """Whether events of earlier calls are of no interest."""
-    only_enters: bool = False
-    """Whether the input is made durable and nothing is run."""
+    """True to wait for timers, or to leave the run asleep."""
+    attach_if_exists: bool = False
+    """True if the message is for a new run only: an existing one simply continues."""
+    skip_past_events: bool = False
+    """True if events of earlier calls are of no interest."""
+    commit_input_only: bool = False
+    """True if the input is made durable and nothing is run."""
     token: int | None = None
     """The fencing token of the lease, if a scheduler chose it."""
     claim: Claim | None = None
     """The lease, if the caller has acquired it."""
-    is_unasked: bool = False
-    """Whether nobody asked for this very run: a failed, quarantined or cancelled one is left as it is."""
+    is_hosted: bool = False
+    """True if nobody asked for this very run: a failed, quarantined or cancelled one is left as it is."""
     repeats_answers: bool = False
-    """Whether answers that the run already has may be given again."""
-    tells_what_is_open: bool = False
-    """Whether to emit the requests that are still open after the answers are applied."""
+    """True if answers that the run already has may be given again."""
+    emit_open_requests: bool = False
+    """True to emit the requests that are still open after the answers are applied."""
     only_cancels: bool = False
-    """Whether only a cancellation is applied and nothing is run."""
+    """True if only a cancellation is applied and nothing is run."""
 
     @property
     def has_message(self) -> bool:
@@ -155,7 +155,7 @@ def check_input(
     if call.deadline is not None or call.budget is not None:
         budget = limits.budget if call.budget is None else {**limits.budget, **call.budget}
         limits = replace(limits, deadline=call.deadline or limits.deadline, budget=budget)
-    revokes_cancel = before.cancelled is not None and not (call.only_cancels or call.is_unasked)
+    revokes_cancel = before.cancelled is not None and not (call.only_cancels or call.is_hosted)
     kind = "entry" if is_turn else "response" if answers else None
     if kind is None and (revokes_cancel or limits != before.limits):
         kind = "resume"

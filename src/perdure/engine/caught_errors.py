@@ -43,7 +43,7 @@ class _Raised:
     """The task that the error was raised to."""
     is_recorded: bool = False
     is_past: bool = False
-    """Whether the handler has surely gone on past the error."""
+    """True if the handler has surely gone on past the error."""
 
 
 class CaughtErrors:

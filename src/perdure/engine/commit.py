@@ -150,7 +150,7 @@ class StoreCommitter:
             else:
                 with traced(self._span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
                     self.waiting = await self._store.commit(self._claim, commit)
-                self._span.stands_at(info.checkpoint_id)
+                self._span.set_checkpoint(info.checkpoint_id)
         except AgentFrameworkException:
             raise
         except Exception as error:

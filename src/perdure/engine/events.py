@@ -36,7 +36,7 @@ class ActivationEvents:
     """The events of one attempt, in order. Without checkpoints they are emitted and not kept."""
 
     _own: Counter[str] | None = None
-    """How often the handler itself emitted each event."""
+    """The number of times the handler itself emitted each event."""
 
     def __init__(self, context: ActivationContext, executor_id: str) -> None:
         self._context = context

@@ -84,7 +84,7 @@ class Inbox:
     run_id: str
     store: Store | None
     waits: bool
-    """Whether to wait for timers of an idle run."""
+    """True to wait for timers of an idle run."""
     is_streamed: bool
     _commands: list[AnyCommand] = field(default_factory=list["AnyCommand"], init=False)
     _applied: tuple[str, ...] = field(default=(), init=False)
@@ -93,7 +93,7 @@ class Inbox:
     """The snapshot of the loop when it last got a changed one."""
     _newest: int = field(default=0, init=False)
     _is_stale: bool = field(default=True, init=False)
-    """Whether the inbox must be read."""
+    """True if the inbox must be read."""
     _known_at: Snapshot | None = field(default=None, init=False)
     """The snapshot at which the content of the inbox was known."""
     _read: Sequence[Command] | None = field(default=None, init=False)

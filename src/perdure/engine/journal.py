@@ -173,7 +173,7 @@ class Journal:
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool = True) -> None:
         """Write a record durably. `is_progress` is False for one that only says that work begins.
 
-        Raises CheckpointWriteError, ClaimLostError.
+        Raises CheckpointWriteError, LeaseLostError.
         """
         if self._log is not None:
             await self._log.put(f"{self._prefix}{key}", encoded, is_progress=is_progress)

@@ -186,7 +186,7 @@ class _Asked:
     key: str
     record: AskedRecord
     identity: str | None = None
-    """Of an unkeyed question in a subtask: what it has in common with equal ones."""
+    """The digest shared by equal unkeyed questions of a subtask."""
     mismatch: StepMismatchError | None = None
 
 

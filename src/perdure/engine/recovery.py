@@ -63,11 +63,11 @@ class LoadedRun:
     first_input: object = ABSENT
     """The message that began a run without a storage."""
     is_new: bool = False
-    """Whether nothing has been committed yet and the executors must be asked for their first states."""
-    is_unborn: bool = False
-    """Whether it is a fork that the store does not know yet."""
+    """True if nothing has been committed yet and the executors must be asked for their first states."""
+    is_unstored_fork: bool = False
+    """True if it is a fork that the store does not know yet."""
     is_ahead: bool = False
-    """Whether the snapshot holds something that could not be committed."""
+    """True if the snapshot holds something that could not be committed."""
     written: Written | None = None
     """The content of the head, so that the next checkpoint writes only the difference."""
     writer: Writer | None = None
@@ -246,7 +246,7 @@ async def _fork(
         binding.values,
         binding,
         head=manifest,
-        is_unborn=True,
+        is_unstored_fork=True,
         written=written,
         read_from=manifest.checkpoint_id,
     )
@@ -254,9 +254,9 @@ async def _fork(
 
 async def create_fork(run: LoadedRun) -> None:
     """Create a fork in the store and take its lease."""
-    if run.is_unborn and run.binding is not None:
+    if run.is_unstored_fork and run.binding is not None:
         run.claim = await run.binding.store.claim(run.run_id, create=run.origin)
-        run.is_unborn = False
+        run.is_unstored_fork = False
 
 
 async def fork(
@@ -330,7 +330,7 @@ async def is_unfinished(run: LoadedRun) -> bool:
 
 async def answered_since(run: LoadedRun) -> Snapshot | None:
     """Return the answered requests of the run that an unborn fork leaves; nothing else of it is read."""
-    if not run.is_unborn or run.binding is None or run.head is None:
+    if not run.is_unstored_fork or run.binding is None or run.head is None:
         return None
     store = run.binding.store
     record = await store.run(run.head.run_id)

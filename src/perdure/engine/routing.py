@@ -51,7 +51,7 @@ class _Offers:
     fan_ins: list[str] = field(default_factory=list[str])
     refused: list[str] = field(default_factory=list[str])
     is_held_back: bool = False
-    """Whether a condition or selection chose not to send it."""
+    """True if a condition or selection chose not to send it."""
 
 
 def accepts(executor: Executor, message: Any) -> bool:
@@ -164,7 +164,7 @@ class SuperstepFolder:
         self._ways: dict[tuple[str, type[object]], Ways] = {}
         """By source and class: the destinations, where they depend on nothing else."""
         self._is_fixed: dict[tuple[Ways, type[object]], bool] = {}
-        """Whether they do. Many sources share the same ways."""
+        """True if the destinations depend only on source and class. Many sources share them."""
 
     async def fold(
         self, before: Snapshot, results: Sequence[ActivationResult]

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from perdure.checkpoint import TriesRecord
+from perdure.checkpoint import AttemptsRecord
 from perdure.clock import moment_of, seconds_until
 from perdure.engine.tasks import finished
 from perdure.errors import BudgetExceededError, RunError, WorkflowCheckpointException
@@ -48,7 +48,7 @@ class Call:
     """One call of a step, from `ctx.step` until its coroutine has ended."""
 
     is_sequential: bool
-    """Whether the code's own task makes and awaits it, and no other step was called meanwhile."""
+    """True if the code's own task makes and awaits it, and no other step was called meanwhile."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +61,11 @@ class RunningStep(CallScope):
     spent: dict[str, float] = field(default_factory=dict[str, float])
     outer: RunningStep | None = None
     is_awaited_in_line: bool = True
-    """Whether the task of the code around it does nothing but await it."""
+    """True if the task of the code around it does nothing but await it."""
     may_restart: bool = True
-    """Whether it may be suspended in the middle, and started again."""
+    """True if it may be suspended in the middle, and started again."""
     is_function: bool = False
-    """Whether its function is a functional workflow, which is suspended and re-entered as a handler is."""
+    """True if its function is a functional workflow, which is suspended and re-entered as a handler is."""
 
     def enclosing(self) -> Iterator[RunningStep]:
         """Iterate over this step and those around it."""
@@ -122,7 +122,7 @@ class StepTask:
         self._task: asyncio.Task[Any] | None = None
         self._is_in_thread = False
         self.is_interrupted = False
-        """Whether it was cancelled. A function in a thread can't be: its result is awaited and recorded."""
+        """True if it was cancelled. A function in a thread can't be: its result is awaited and recorded."""
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         """Start the task. Return a coroutine that waits for its end."""
@@ -205,7 +205,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 _BACKOFF_IN_PLACE_SECONDS_MAX = 5.0
-_NONE = TriesRecord(0)
+_NONE = AttemptsRecord(0)
 
 
 def is_final(error: BaseException) -> bool:
@@ -221,7 +221,7 @@ class Retries:
         self._key = key
         self._retry = retry
         found = context.journal.find(key) if retry is not None else None
-        self._record = _NONE if found is None else TriesRecord.of(found)
+        self._record = _NONE if found is None else AttemptsRecord.of(found)
 
     @property
     def count(self) -> int:
@@ -238,15 +238,15 @@ class Retries:
         count, retry = self.count + 1, self._retry
         if retry is None or count >= retry.attempts or is_final(error) or not retry.covers(error):
             if self.count:
-                await self._save(TriesRecord(0))
-            self._record = TriesRecord(count)
+                await self._save(AttemptsRecord(0))
+            self._record = AttemptsRecord(count)
             return None
         wait = retry.wait_after(count)
         due = moment_of(self._context.clock, wait, "a backoff")
-        await self._save(TriesRecord(count, due, f"{type(error).__name__}: {error}"))
+        await self._save(AttemptsRecord(count, due, f"{type(error).__name__}: {error}"))
         return f"attempt {count} of {retry.attempts} failed: {self._record.error}; the next starts in {wait:g} seconds"
 
-    async def _save(self, record: TriesRecord) -> None:
+    async def _save(self, record: AttemptsRecord) -> None:
         self._record = record
         await self._context.put(self._key, record.encoded())
 

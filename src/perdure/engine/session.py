@@ -82,7 +82,7 @@ class Session:
             self._place = binding.store.place
             run = self.run = await self._open_stored(binding)
         halt = run.claim.halt if run.claim is not None else None
-        if call.is_unasked and halt is not None:
+        if call.is_hosted and halt is not None:
             error = RunParkedError if halt.kind == "parked" else RunFailedError
             raise error(run.run_id, reason=halt.reason, at=halt.at)
         before = run.snapshot
@@ -90,7 +90,7 @@ class Session:
             sleeps_until = before.next_timer if before.is_idle else None
             raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id, sleeps_until=sleeps_until)
         self._input = await self._check_input(run)
-        if run.is_unborn:
+        if run.is_unstored_fork:
             await recovery.create_fork(run)
         await self._restore_executors(run)
 
@@ -123,7 +123,7 @@ class Session:
             return LoadedRun(origin, Snapshot(), LiveValues(), first_input=call.message)
         await self._acquire(run.run_id)
         if call.run_id is not None and call.message is not ABSENT:
-            self._attach(same_input=call.only_begins or run.first_input == call.message)
+            self._attach(same_input=call.attach_if_exists or run.first_input == call.message)
         if run.binding is None:
             return run
         live = LiveValues()
@@ -166,11 +166,11 @@ class Session:
         call = self._call
         if call.message is not ABSENT:
             is_other = record.workflow_name != self._blueprint.graph.name
-            if call.only_begins and is_other and record.status == "idle":
+            if call.attach_if_exists and is_other and record.status == "idle":
                 # It has ended, so nothing in it would fail to fit later.
                 raise RunExistsError(record.run_id, workflow_name=record.workflow_name)
             is_same = record.input_digest is not None and record.input_digest == self._digest(binding)
-            self._attach(same_input=call.only_begins or is_same)
+            self._attach(same_input=call.attach_if_exists or is_same)
         return await recovery.open_run(
             self._blueprint,
             binding,
@@ -221,7 +221,7 @@ class Session:
     @property
     def _requires_checkpoints(self) -> bool:
         """Return whether a failed write is an error. If nothing is run, writing the input is all there is to do."""
-        return self._call.only_enters or self._blueprint.graph.rules.on_checkpoint_error == "stop"
+        return self._call.commit_input_only or self._blueprint.graph.rules.on_checkpoint_error == "stop"
 
     async def _restore_executors(self, run: LoadedRun) -> None:
         """Give the executors the states of this run, and at the start of a turn the run those of the executors."""
@@ -261,7 +261,7 @@ class Session:
             yield applied
         if resumed := self._resumed_outputs(run):
             yield resumed
-        if call.only_enters:
+        if call.commit_input_only:
             if requests := self._open_requests(run.snapshot):
                 yield requests
             return
@@ -313,9 +313,9 @@ class Session:
     def _resumed_outputs(self, run: LoadedRun) -> Events:
         """Return outputs that a resuming caller has missed."""
         call = self._call
-        if call.only_goes_on or (call.run_id is None and call.checkpoint_id is None):
+        if call.skip_past_events or (call.run_id is None and call.checkpoint_id is None):
             return []
-        is_attached = call.message is not ABSENT and self._message is ABSENT and not call.only_begins
+        is_attached = call.message is not ABSENT and self._message is ABSENT and not call.attach_if_exists
         # A caller who gives the first input again has seen nothing of the run.
         if not is_attached and not run.snapshot.is_settled:
             return []
@@ -325,7 +325,7 @@ class Session:
         """Return the open requests for a caller who resumes the run or answers some of them."""
         call, run = self._call, self.run
         is_named = call.run_id is not None or call.checkpoint_id is not None
-        if run is None or call.only_goes_on or not (is_named or call.tells_what_is_open):
+        if run is None or call.skip_past_events or not (is_named or call.emit_open_requests):
             return []
         return [request_event(request, run.values) for request in snapshot.requests.values()]
 
@@ -373,7 +373,7 @@ class Session:
             span.end(error)
         try:
             if run is not None and run.binding is not None and run.claim is not None:
-                lacks_kwargs = self._call.only_goes_on and isinstance(error, MissingRunKwargsError)
+                lacks_kwargs = self._call.skip_past_events and isinstance(error, MissingRunKwargsError)
                 if self._has_run or lacks_kwargs:
                     clock, read_from = self._blueprint.clock, run.read_from
                     halt = None if error is None else failure_of(error, clock, read_from=read_from)

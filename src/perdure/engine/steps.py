@@ -81,9 +81,9 @@ class _Step:
     digest: str | None = None
     mismatch: StepMismatchError | None = None
     is_in_line: bool = False
-    """Whether the task of the calling code does nothing but await it."""
+    """True if the task of the calling code does nothing but await it."""
     round: int = 0
-    """How often it was started before a crash interrupted it."""
+    """The number of times it was started before a crash interrupted it."""
 
     @property
     def name(self) -> str:
@@ -482,22 +482,22 @@ class Steps:
                 try:
                     result = await self._call_traced(step, running)
                 except Exception as error:  # noqa: BLE001 - it is raised again unless there is another attempt
-                    outlook = await self._fail_attempt(step, retries, error)
+                    retry_message = await self._fail_attempt(step, retries, error)
                 else:
                     return await self._save(step, result, running.spent)
-            self.owner.warn(f"step {step.name!r} of executor {self.owner.executor_id!r}: {outlook}")
+            self.owner.warn(f"step {step.name!r} of executor {self.owner.executor_id!r}: {retry_message}")
 
     async def _fail_attempt(self, step: _Step, retries: Retries, error: Exception) -> str:
         """Return a text about the next attempt. Raise the error if there is none."""
         self._errors.forget_inside(step.place)
-        outlook = await retries.fail(error)
+        retry_message = await retries.fail(error)
         # Work that was cut off in the middle may have been done: without another attempt that stays open.
-        if outlook is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
+        if retry_message is not None or not (isinstance(error, StepTimeoutError) or is_final(error)):
             await self._record_intent(step, is_open=False)
-        if outlook is None or step.task.is_interrupted:
+        if retry_message is None or step.task.is_interrupted:
             self._note_error(step, error)
             raise error
-        return outlook
+        return retry_message
 
     def _note_error(self, step: _Step, error: Exception) -> None:
         """Remember an error that the handler may catch, unless it is unclear whether the work was done."""

@@ -401,14 +401,14 @@ class Superstep:
             try:
                 return await self._attempt(recorder, policy, earlier)
             except Exception as error:
-                outlook = await retries.fail(error)
-                if outlook is None and (policy.on_error is None or is_final(error)):
+                retry_message = await retries.fail(error)
+                if retry_message is None and (policy.on_error is None or is_final(error)):
                     raise
             await self._restore(executor)
-            if outlook is not None:
-                recorder.warn(f"executor {executor.id!r}: {outlook}")
+            if retry_message is not None:
+                recorder.warn(f"executor {executor.id!r}: {retry_message}")
             earlier += recorder.events.collect_discarded()
-            if outlook is None:
+            if retry_message is None:
                 assert recorder.failure is not None, "the attempt has failed"
                 handover = ActivationRecorder(activation, executor, context)
                 failed = FailedMessage(handover.message, executor.id, recorder.failure, retries.count)

@@ -43,7 +43,7 @@ class GraceClock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a suspended handler waits for: a moment, or the answer to a request."""
+    """The moment or the request that a suspended handler waits for."""
 
     wake_at: Moment | None = None
     request_id: str | None = None

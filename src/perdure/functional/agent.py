@@ -190,7 +190,7 @@ class FunctionalWorkflowAgent(BaseAgent):
         return response
 
     def _pieces(self, builder: ResponseBuilder, event: WorkflowEvent[Any]) -> Sequence[AgentResponseUpdate]:
-        """What is told of an event of the workflow."""
+        """Convert a workflow event to agent updates."""
         match event.type:
             case "started":
                 self._pending = {}

@@ -73,7 +73,7 @@ class RunContext:
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit an event of your own. A `transient` one reaches current observers and is never recorded."""
-        self.activation.tell(event, transient=transient)
+        self.activation.emit(event, transient=transient)
 
     def get_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the run's state."""

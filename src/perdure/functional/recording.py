@@ -123,7 +123,7 @@ class RecordedCall:
 
     def _warn(self, texts: Iterable[str]) -> None:
         for text in dict.fromkeys(texts):
-            self.context.activation.tell(WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK))
+            self.context.activation.emit(WorkflowEvent("warning", text, origin=WorkflowEventSource.FRAMEWORK))
 
 
 def _shortest(outcome: StepOutcome) -> Any:

@@ -78,7 +78,7 @@ class Writer:
     place: str = ""
     """The key of its record, which is the same in every process and in forks."""
     calls: int = 0
-    """How many steps were called inside of it."""
+    """The number of steps were called inside of it."""
     seen: dict[str, int] = field(default_factory=dict[str, int])
     """By key: when it was read last."""
     sets: Counter[str] = field(default_factory=Counter[str])
@@ -126,7 +126,7 @@ class _Write:
     rests_on: Mapping[str, int] = field(default_factory=dict[str, int])
     """By place of a step that was not recorded when this was set: how often that had set the key before."""
     is_past: bool = False
-    """Whether an earlier entry of the function has recorded it."""
+    """True if an earlier entry of the function has recorded it."""
 
     def is_ahead_in(self, writer: Writer) -> bool:
         """Return whether it is recorded inside of a step that runs again and has not come to it."""

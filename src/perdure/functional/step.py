@@ -168,7 +168,7 @@ class _Attempts:
 
     def emit(self, event: WorkflowEvent[Any]) -> None:
         """Emit an event to observers. It is not recorded: each entry of the function emits its own."""
-        self.recorded.context.activation.tell(event, transient=True)
+        self.recorded.context.activation.emit(event, transient=True)
 
 
 def _as_work(attempt: Callable[..., Any], annotations: dict[str, Any]) -> Callable[..., Any]:

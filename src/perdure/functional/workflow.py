@@ -313,18 +313,18 @@ class FunctionalWorkflow(Workflow):
 
     def _leave_run(self, message: Any, options: Mapping[str, Any]) -> None:
         """Stop standing for the current run if a new message starts another one."""
-        if self.tenure is None or names_a_run(options) or self._is_busy or message is ABSENT:
+        if self.loaded_run is None or names_a_run(options) or self._is_busy or message is ABSENT:
             return
         if options.get("responses") is not None:
             return
-        if self.tenure.snapshot.requests:
+        if self.loaded_run.snapshot.requests:
             logger.warning(
                 "workflow %r starts a run; run %r still waits for answers to %s, and is found by its run_id",
                 self.name,
-                self.tenure.run_id,
-                ", ".join(self.tenure.snapshot.requests),
+                self.loaded_run.run_id,
+                ", ".join(self.loaded_run.snapshot.requests),
             )
-        self.tenure = None
+        self.loaded_run = None
 
     @property
     def _is_busy(self) -> bool:
@@ -338,8 +338,8 @@ class FunctionalWorkflow(Workflow):
         """Return the events of a call. Answers that the run has had already are ignored."""
         if call.has_message:
             self._require_taken(call.message)
-        only_begins = call.message is None and call.run_id is not None
-        call = replace(call, repeats_answers=True, only_begins=only_begins)
+        attach_if_exists = call.message is None and call.run_id is not None
+        call = replace(call, repeats_answers=True, attach_if_exists=attach_if_exists)
         return super().stream(call, include_status_events=include_status_events)
 
     async def _advanced(self, session: Session) -> AsyncGenerator[Events]:

@@ -125,7 +125,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     async def add_event(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit a custom event. A `transient` event reaches current listeners only and is not stored."""
-        self.activation.tell(event, transient=transient)
+        self.activation.emit(event, transient=transient)
 
     async def request_info(
         self,

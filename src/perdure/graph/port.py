@@ -49,9 +49,9 @@ class StepCall:
     timeout: float | None = None
     if_interrupted: IfInterrupted = "rerun"
     is_stable: bool = False
-    """Whether the name and the arguments identify the work, though the function is a closure."""
+    """True if the name and the arguments identify the work, though the function is a closure."""
     is_function: bool = False
-    """Whether `fn` is a functional workflow, which may be suspended and is re-entered as a handler is."""
+    """True if `fn` is a functional workflow, which may be suspended and is re-entered as a handler is."""
     found: Callable[[Any, str], Any] | None = None
     """Converts a result that was found out after an interruption, given its place, for recording."""
     has_failed: Callable[[Any], bool] | None = None
@@ -67,7 +67,7 @@ class ActivationPort(Protocol):
         ...
 
     @property
-    def is_left(self) -> bool:
+    def is_suspending(self) -> bool:
         """True while the activation is being suspended, so that cancellations come from the engine."""
         ...
 
@@ -118,7 +118,7 @@ class ActivationPort(Protocol):
         """Emit a piece of an output to stream readers. It is not recorded."""
         ...
 
-    def tell(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
+    def emit(self, event: WorkflowEvent[Any], *, transient: bool = False) -> None:
         """Emit a custom event."""
         ...
 

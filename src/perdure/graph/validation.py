@@ -45,7 +45,7 @@ def validate_workflow_graph(
             _require_fitting_types(group, executors)
     _require_fallbacks(executors)
     _require_reachable(edge_groups, executors, start_id)
-    _tell_oddities(edge_groups, executors)
+    _log_unusual(edge_groups, executors)
     if output_executors is not None or intermediate_executors is not None:
         _require_designation(output_executors or (), intermediate_executors or (), executors)
 
@@ -91,14 +91,14 @@ def _require_fitting_types(group: EdgeGroup, executors: Mapping[str, Executor]) 
         sends = executors[edge.source_id].output_types
         takes = executors[edge.target_id].input_types
         if not sends or not takes:
-            _tell_unchecked(edge, sends_nothing=not sends)
+            _warn_unchecked(edge, sends_nothing=not sends)
             continue
         offered = [list[type_] if gathers else type_ for type_ in sends]
         if not any(is_type_compatible(source, target) for source in offered for target in takes):
             raise TypeCompatibilityError(edge.source_id, edge.target_id, offered, takes)
 
 
-def _tell_unchecked(edge: Edge, *, sends_nothing: bool) -> None:
+def _warn_unchecked(edge: Edge, *, sends_nothing: bool) -> None:
     end, verb = (edge.source_id, "sends") if sends_nothing else (edge.target_id, "takes")
     logger.warning("edge %s is not checked: executor %r declares no types that it %s", edge.id, end, verb)
 
@@ -140,7 +140,7 @@ def _require_reachable(edge_groups: Sequence[EdgeGroup], executors: Mapping[str,
         )
 
 
-def _tell_oddities(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Executor]) -> None:
+def _log_unusual(edge_groups: Sequence[EdgeGroup], executors: Mapping[str, Executor]) -> None:
     edges = group_edges(edge_groups)
     for edge in edges:
         if edge.source_id == edge.target_id:
@@ -155,7 +155,7 @@ def _require_designation(
 ) -> None:
     if not outputs and not intermediates:
         raise _designation_error(
-            "output_from and intermediate_output_from are both empty: the workflow would tell nothing"
+            "output_from and intermediate_output_from are both empty: the workflow would emit no output"
         )
     for name, ids in (("output_from", outputs), ("intermediate_output_from", intermediates)):
         doubled = _doubled(ids)

@@ -14,9 +14,9 @@ from perdure.clock import now
 from perdure.engine import LOCAL_LEASES, Call, failure_of, is_of_another_program, status_of
 from perdure.errors import (
     CheckpointWriteError,
-    ClaimLostError,
     IncompatibleGraphError,
     IncompatibleTypeError,
+    LeaseLostError,
     RunBusyError,
     RunExportedError,
     RunFailedError,
@@ -91,7 +91,7 @@ async def end_halt(store: HostStore, run_id: str) -> None:
 
 logger = logging.getLogger(__name__)
 
-_OWNED_BY_OTHERS = (RunBusyError, ClaimLostError, StaleHeadError)
+_OWNED_BY_OTHERS = (RunBusyError, LeaseLostError, StaleHeadError)
 _GONE = (RunNotFoundError, RunExportedError, RunFailedError, RunParkedError)
 _NOT_ADVANCED = frozenset({"cancelled", "failed", "parked", "exported"})
 _WRITTEN_BY_ANOTHER_PROGRAM = (IncompatibleGraphError, IncompatibleTypeError, UntrustedTypeError)
@@ -194,8 +194,8 @@ class Advancer:
         call = Call(
             run_id=dispatch.run_id,
             storage=self._storage,
-            only_goes_on=True,
-            is_unasked=True,
+            skip_past_events=True,
+            is_hosted=True,
             waits=False,
             streaming=True,
             token=dispatch.token,
@@ -297,24 +297,26 @@ class _Attempt:
     @property
     def has_opened(self) -> bool:
         """True once the run was found and read."""
-        return self.workflow.tenure is not None
+        return self.workflow.loaded_run is not None
 
     def is_unreadable(self, error: Exception) -> bool:
         """Return True if another version of the program wrote the run, so that this one can't read it."""
-        tenure = self.workflow.tenure
-        if tenure is None:
+        loaded_run = self.workflow.loaded_run
+        if loaded_run is None:
             return isinstance(error, _WRITTEN_BY_ANOTHER_PROGRAM)
-        return is_of_another_program(error, tenure.read_from)
+        return is_of_another_program(error, loaded_run.read_from)
 
     def rest(self) -> Rest:
         """Return the state in which this attempt leaves the run."""
-        tenure = self.workflow.tenure
-        if tenure is None:
+        loaded_run = self.workflow.loaded_run
+        if loaded_run is None:
             return Rest(None, tries_again=True)
-        wake_at = tenure.snapshot.wake_at
+        wake_at = loaded_run.snapshot.wake_at
         moment = None if wake_at is None else datetime.fromisoformat(wake_at)
         # Uncommitted progress is lost with this attempt, so the run is tried again.
-        return Rest(status_of(tenure.snapshot), moment, has_changed=self.has_changed, tries_again=tenure.is_ahead)
+        return Rest(
+            status_of(loaded_run.snapshot), moment, has_changed=self.has_changed, tries_again=loaded_run.is_ahead
+        )
 
 
 Factory: TypeAlias = Callable[[], Workflow]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args, overload
 from perdure.clock import moment_of, now
 from perdure.engine import LOCAL_LEASES, Call, fork, input_digest, run_kwargs
 from perdure.errors import (
-    ClaimLostError,
+    LeaseLostError,
     RunBusyError,
     RunExistsError,
     RunNotFoundError,
@@ -70,7 +70,7 @@ class RunStarter:
             kwargs=kwargs,
             deadline=None if deadline is None else moment_of(clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
-            only_enters=True,
+            commit_input_only=True,
         )
         self._require_storable(workflow, call)
         while not await self._has_begun(workflow, call):
@@ -80,7 +80,7 @@ class RunStarter:
             except RunBusyError:
                 # Another process is starting it. With the same message it is the same run.
                 await first_of(self._reader.mark(chosen, seen=mark), clock.sleep(_BUSY_SECONDS))
-            except (StaleHeadError, ClaimLostError):
+            except (StaleHeadError, LeaseLostError):
                 continue
             else:
                 break
@@ -122,8 +122,8 @@ class RunStarter:
         def change(snapshot: Snapshot) -> Snapshot:
             return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
 
-        tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
-        return tenure.run_id
+        loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change)
+        return loaded_run.run_id
 
     async def reopen(self, run_id: str) -> bool:
         """Let a failed, quarantined or cancelled run continue. Return True if it can."""
@@ -132,9 +132,9 @@ class RunStarter:
             await end_halt(self._store, run_id)
         if record.status != "cancelled":
             return record.halt is not None or (record.status == "running" and record.owner is None)
-        call = Call(run_id=run_id, storage=self._storage, only_enters=True)
+        call = Call(run_id=run_id, storage=self._storage, commit_input_only=True)
         # A process that has taken the run meanwhile continues it, which is what was asked for.
-        with suppress(RunBusyError, StaleHeadError, ClaimLostError):
+        with suppress(RunBusyError, StaleHeadError, LeaseLostError):
             await _commit_input(self._catalog.build(record.workflow_name), call)
         return True
 

@@ -102,7 +102,7 @@ class Output:
     kind: OutputKind
     data: Value
     is_whole: bool = False
-    """Whether a streaming reader gets it as one event although it could be streamed in pieces."""
+    """True if a streaming reader gets it as one event although it could be streamed in pieces."""
 
 
 @dataclass(frozen=True, slots=True)

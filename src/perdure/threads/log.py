@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from perdure.codec import DamagedPartError
-from perdure.errors import CheckpointNotFoundError, ClaimLostError, RunNotFoundError, StaleHeadError
+from perdure.errors import CheckpointNotFoundError, LeaseLostError, RunNotFoundError, StaleHeadError
 from perdure.records import Commit, Manifest
 from perdure.threads.errors import (
     ThreadConflictError,
@@ -146,7 +146,7 @@ class ThreadWriter:
                 with thread_errors(name):
                     async with self._leases.of(name) as claim:
                         return await self._append(claim, name, new, expected=expected, looks_behind=looks_behind)
-            except (ClaimLostError, StaleHeadError):
+            except (LeaseLostError, StaleHeadError):
                 # Another owner has replaced us. If the connection was lost, our write may have succeeded.
                 looks_behind = since
 
@@ -184,7 +184,7 @@ class ThreadWriter:
         at: str,
         events: NewEvents | None = None,
     ) -> None:
-        """Write the newest checkpoint of a thread, with or without events. Raises ClaimLostError, StaleHeadError."""
+        """Write the newest checkpoint of a thread, with or without events. Raises LeaseLostError, StaleHeadError."""
         head, position = (place.record.head, place.record.position + 1) if place else (None, 0)
         manifest = Manifest(
             checkpoint_id=f"{name.run_id}@{position}",
@@ -227,7 +227,7 @@ class ThreadForks:
             try:
                 with thread_errors(new):
                     return await self._fork(parent, new, from_message)
-            except (ClaimLostError, StaleHeadError):
+            except (LeaseLostError, StaleHeadError):
                 # Another owner has replaced us. Start again from the present state.
                 continue
             except RunNotFoundError as error:
@@ -273,7 +273,7 @@ class ThreadForks:
         try:
             # Only the owner of the parent's lease knows that nobody is deleting it.
             await self._store.record(held, head=parent.record.head, records=(), durable=False)
-        except (ClaimLostError, StaleHeadError):
+        except (LeaseLostError, StaleHeadError):
             await self._store.remove(new.run_id, takeover=True)
             raise
         found = await self._reader.find(new)

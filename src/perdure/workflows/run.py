@@ -221,25 +221,25 @@ class Run:
     @property
     def run_id(self) -> str:
         """Return the run's id. Raises RunError before the run has begun."""
-        return self._tenure().run_id
+        return self._require_loaded_run().run_id
 
     @property
     def status(self) -> WorkflowRunState:
         """Return the run's status."""
         if self._is_cancelled:
             return WorkflowRunState.CANCELLED
-        return self._workflow.status if self._is_current else final_state(self._tenure().snapshot)
+        return self._workflow.status if self._is_current else final_state(self._require_loaded_run().snapshot)
 
     @property
     def spent(self) -> dict[str, float]:
         """Return the run's spending so far by name, including tokens."""
-        return dict(self._tenure().snapshot.limits.spent)
+        return dict(self._require_loaded_run().snapshot.limits.spent)
 
     @property
     def requests(self) -> dict[str, WorkflowEvent[Any]]:
         """Return the open requests by id."""
-        tenure = self._tenure()
-        return {key: request_event(value, tenure.values) for key, value in tenure.snapshot.requests.items()}
+        loaded_run = self._require_loaded_run()
+        return {key: request_event(value, loaded_run.values) for key, value in loaded_run.snapshot.requests.items()}
 
     def __await__(self) -> Generator[Any, None, Run]:
         return self._begin().__await__()
@@ -278,7 +278,7 @@ class Run:
         return WorkflowRunResult.of([*told, *outputs])
 
     def _output_events(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
-        return list(output_events(outputs, self._tenure().values, in_pieces=False))
+        return list(output_events(outputs, self._require_loaded_run().values, in_pieces=False))
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         while True:
@@ -329,7 +329,7 @@ class Run:
     def _update_state(self) -> None:
         """Remember this run's state once the stream has found it: before that, the instance may hold another run."""
         if self._pulled > _EVENTS_BEFORE_OPENING:
-            self._held = self._workflow.tenure
+            self._held = self._workflow.loaded_run
         if self._held is not None:
             self._outputs[self._held.snapshot.turn] = self._held.snapshot.outputs
 
@@ -352,18 +352,18 @@ class Run:
         With a storage the answers are durable when this returns: committed if the run is idle, else in its inbox, from
         which the run takes them between two supersteps.
         """
-        tenure = self._tenure()
+        loaded_run = self._require_loaded_run()
         accepted(
             responses,
             graph=self._workflow.graph,
-            snapshot=tenure.snapshot,
-            values=tenure.values,
-            run_id=tenure.run_id,
+            snapshot=loaded_run.snapshot,
+            values=loaded_run.values,
+            run_id=loaded_run.run_id,
         )
         if self._stream is not None and self._queue is not None:
             self._require_live()
             self._require_current()
-            await self._queue.respond(tenure.run_id, responses)
+            await self._queue.respond(loaded_run.run_id, responses)
             self._schedule_continuation()
         else:
             await self._enqueue(Call(responses=dict(responses), storage=self._storage))
@@ -388,8 +388,8 @@ class Run:
 
     def _schedule_continuation(self) -> None:
         """Make sure that the inbox is read: by the active stream, or by one after it."""
-        if not any(call.only_goes_on for call in self._calls):
-            self._calls.append(Call(run_id=self.run_id, storage=self._storage, only_goes_on=True))
+        if not any(call.skip_past_events for call in self._calls):
+            self._calls.append(Call(run_id=self.run_id, storage=self._storage, skip_past_events=True))
 
     def _require_target(self, message: Any, target: str) -> None:
         executor = self._workflow.executors.get(target)
@@ -414,7 +414,7 @@ class Run:
     async def _enqueue(self, call: Call) -> None:
         self._require_live()
         self._require_current()
-        if self._stream is None and self._tenure().snapshot.is_idle:
+        if self._stream is None and self._require_loaded_run().snapshot.is_idle:
             # The run was restored to an idle checkpoint, so there is nothing to continue before this call.
             self._calls = deque(waiting for waiting in self._calls if waiting.brings_something)
         self._calls.append(call)
@@ -446,7 +446,7 @@ class Run:
                 pass
         except RunBusyError:
             return
-        self._held = self._workflow.tenure
+        self._held = self._workflow.loaded_run
 
     async def _close(self, error: Exception | None) -> None:
         """End the stream. A task that is pulling it gets the error, or learns that the run was cancelled."""
@@ -462,18 +462,18 @@ class Run:
         binding = self._binding()
         self._require_current()
         await self._close(RunError(f"run {self.run_id!r} was restored to {checkpoint_id!r} while it was being read"))
-        tenure = await rewind(self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id)
-        self._workflow.tenure = self._held = tenure
+        loaded_run = await rewind(self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id)
+        self._workflow.loaded_run = self._held = loaded_run
         self._events_read.clear()
         self._outputs.clear()
         self._is_cancelled, self._failure = False, None
         self._calls.clear()
-        self._calls.append(Call(run_id=tenure.run_id, storage=self._storage))
+        self._calls.append(Call(run_id=loaded_run.run_id, storage=self._storage))
 
     async def fork(self, checkpoint_id: str | None = None, *, edit: Edit | None = None) -> Run:
         """Start a new run at a checkpoint, by default the newest. This run does not change."""
         binding = self._binding()
-        chosen = checkpoint_id or self._tenure().head_id
+        chosen = checkpoint_id or self._require_loaded_run().head_id
         if chosen is None:
             raise WorkflowException("the run has no checkpoint to fork from yet")
         workflow = self._workflow.copy()
@@ -481,14 +481,14 @@ class Run:
         def change(snapshot: Snapshot) -> Snapshot:
             return snapshot if edit is None else apply_edit(snapshot, edit, workflow.graph, binding.values)
 
-        tenure = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None)
-        return Run(workflow, Call(run_id=tenure.run_id, storage=self._storage))
+        loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None)
+        return Run(workflow, Call(run_id=loaded_run.run_id, storage=self._storage))
 
     async def checkpoints(self) -> list[WorkflowCheckpoint]:
         """Return the run's checkpoints in commit order."""
         return await self._binding().checkpoints(self.run_id)
 
-    def _tenure(self) -> LoadedRun:
+    def _require_loaded_run(self) -> LoadedRun:
         if self._held is None:
             raise RunError("the run has not begun; await the handle or read its events first")
         return self._held

@@ -141,7 +141,7 @@ class WorkflowExecutor(Executor):
         before = self._child(activation)
         if before.requests:
             text = f"sub-workflow {self.id!r} gets a message while its requests {', '.join(before.requests)} are open"
-            activation.tell(WorkflowEvent.warning(text))
+            activation.emit(WorkflowEvent.warning(text))
         after = begin_turn(before, target_id=self.workflow.start_executor_id, value=value)
         await self._advance(activation, after)
 
@@ -177,7 +177,7 @@ class WorkflowExecutor(Executor):
                 run_id=self._name,
             )
         except (UnknownRequestError, AlreadyAnsweredError) as error:
-            activation.tell(WorkflowEvent.warning(f"an answer was ignored: {error}"))
+            activation.emit(WorkflowEvent.warning(f"an answer was ignored: {error}"))
             return
         await self._advance(activation, answer(before, answers, at=context.clock.now().isoformat()))
 
@@ -235,7 +235,7 @@ class WorkflowExecutor(Executor):
         give = activation.context.values.give
         for output in list(after.outputs)[len(begun.outputs) :]:
             if output.kind == "intermediate":
-                activation.tell_output("intermediate", give(output.data))
+                activation.emit_output("intermediate", give(output.data))
             elif self.allow_direct_output:
                 activation.output(give(output.data))
             else:

@@ -143,7 +143,7 @@ class Workflow:
         self.max_iterations = graph.rules.max_iterations
         self.edge_groups: list[EdgeGroup] = list(graph.groups)
         self.executors: dict[str, Executor] = dict(graph.executors)
-        self.tenure: LoadedRun | None = None
+        self.loaded_run: LoadedRun | None = None
         self._status = WorkflowRunState.IDLE
         self._changes = ChangeDetector()
         self._session: Session | None = None
@@ -157,7 +157,7 @@ class Workflow:
     @property
     def run_id(self) -> str | None:
         """Return the id of this instance's run; None before it has one."""
-        return None if self.tenure is None else self.tenure.run_id
+        return None if self.loaded_run is None else self.loaded_run.run_id
 
     @property
     def graph_signature(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class Workflow:
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
-            tells_what_is_open=bool(responses),
+            emit_open_requests=bool(responses),
         )
         _require_one_input(call)
         events = self.stream(call, include_status_events=include_status_events)
@@ -310,7 +310,7 @@ class Workflow:
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
             )
-        session = Session(self.blueprint, call, run=self.tenure, changes=self._changes)
+        session = Session(self.blueprint, call, run=self.loaded_run, changes=self._changes)
 
         def finish(events: Any) -> WorkflowRunResult:
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
@@ -320,7 +320,7 @@ class Workflow:
             finalizer=finish,
             cleanup_hooks=[partial(self._release, session)],
             # A host that advances runs doesn't need the list of all their events.
-            keeps_updates=not call.is_unasked,
+            keeps_updates=not call.is_hosted,
         )
         session.lease.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
@@ -362,7 +362,7 @@ class Workflow:
         is_pending_emitted = False
         try:
             await session.open()
-            self.tenure = session.run
+            self.loaded_run = session.run
             async with Closing(session.events()) as batches:
                 async for events in batches:
                     requests = [place for place, event in enumerate(events) if event.type == "request_info"]
@@ -380,9 +380,9 @@ class Workflow:
             await session.close()
 
     async def _require_idle(self) -> None:
-        tenure = self.tenure
-        if tenure is not None and await is_unfinished(tenure):
-            raise RunUnfinishedError(tenure.run_id, checkpoint_id=tenure.head_id)
+        loaded_run = self.loaded_run
+        if loaded_run is not None and await is_unfinished(loaded_run):
+            raise RunUnfinishedError(loaded_run.run_id, checkpoint_id=loaded_run.head_id)
 
     def _set_status(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
         """Set the status and return its event. A call that was replaced by another one no longer sets it."""

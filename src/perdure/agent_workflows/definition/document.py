@@ -311,7 +311,7 @@ class StructuredOutputEntry(_Entry):
     type: Literal["structured"]
     shape: Annotated[SchemaEntry, WrapValidator(_shape)] = Field(alias="schema")
     mode: Literal["native", "tool"] = "native"
-    """How the model is made to answer in this form."""
+    """The way in which the model is made to answer in this form."""
 
     def output(self) -> StructuredOutput:
         """Return the output."""
@@ -353,7 +353,7 @@ class OnErrorEntry(_Entry):
     """The reaction to a failure."""
 
     mode: Literal["stop", "skip_dependents", "isolate"] = "stop"
-    """What happens to the other nodes."""
+    """The effect on the other nodes."""
 
 
 class FallbackEntry(_Entry):
@@ -524,7 +524,7 @@ class IterationsEntry(_Entry):
     limit: Annotated[int, Field(ge=1)] = OMITTED
     """The most passes."""
     then: Literal["fail", "leave"] = OMITTED
-    """What happens at the limit."""
+    """The effect of the limit."""
     converges: bool = OMITTED
     """Leave a loop after a pass that changed nothing."""
     ignored_keys: list[Name] = OMITTED

@@ -237,7 +237,7 @@ class AgentExecutor(Executor):
             activation.write(own, SESSION_KEY, self.__live.renew(activation.idempotency_key))
 
     @property
-    def tells_turns(self) -> bool:
+    def yields_responses(self) -> bool:
         """Return True if a response is an output at once. A subclass that returns False yields it itself."""
         return True
 
@@ -350,7 +350,7 @@ class AgentExecutor(Executor):
         told = cached if self.child_graph() is None else next_input(cached)
         if not told:
             logger.warning("agent %r runs without a message, which some models reject", self.id)
-        turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.tells_turns)
+        turn = AgentTurn(self._agent, self.id, self._session, self.__live, ctx, streams_response=self.yields_responses)
         response = await turn.run(told)
         own, said = ctx.scope(), visible_messages(response.messages)
         conversation = [*own.get(_CONVERSATION, ()), *told, *said]
@@ -372,7 +372,7 @@ class AgentExecutor(Executor):
 
     def __yield_response(self, response: AgentResponse[Any], ctx: Context) -> None:
         """Yield a response as an output. A stream already has its updates."""
-        if self.tells_turns:
+        if self.yields_responses:
             ctx.activation.output(response, in_pieces=True)
 
     async def __ask_all(self, ctx: Context, turn: AgentTurn) -> None:

@@ -267,7 +267,7 @@ class FunctionTool:
             )
 
     def recall(self, *, has_failed: bool) -> None:
-        """Count a call that was make before the run was resumed."""
+        """Count a call that was made before the run was resumed."""
         self._counts.calls += 1
         self._counts.failures += has_failed
 

@@ -224,7 +224,7 @@ class ToolCaller:
             return _to_questions(call, asking)
         except asyncio.CancelledError as error:
             task, activation = asyncio.current_task(), self.turn.activation
-            if (task is not None and task.cancelling()) or (activation is not None and activation.is_left):
+            if (task is not None and task.cancelling()) or (activation is not None and activation.is_suspending):
                 raise
             return self._to_failure(call, error)
         except Exception as error:

@@ -272,7 +272,7 @@ class ReviewedHandoffAgentExecutor(HandoffAgentExecutor):
 
     @property
     @override
-    def tells_turns(self) -> bool:
+    def yields_responses(self) -> bool:
         """Return True if drafts are outputs."""
         return self._shows_drafts
 

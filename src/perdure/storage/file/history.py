@@ -1,4 +1,4 @@
-"""What a run keeps and what it forgets: its events, its old checkpoints, finished runs, blobs that nothing needs.
+"""Retention in the file store: events, old checkpoints, finished runs, unreferenced blobs.
 
 Callers hold the lock of the directory, except for `collect`.
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict
 import pytest
 from typing_extensions import override
 
-from perdure.errors import ClaimLostError, StaleHeadError
+from perdure.errors import LeaseLostError, StaleHeadError
 from perdure.records import Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Part, Retention
 from perdure.testing.clock import ManualClock
 
@@ -39,7 +39,7 @@ UNWOKEN_SECONDS = 30.0
 LATE_COMMITS_MAX = 200
 """Number of commits within which a background collection must happen."""
 
-REFUSED = (ClaimLostError, StaleHeadError)
+REFUSED = (LeaseLostError, StaleHeadError)
 """Errors for a writer whose run was replaced or removed."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import CheckpointNotFoundError, ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.errors import CheckpointNotFoundError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.records import KeepLast, LatestOnly, Part, Retention, SinceHead, WholeCheckpoint
 from perdure.storage import MemoryStore, reads_at_once
 from perdure.testing.stores.base import (
@@ -114,7 +114,7 @@ class CommitConformance(StoreSuite):
         await run.commit()
         await store.claim("r")
         part = text_part("lost")
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.commit({"a": part})
         await self._assert_untouched(run, part)
 
@@ -124,7 +124,7 @@ class CommitConformance(StoreSuite):
         await run.commit()
         await run.release()
         part = text_part("lost")
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.commit({"a": part})
         await self._assert_untouched(run, part)
 
@@ -254,7 +254,7 @@ class ForkConformance(StoreSuite):
             with pytest.raises(CheckpointNotFoundError):
                 await store.rewind(run.claim, expected_head="r@1", to=missing, nonce="n")
         await store.claim("r")
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.rewind("r@0")
         record = await run.record()
         assert (record.head, record.nonce) == ("r@1", "nonce of r")

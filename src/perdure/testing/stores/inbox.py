@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import (
-    ClaimLostError,
     CommandWaitsError,
+    LeaseLostError,
     RunNotFoundError,
     StaleCommandError,
     StaleHeadError,
@@ -195,7 +195,7 @@ class InboxConformance(StoreSuite):
         lost = text_part("lost")
         refused = run.next_commit(consumed=("a",), events=events("lost", parts=(lost,)))
         newer = await store.claim("r")
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.write(refused)
         run.claim = newer
         with pytest.raises(StaleHeadError):

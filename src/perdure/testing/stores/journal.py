@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import ClaimLostError, StaleHeadError, WorkflowCheckpointException
+from perdure.errors import LeaseLostError, StaleHeadError, WorkflowCheckpointException
 from perdure.records import JournalRecord, Part
 from perdure.testing.stores.base import RunDriver, StoreSuite, finished, in_a_loop, new_run, raw_part, text_part
 from perdure.testing.stores.tenants import ODD_IDS, REFUSED_IDS
@@ -188,10 +188,10 @@ class JournalConformance(StoreSuite):
         await run.commit()
         part = text_part("lost")
         newer = await store.claim("r")
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.note(finished("a", "", part))
         await store.release(newer)
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.note(finished("a", "", part))
         await self._assert_unrecorded(run, part)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import (
-    ClaimLostError,
+    LeaseLostError,
     RunBusyError,
     RunExportedError,
     RunNotFoundError,
@@ -295,9 +295,9 @@ class TokenConformance(StoreSuite):
         await run.commit()
         claim = await store.claim("r", token=_FROM_ELSEWHERE)
         assert (claim.run_id, claim.token) == ("r", _FROM_ELSEWHERE)
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.commit()
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await run.note(finished("a"))
         run.claim = claim
         await run.commit()
@@ -313,13 +313,13 @@ class TokenConformance(StoreSuite):
         await run.reclaim(token=500)
         before = await run.record()
         for token in (1, 499, 500):
-            with pytest.raises(ClaimLostError):
+            with pytest.raises(LeaseLostError):
                 await store.claim("r", token=token)
         assert await run.record() == before
         await run.commit()
         await run.release()
         for token in (499, 500):
-            with pytest.raises(ClaimLostError):
+            with pytest.raises(LeaseLostError):
                 await store.claim("r", token=token)
         assert (await run.record()).owner is None
         assert (await store.claim("r", token=501)).token == 501
@@ -357,11 +357,11 @@ class TokenConformance(StoreSuite):
         late = RunDriver(store, clock, "r", "flow")
         late.claim = await store.claim("r", create=new_run("r"), token=7)
         for token in (6, 7):
-            with pytest.raises(ClaimLostError):
+            with pytest.raises(LeaseLostError):
                 await store.claim("r", create=new_run("r"), token=token)
         run = RunDriver(store, clock, "r", "flow")
         run.claim = await store.claim("r", create=new_run("r"), token=8)
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await late.commit()
         await run.commit()
         assert (await run.record()).head == "r@0"
@@ -434,7 +434,7 @@ class TokenConformance(StoreSuite):
         with pytest.raises(StaleHeadError):
             await store.record(run.claim, head="elsewhere", records=[finished("a")])
         assert late is not None
-        with pytest.raises(ClaimLostError):
+        with pytest.raises(LeaseLostError):
             await store.record(late, head="r@0", records=[finished("a")])
         await store.release(late)
         assert (await run.record()).attempts == 2

@@ -207,7 +207,7 @@ class AgentCall:
         )
 
     async def _stream(self, run: Conversation, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
-        if call.only_goes_on:
+        if call.skip_past_events:
             for event in self._missed_events(run):
                 yield event
         stream = self.agent.workflow.stream(call)
@@ -222,13 +222,13 @@ class AgentCall:
 
     def _missed_events(self, run: Conversation) -> list[WorkflowEvent[Any]]:
         """Return the outputs that the session doesn't have, and the open requests."""
-        tenure, position = self.agent.workflow.tenure, self.position
-        assert tenure is not None, "a continued run exists"
-        skipped = position.told if tenure.snapshot.turn == position.turn else 0
-        outputs = list(tenure.snapshot.outputs)[skipped:]
+        loaded_run, position = self.agent.workflow.loaded_run, self.position
+        assert loaded_run is not None, "a continued run exists"
+        skipped = position.told if loaded_run.snapshot.turn == position.turn else 0
+        outputs = list(loaded_run.snapshot.outputs)[skipped:]
         return [
-            *output_events(outputs, tenure.values, in_pieces=self.streaming),
-            *run.pending(tenure).values(),
+            *output_events(outputs, loaded_run.values, in_pieces=self.streaming),
+            *run.pending(loaded_run).values(),
         ]
 
     async def finish(self, response: AgentResponse[Any]) -> None:

@@ -41,7 +41,7 @@ class KnownRun:
     """Its input."""
     before: Snapshot
     """The run before that turn, if no storage has it."""
-    tenure: LoadedRun | None = None
+    loaded_run: LoadedRun | None = None
     """The run itself, if no storage has it."""
 
 
@@ -111,24 +111,24 @@ class Conversation:
         Raises AgentInvalidResponseException if the run waits for answers and the messages contain something else.
         """
         said = given.said
-        tenure = await self._find_run(said)
-        if tenure is None:
+        loaded_run = await self._find_run(said)
+        if loaded_run is None:
             return self._first_turn(given)
-        snapshot = tenure.snapshot
+        snapshot = loaded_run.snapshot
         if not said:
             is_meant = self.has_session or snapshot.requests or not snapshot.is_idle
-            return self._continue(tenure) if is_meant else self._next_turn(given)
+            return self._continue(loaded_run) if is_meant else self._next_turn(given)
         if _are_answers(said, snapshot):
-            return self._answer(said, tenure)
+            return self._answer(said, loaded_run)
         if snapshot.turn == self.position.turn + 1 and self._has_input(said):
-            return self._continue(tenure)
+            return self._continue(loaded_run)
         if snapshot.requests:
             # Raises, because something in it is not an answer.
-            return self._answer(said, tenure)
+            return self._answer(said, loaded_run)
         if not snapshot.is_idle:
-            self._require_leavable(tenure)
-            await self._leave_turn(tenure)
-            if self.workflow.tenure is None:
+            self._require_leavable(loaded_run)
+            await self._leave_turn(loaded_run)
+            if self.workflow.loaded_run is None:
                 return self._first_turn(given)
         return self._next_turn(given)
 
@@ -142,39 +142,43 @@ class Conversation:
 
     def finish(self) -> None:
         """Store the position after a successful call."""
-        tenure = self.workflow.tenure
-        assert tenure is not None, "a successful call has a run"
-        self._remember(tenure)
-        self.position.advance(tenure.run_id, tenure.head_id if tenure.binding is not None else None, tenure.snapshot)
+        loaded_run = self.workflow.loaded_run
+        assert loaded_run is not None, "a successful call has a run"
+        self._remember(loaded_run)
+        self.position.advance(
+            loaded_run.run_id, loaded_run.head_id if loaded_run.binding is not None else None, loaded_run.snapshot
+        )
         if self._seen is not None:
             self.position.heard = dict(self._seen)
 
     def still_open(self) -> list[WorkflowEvent[Any]]:
         """Return the open requests."""
-        tenure = self.workflow.tenure
-        return [] if tenure is None else list(self.pending(tenure).values())
+        loaded_run = self.workflow.loaded_run
+        return [] if loaded_run is None else list(self.pending(loaded_run).values())
 
     def fail(self) -> None:
         """Remember the run after a failed call."""
-        if self.workflow.tenure is not None:
-            self._remember(self.workflow.tenure)
+        if self.workflow.loaded_run is not None:
+            self._remember(self.workflow.loaded_run)
 
-    def _remember(self, tenure: LoadedRun) -> None:
+    def _remember(self, loaded_run: LoadedRun) -> None:
         known = self.memory.of(self.position.run_id or "")
         if known is not None:
-            self.memory.keep(tenure.run_id, replace(known, tenure=tenure if tenure.binding is None else None))
+            self.memory.keep(
+                loaded_run.run_id, replace(known, loaded_run=loaded_run if loaded_run.binding is None else None)
+            )
 
     def _call(self, **more: Any) -> Call:
         return Call(storage=self.storage, kwargs=self.kwargs, streaming=self.streaming, **more)
 
     def _next_turn(self, given: TurnInput) -> Call:
-        tenure = self.workflow.tenure
-        assert tenure is not None, "a next turn has a run"
-        self.position.run_id = tenure.run_id
-        before = tenure.snapshot if self.storage is None else Snapshot()
-        self.memory.keep(tenure.run_id, KnownRun(tenure.snapshot.turn + 1, given.said, before))
+        loaded_run = self.workflow.loaded_run
+        assert loaded_run is not None, "a next turn has a run"
+        self.position.run_id = loaded_run.run_id
+        before = loaded_run.snapshot if self.storage is None else Snapshot()
+        self.memory.keep(loaded_run.run_id, KnownRun(loaded_run.snapshot.turn + 1, given.said, before))
         self._seen = given.counts
-        said = self._input_name(given.said, turn=tenure.snapshot.turn + 1)
+        said = self._input_name(given.said, turn=loaded_run.snapshot.turn + 1)
         return self._call(message=given.since(self.position.heard), message_id=said)
 
     def _first_turn(self, given: TurnInput) -> Call:
@@ -184,21 +188,21 @@ class Conversation:
         self._seen = given.counts
         return self._call(message=given.complete(), message_id=self._input_name(given.said, turn=1), run_id=run_id)
 
-    def _continue(self, tenure: LoadedRun) -> Call:
-        return self._call(run_id=tenure.run_id, only_goes_on=True)
+    def _continue(self, loaded_run: LoadedRun) -> Call:
+        return self._call(run_id=loaded_run.run_id, skip_past_events=True)
 
-    def _answer(self, said: Sequence[Message], tenure: LoadedRun) -> Call:
-        answers = find_answers(said, self.pending(tenure))
-        fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, tenure.snapshot)}
+    def _answer(self, said: Sequence[Message], loaded_run: LoadedRun) -> Call:
+        answers = find_answers(said, self.pending(loaded_run))
+        fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, loaded_run.snapshot)}
         if fresh:
             return self._call(responses=fresh)
-        self._require_new(tenure, answers)
-        return self._continue(tenure)
+        self._require_new(loaded_run, answers)
+        return self._continue(loaded_run)
 
-    def _require_new(self, tenure: LoadedRun, answers: Iterable[str]) -> None:
+    def _require_new(self, loaded_run: LoadedRun, answers: Iterable[str]) -> None:
         """Raise AgentException if the session already has the result of repeated answers, or the run has gone on."""
-        is_of_this_turn = tenure.snapshot.turn == self.position.turn
-        if is_of_this_turn and (self.position.is_open or not tenure.snapshot.is_idle):
+        is_of_this_turn = loaded_run.snapshot.turn == self.position.turn
+        if is_of_this_turn and (self.position.is_open or not loaded_run.snapshot.is_idle):
             return
         where = "the session has the result" if is_of_this_turn else "the run has gone on since"
         raise AgentException(
@@ -207,9 +211,9 @@ class Conversation:
         )
 
     @staticmethod
-    def pending(tenure: LoadedRun) -> dict[str, WorkflowEvent[Any]]:
+    def pending(loaded_run: LoadedRun) -> dict[str, WorkflowEvent[Any]]:
         """Return the open requests by id."""
-        return {key: request_event(each, tenure.values) for key, each in tenure.snapshot.requests.items()}
+        return {key: request_event(each, loaded_run.values) for key, each in loaded_run.snapshot.requests.items()}
 
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
@@ -237,14 +241,14 @@ class Conversation:
 
     async def _own_run(self) -> LoadedRun | None:
         """Return the run of the workflow instance, which others may have used meanwhile."""
-        tenure = self.workflow.tenure
-        if tenure is None:
+        loaded_run = self.workflow.loaded_run
+        if loaded_run is None:
             self._start_at(self._first_id())
             return None
-        if tenure.run_id != self.position.run_id:
-            self._start_at(tenure.run_id)
-            self.position.turn = tenure.snapshot.turn
-        return await self._switch_to(tenure.run_id) or tenure
+        if loaded_run.run_id != self.position.run_id:
+            self._start_at(loaded_run.run_id)
+            self.position.turn = loaded_run.snapshot.turn
+        return await self._switch_to(loaded_run.run_id) or loaded_run
 
     def _start_at(self, run_id: str) -> None:
         mark = self.position
@@ -260,11 +264,11 @@ class Conversation:
 
     async def _switch_to(self, run_id: str) -> LoadedRun | None:
         """Switch the workflow to the current state of a run; None if it is not found."""
-        own = self.workflow.tenure if self.workflow.run_id == run_id else None
+        own = self.workflow.loaded_run if self.workflow.run_id == run_id else None
         if self.storage is None:
             known = self.memory.of(run_id)
-            if own is None and known is not None and known.tenure is not None:
-                own = self.workflow.tenure = known.tenure
+            if own is None and known is not None and known.loaded_run is not None:
+                own = self.workflow.loaded_run = known.loaded_run
             return own
         binding = self.workflow.blueprint.bound(self.storage)
         record = await binding.store.run(run_id)
@@ -272,8 +276,8 @@ class Conversation:
             # A run that had no storage continues in this one.
             return own
         if own is None or own.binding is None or record.head != own.head_id:
-            await self._events(self._call(run_id=run_id, only_enters=True, only_goes_on=True))
-        return self.workflow.tenure
+            await self._events(self._call(run_id=run_id, commit_input_only=True, skip_past_events=True))
+        return self.workflow.loaded_run
 
     def _require_expendable(self) -> None:
         """Raise AgentException if the missing run had open requests; otherwise a new one starts."""
@@ -290,13 +294,13 @@ class Conversation:
 
     def _has_input(self, said: Sequence[Message]) -> bool:
         """Return True if the turn after the position was started with the same messages."""
-        tenure = self.workflow.tenure
-        assert tenure is not None, "the run was found"
-        known = self.memory.of(tenure.run_id)
-        if known is not None and known.turn == tenure.snapshot.turn:
+        loaded_run = self.workflow.loaded_run
+        assert loaded_run is not None, "the run was found"
+        known = self.memory.of(loaded_run.run_id)
+        if known is not None and known.turn == loaded_run.snapshot.turn:
             return list(known.said) == list(said)
-        name = self._input_name(said, turn=tenure.snapshot.turn)
-        return name is not None and name in tenure.snapshot.received
+        name = self._input_name(said, turn=loaded_run.snapshot.turn)
+        return name is not None and name in loaded_run.snapshot.received
 
     def _input_name(self, said: Sequence[Message], *, turn: int) -> str | None:
         """Return a name for a turn's input that is equal in every process; None without a storage."""
@@ -307,42 +311,42 @@ class Conversation:
         except EncodeError:
             return None
 
-    def _require_leavable(self, tenure: LoadedRun) -> None:
+    def _require_leavable(self, loaded_run: LoadedRun) -> None:
         """Raise AgentException if the unfinished turn can't be left: its answers would be asked for again."""
-        if self.position.is_open and tenure.snapshot.turn == self.position.turn:
+        if self.position.is_open and loaded_run.snapshot.turn == self.position.turn:
             raise AgentException(
-                f"run {tenure.run_id!r} has not finished since its requests were answered, and this is another "
+                f"run {loaded_run.run_id!r} has not finished since its requests were answered, and this is another "
                 "message; send the same answers again, or no message, to let it continue; then send the new message"
             )
 
-    async def _leave_turn(self, tenure: LoadedRun) -> None:
+    async def _leave_turn(self, loaded_run: LoadedRun) -> None:
         """Leave an unfinished turn: the next one starts where the turn before it ended."""
-        good, known = self.position.checkpoint_id, self.memory.of(tenure.run_id)
+        good, known = self.position.checkpoint_id, self.memory.of(loaded_run.run_id)
         if self.storage is None:
-            if known is None or known.turn != tenure.snapshot.turn:
+            if known is None or known.turn != loaded_run.snapshot.turn:
                 return  # the position is unknown: the workflow raises
-            tenure.snapshot = known.before
+            loaded_run.snapshot = known.before
         elif good is not None:
-            await self._rewind(good, tenure)
+            await self._rewind(good, loaded_run)
         else:
-            self.workflow.tenure = None
+            self.workflow.loaded_run = None
             self._start_at(self.workflow.blueprint.clock.new_id())
         now = self.workflow.run_id or self.position.run_id
         logger.warning(
             "the last turn of run %r did not finish, and this is another message: it starts the next turn of run %r, "
             "from the end of the turn before; to continue the unfinished turn, send the same message or none",
-            tenure.run_id,
+            loaded_run.run_id,
             now,
         )
 
-    async def _rewind(self, checkpoint_id: str, tenure: LoadedRun) -> None:
+    async def _rewind(self, checkpoint_id: str, loaded_run: LoadedRun) -> None:
         try:
-            await self._events(self._call(checkpoint_id=checkpoint_id, only_enters=True, only_goes_on=True))
+            await self._events(self._call(checkpoint_id=checkpoint_id, commit_input_only=True, skip_past_events=True))
         except CheckpointNotFoundError as error:
             raise AgentException(
-                f"the last turn of run {tenure.run_id!r} did not finish, and this is another message; the turn can't "
-                "be left, because its first checkpoint was deleted: send the same message again, or none, to continue "
-                "it, or let the storage keep more than the latest checkpoint"
+                f"the last turn of run {loaded_run.run_id!r} did not finish, and this is another message; the turn "
+                "can't be left, because its first checkpoint was deleted: send the same message again, or none, to "
+                "continue it, or let the storage keep more than the latest checkpoint"
             ) from error
 
     async def _events(self, call: Call) -> list[WorkflowEvent[Any]]:
