@@ -19,7 +19,7 @@ help:
 	@echo "make demo    kill agents in their turns, resume in a new process, compare: under a minute"
 	@echo "make test    run the tests"
 	@echo "make soak    kill runs for $(SOAK_MINUTES) minutes with random seeds; kill and freeze hosts with 200 runs,"
-	@echo "             a minute for each store; then run the tests with every seed, point and store (hours)"
+	@echo "             a minute for each store; then run the tests with every seed, point and store"
 	@echo "make check   all that has to pass before a commit: lint, format, types, layers, tests"
 	@echo "make bench   compare with other libraries, in an environment of its own, and write bench/RESULTS.md;"
 	@echo "             ARGS='--only A,H' measures these lines alone, ARGS=--quick a little of everything"

@@ -1,7 +1,6 @@
 """The soak mode: `PERDURE_SOAK` in the environment, as `make soak` sets it.
 
-`make test` keeps one real example of every kind of kill and fault on each store. The soak runs all seeds, all points
-and all stores.
+`make test` keeps examples of every kind of kill and fault. The soak runs all seeds, all points and all stores.
 """
 
 from __future__ import annotations
