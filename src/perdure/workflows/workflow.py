@@ -304,8 +304,7 @@ class Workflow:
         self, call: Call, *, include_status_events: bool = False
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
         """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
-        # A call is active while its stream has not ended and somebody holds it.
-        if self._active is not None and self._active() is not None:
+        if self._is_busy:
             raise WorkflowException(
                 f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
                 "instance; each concurrent run needs its own"
@@ -325,6 +324,11 @@ class Workflow:
         session.lease.bind(stream)
         self._session, self._active = session, weakref.ref(stream)
         return stream
+
+    @property
+    def _is_busy(self) -> bool:
+        """True while the stream of a call has not ended and somebody holds it. Functional workflows override it."""
+        return self._active is not None and self._active() is not None
 
     def _release(self, session: Session) -> None:
         if self._session is session:
