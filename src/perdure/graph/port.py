@@ -23,7 +23,7 @@ class Absent:
 ABSENT: Final = Absent()
 
 IfInterrupted: TypeAlias = "Literal['rerun', 'ask'] | Callable[[str], Any]"
-"""What happens to a step that a crash interrupted: rerun it, ask, or call a function that finds out."""
+"""The policy for a step that a crash interrupted: rerun it, ask, or call a function that finds out."""
 
 
 @dataclass(frozen=True, slots=True)
