@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-PartKind: TypeAlias = Literal["json", "raw"]
+BlobKind: TypeAlias = Literal["json", "raw"]
 
 HeadStatus: TypeAlias = Literal["running", "waiting", "sleeping", "idle", "cancelled"]
 """The state in which its head leaves a run: with work, waiting for an answer, sleeping, idle, or cancelled."""
@@ -45,16 +45,16 @@ def digest(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Blob:
     """A blob: an encoded value, or a piece of one, addressed by the hash of its bytes."""
 
     hash: str
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
-    kind: PartKind = "json"
+    kind: BlobKind = "json"
 
     @classmethod
-    def of(cls, data: bytes, refs: tuple[str, ...] = (), kind: PartKind = "json") -> Part:
+    def of(cls, data: bytes, refs: tuple[str, ...] = (), kind: BlobKind = "json") -> Blob:
         """Make a blob that refers to the blobs `refs`."""
         return cls(digest(data), data, refs, kind)
 
@@ -207,7 +207,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Lease:
     """A lease: the right to advance one run. Every write carries the fencing token; a replaced token writes nothing."""
 
     run_id: str
@@ -226,7 +226,7 @@ class Commit:
     """All changes of one commit, made in one transaction."""
 
     manifest: Manifest
-    parts: tuple[Part, ...]
+    blobs: tuple[Blob, ...]
     """Every blob that the checkpoint needs and its predecessor may not have."""
     expected_head: str | None
     settled: bool
@@ -248,7 +248,7 @@ class NewEvents:
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
     """The blobs that `data` refers to directly."""
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    blobs: tuple[Blob, ...] = field(default=(), repr=False)
     """Blobs to be written with them."""
 
 
@@ -285,7 +285,7 @@ class Command:
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
     """The blobs that `data` refers to directly."""
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    blobs: tuple[Blob, ...] = field(default=(), repr=False)
     """Blobs to be written with it; empty on reading."""
     expects: tuple[str, str] | None = None
     """A path and a hash: the blob that the run's head must have there on posting. A rewind drops such commands."""
@@ -321,7 +321,7 @@ class JournalRecord:
     data: bytes = field(repr=False)
     refs: tuple[str, ...] = ()
     """The blobs that `data` refers to directly."""
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    blobs: tuple[Blob, ...] = field(default=(), repr=False)
     """Blobs to be written with it; empty on reading."""
     is_progress: bool = field(default=True, compare=False, repr=False)
     """It shows that the run makes progress. Notes that an attempt makes about itself do not. Not stored."""
@@ -337,7 +337,7 @@ class WholeCheckpoint:
     """A checkpoint with its blobs, and its run when it was read."""
 
     manifest: Manifest
-    parts: Mapping[str, bytes] = field(repr=False)
+    blobs: Mapping[str, bytes] = field(repr=False)
     run: RunRecord | None
 
 
@@ -368,7 +368,7 @@ class Archive:
     there is one, it is restored with it."""
     checkpoints: tuple[ArchivedCheckpoint, ...]
     """In commit order."""
-    parts: tuple[Part, ...] = field(repr=False)
+    blobs: tuple[Blob, ...] = field(repr=False)
     """Every blob that the run needs, each with its references."""
     journal: tuple[JournalRecord, ...] = ()
     inbox: tuple[Command, ...] = ()

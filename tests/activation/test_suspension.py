@@ -50,8 +50,8 @@ async def test_work_beside_a_question_goes_on_until_the_question_can_be_answered
     async def do(_: str, ctx: Context) -> None:
         async def work() -> str:
             for number in range(3):
-                part = f"part {number}"
-                await ctx.step("offer", offer, part)
+                blob = f"part {number}"
+                await ctx.step("offer", offer, blob)
                 for _ in range(20):  # an ordinary wait, for something that is not recorded
                     await asyncio.sleep(0)
                 await asyncio.to_thread(str)
@@ -75,8 +75,8 @@ async def test_ordinary_waits_between_recorded_steps_are_no_reason_to_suspend_a_
     async def do(_: str, ctx: Context) -> None:
         async def work() -> str:
             for number in range(6):
-                part = f"part {number}"
-                seen.append(await ctx.step("offer", offer, part))
+                blob = f"part {number}"
+                seen.append(await ctx.step("offer", offer, blob))
                 await clock.sleep(0.05)
             return await ctx.step("offer", offer, "last")
 

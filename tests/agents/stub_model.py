@@ -27,7 +27,7 @@ def kept(value: Any) -> Any:
     """A value after a checkpoint of a program that trusts no types of its own."""
     codec = Codec(Trust.of())
     encoded = codec.encode(value, path="it")
-    return codec.decode(encoded.text, {part.hash: part.data for part in encoded.parts}, path="it")
+    return codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="it")
 
 
 def echo(messages: Sequence[Message]) -> list[Content]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint import Written
     from perdure.kernel import Snapshot
-    from perdure.records import Manifest, Part
+    from perdure.records import Blob, Manifest
 
 _MANY = 500
 """Parts that take long to be read; a test says when it wants that."""
@@ -53,13 +53,13 @@ class Chain:
         self.graph = graph or {"signature": "x"}
         self.writer = Writer(CODEC, self.graph, AUTHOR)
         self.head: Manifest | None = None
-        self.parts: dict[str, bytes] = {}
+        self.blobs: dict[str, bytes] = {}
         """The parts of the head."""
-        self.brought: tuple[Part, ...] = ()
+        self.brought: tuple[Blob, ...] = ()
         """What the last commit wrote beside its manifest."""
         self.position = -1
 
-    def attempt(self, snapshot: Snapshot) -> tuple[Manifest, tuple[Part, ...]]:
+    def attempt(self, snapshot: Snapshot) -> tuple[Manifest, tuple[Blob, ...]]:
         """Write a checkpoint that is not committed."""
         previous = self.head.checkpoint_id if self.head else None
         return self.writer.write(
@@ -69,12 +69,12 @@ class Chain:
     def commit(self, snapshot: Snapshot) -> Manifest:
         """Commit, and read it back if it is not too much."""
         manifest, self.brought = self.attempt(snapshot)
-        known = {**self._protected(), **{part.hash: part.data for part in self.brought}}
-        assert all(set(part.refs) == set(_references(part.data)) for part in self.brought)
-        self.parts = closure(manifest.roots, known)
+        known = {**self._protected(), **{blob.hash: blob.data for blob in self.brought}}
+        assert all(set(blob.refs) == set(_references(blob.data)) for blob in self.brought)
+        self.blobs = closure(manifest.roots, known)
         self.head, self.position = manifest, manifest.position
         self.writer.stand(manifest)
-        assert len(self.parts) > _MANY or self.shows(snapshot)
+        assert len(self.blobs) > _MANY or self.shows(snapshot)
         return manifest
 
     def shows(self, snapshot: Snapshot) -> bool:
@@ -86,18 +86,18 @@ class Chain:
         if self.head is None:
             return {}
         base = () if self.head.base is None else (self.head.base,)
-        return closure([*self.head.toc.values(), *base], self.parts)
+        return closure([*self.head.toc.values(), *base], self.blobs)
 
     def require_head(self) -> Manifest:
         assert self.head is not None
         return self.head
 
     def read(self) -> Snapshot:
-        return Reader(self.require_head(), self.parts, CODEC).snapshot()
+        return Reader(self.require_head(), self.blobs, CODEC).snapshot()
 
     def resume(self) -> Snapshot:
         """Go on in another life, that knows what the head says."""
-        reader = Reader(self.require_head(), self.parts, CODEC)
+        reader = Reader(self.require_head(), self.blobs, CODEC)
         snapshot = reader.snapshot()
         self.go_on(reader.written(snapshot))
         return snapshot
@@ -111,7 +111,7 @@ class Chain:
         """The bytes that the last commit wrote."""
         head = self.require_head()
         table = sum(len(path) + len(address) + 6 for path, address in head.table().items())
-        return len(head.header) + len(head.pieces) + table + sum(len(part.data) for part in self.brought)
+        return len(head.header) + len(head.pieces) + table + sum(len(blob.data) for blob in self.brought)
 
 
 def closure(roots: Iterable[str], known: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -80,7 +80,7 @@ def kept_twice(values: CodedValues, value: Any) -> Kept:
 def decoded(values: CodedValues, kept: Kept) -> Any:
     """What another life reads."""
     encoded = kept.require_encoded()
-    stored = {part.hash: part.data for part in encoded.parts}
+    stored = {blob.hash: blob.data for blob in encoded.blobs}
     return values._codec.decode(encoded.text, stored, path="it")  # pyright: ignore[reportPrivateUsage]
 
 

@@ -101,7 +101,7 @@ def test_an_example_of_the_page_is_what_the_codec_writes_and_reads(source: str, 
     codec = Codec(Trust.of(SHOP))
     encoded = codec.encode(value, path="it")
     assert encoded.text.decode() == stored(text)
-    assert not encoded.parts
+    assert not encoded.blobs
     copy = codec.decode(encoded.text, {}, path="it")
     assert repr(copy) == repr(value) or copy == value
 
@@ -128,7 +128,7 @@ def test_equal_dicts_have_the_same_bytes_if_mappings_are_sorted(one: Any, other:
     assert codec.encode(one, path="x").text != codec.encode(other, path="x").text
     first, second = (codec.encode(value, path="x", sorts_mappings=True) for value in (one, other))
     assert first.text == second.text
-    assert codec.decode(first.text, {part.hash: part.data for part in first.parts}, path="x") == one
+    assert codec.decode(first.text, {blob.hash: blob.data for blob in first.blobs}, path="x") == one
 
 
 def test_the_order_of_an_ordered_dict_is_kept_if_mappings_are_sorted() -> None:

@@ -36,19 +36,19 @@ class Agent:
 codec = Codec(Trust.of([Agent]))
 
 
-def parts_of(encoded: Encoded) -> dict[str, bytes]:
-    return {part.hash: part.data for part in encoded.parts}
+def blobs_of(encoded: Encoded) -> dict[str, bytes]:
+    return {blob.hash: blob.data for blob in encoded.blobs}
 
 
 def decode(encoded: Encoded, by: Codec = codec) -> Any:
-    return by.decode(encoded.text, parts_of(encoded), path="it")
+    return by.decode(encoded.text, blobs_of(encoded), path="it")
 
 
 class Counting(dict[str, bytes]):
     """Parts, and which of them were looked at."""
 
-    def __init__(self, parts: Mapping[str, bytes]) -> None:
-        super().__init__(parts)
+    def __init__(self, blobs: Mapping[str, bytes]) -> None:
+        super().__init__(blobs)
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -67,7 +67,7 @@ def test_however_often_it_was_kept_the_same_log_has_the_same_bytes(growth: list[
         assert references(kept.text) == kept.refs
     at_once = codec.encode(Log([element for elements in growth for element in elements]), path="it")
     assert codec.encode(grown, path="it") == at_once
-    assert parts_of(codec.encode(grown, path="it")) == parts_of(at_once)
+    assert blobs_of(codec.encode(grown, path="it")) == blobs_of(at_once)
 
 
 def test_an_appended_element_costs_itself_and_a_few_references() -> None:
@@ -79,7 +79,7 @@ def test_an_appended_element_costs_itself_and_a_few_references() -> None:
         after = codec.encode({"log": log}, path="it")
         new = list(after.beyond(before.has))
         assert len(new) <= 8
-        written += sum(len(part.data) + 41 * len(part.refs) for part in new) + len(after.text) + 41 * len(after.refs)
+        written += sum(len(blob.data) + 41 * len(blob.refs) for blob in new) + len(after.text) + 41 * len(after.refs)
         before = after
     assert written < 100 * 3_500
     assert decode(before)["log"] == log
@@ -87,7 +87,7 @@ def test_an_appended_element_costs_itself_and_a_few_references() -> None:
 
 def test_handing_a_log_out_and_keeping_it_again_reads_nothing_but_its_tail() -> None:
     encoded = codec.encode(Log("x" * 1_000 + str(number) for number in range(3_000)), path="it")
-    values, stored = CodedValues(codec), Counting(parts_of(encoded))
+    values, stored = CodedValues(codec), Counting(blobs_of(encoded))
     kept = Kept(path="it", encoded=Encoded(encoded.text, (), encoded.refs), stored=stored, checkpoint_id="c")
     log = values.give(kept)
     log.append("more")
@@ -100,12 +100,12 @@ def test_handing_a_log_out_and_keeping_it_again_reads_nothing_but_its_tail() -> 
     assert decode(again.encoded) == log
 
 
-def test_a_log_that_was_read_and_moved_brings_all_of_its_parts() -> None:
+def test_a_log_that_was_read_and_moved_brings_all_of_its_blobs() -> None:
     encoded = codec.encode(Log(Message("x" * 600 + str(number)) for number in range(500)), path="it")
     moved = codec.encode([decode(encoded)], path="it")
     assert decode(moved) == [decode(encoded)]
-    assert parts_of(moved).keys() >= parts_of(encoded).keys()
-    assert {part.hash for part in moved.beyond(encoded.has)} == set()
+    assert blobs_of(moved).keys() >= blobs_of(encoded).keys()
+    assert {blob.hash for blob in moved.beyond(encoded.has)} == set()
 
 
 def test_what_follows_a_log_that_was_read_refers_to_what_is_there() -> None:
@@ -146,7 +146,7 @@ def test_a_log_may_hold_logs() -> None:
     assert decode(again)["outer"][-1] == Log(["y" * 3_000])
 
 
-def test_the_same_part_inside_and_outside_of_a_log_is_kept_for_both() -> None:
+def test_the_same_blob_inside_and_outside_of_a_log_is_kept_for_both() -> None:
     long = "x" * 700
     for value in ({"a": Log([long] * 40), "b": long}, {"b": long, "a": Log([long] * 40)}, [Log([long] * 40)] * 2):
         assert decode(codec.encode(value, path="it")) == value
@@ -188,26 +188,26 @@ def test_equal_logs_have_the_same_bytes_if_mappings_are_sorted() -> None:
     assert first.text == second.text
 
 
-def test_its_size_is_that_of_its_parts() -> None:
+def test_its_size_is_that_of_its_blobs() -> None:
     log = Log("x" * 1_000 + str(number) for number in range(1_000))
     codec.encode(log, path="it")
     encoded = codec.encode({"log": log}, path="it")
-    assert encoded.size == len(encoded.text) + sum(len(part.data) for part in encoded.parts)
+    assert encoded.size == len(encoded.text) + sum(len(blob.data) for blob in encoded.blobs)
 
 
 def test_who_does_not_know_the_types_sees_the_elements() -> None:
     log = Log(Message("x" * 300 + str(number)) for number in range(100))
     encoded = codec.encode(log, path="it")
-    plain = plain_data(encoded.text, parts_of(encoded), path="it")
+    plain = plain_data(encoded.text, blobs_of(encoded), path="it")
     assert plain == [{"text": message.text, "tags": []} for message in log]
 
 
-def test_every_part_that_is_damaged_or_missing_is_named_when_it_is_needed() -> None:
+def test_every_blob_that_is_damaged_or_missing_is_named_when_it_is_needed() -> None:
     values = CodedValues(codec)
     encoded = codec.encode(Log(Message("x" * 200 + str(number)) for number in range(60)), path="it")
-    parts = parts_of(encoded)
-    for address, data in parts.items():
-        for damaged in ({**parts, address: data[:-1] + b"?"}, {key: parts[key] for key in parts if key != address}):
+    blobs = blobs_of(encoded)
+    for address, data in blobs.items():
+        for damaged in ({**blobs, address: data[:-1] + b"?"}, {key: blobs[key] for key in blobs if key != address}):
             stored = Encoded(encoded.text, (), encoded.refs)
             log = values.give(Kept(path="state['h']", encoded=stored, stored=damaged, checkpoint_id="run@7"))
             with pytest.raises(CheckpointDamagedError, match=rf"'run@7' is damaged: state\['h'\].*part {address}"):
@@ -249,15 +249,15 @@ def test_a_log_that_was_read_is_as_large_as_the_one_that_was_written(says: str) 
     values = CodedValues(codec)
     log = Log(Message("x" * 700 + str(number), ["y" * 600 + str(number)]) for number in range(102))
     encoded = codec.encode(log, path="it")
-    text, parts = encoded.text, parts_of(encoded)
+    text, blobs = encoded.text, blobs_of(encoded)
     if says == "nothing":
         # As a log is that has one chunk, and does not say its size.
         log = Log([Message("x" * 1_100)])
         encoded = codec.encode(log, path="it")
-        text, parts = re.sub(rb',"sizes":\[\d+\]', b"", encoded.text), parts_of(encoded)
-    stored = Counting(parts)
+        text, blobs = re.sub(rb',"sizes":\[\d+\]', b"", encoded.text), blobs_of(encoded)
+    stored = Counting(blobs)
     read = values.give(Kept(path="it", encoded=Encoded(text, (), encoded.refs), stored=stored))
-    assert codec.encode(read, path="it").size == encoded.size == len(encoded.text) + sum(map(len, parts.values()))
+    assert codec.encode(read, path="it").size == encoded.size == len(encoded.text) + sum(map(len, blobs.values()))
     assert bool(stored.read) is (says == "nothing")
 
 
@@ -270,11 +270,11 @@ def test_another_process_writes_the_same_bytes() -> None:
         "for n in range(150):\n"
         "    log.append('x' * 600 + str(n))\n"
         "    encoded = Codec(Trust.of()).encode(log, path='it')\n"
-        "print(encoded.part().hash)\n"
+        "print(encoded.blob().hash)\n"
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     here = Codec(Trust.of()).encode(Log("x" * 600 + str(number) for number in range(150)), path="it")
-    assert told.strip() == here.part().hash
+    assert told.strip() == here.blob().hash
 
 
 def test_a_type_expression_may_name_it() -> None:

@@ -75,16 +75,16 @@ def deep(value: Any) -> list[Any]:
     return [inner for each in gc.get_referents(value) for inner in gc.get_referents(each)]
 
 
-def test_a_long_text_becomes_a_part_once_however_often_it_is_kept(values: CodedValues) -> None:
+def test_a_long_text_becomes_a_blob_once_however_often_it_is_kept(values: CodedValues) -> None:
     kept = values.fix({"small": 0, "large": LONG, "list": [LONG]}, "it")
-    ((address, part),) = made(kept).items()
+    ((address, blob),) = made(kept).items()
     for number in range(10):
         value = values.give(kept)
         value["small"] = number
         kept = values.fix(value, "it")
-        assert made(kept)[address] is part
+        assert made(kept)[address] is blob
     other = values.fix([LONG], "elsewhere")
-    assert made(other)[address] is part
+    assert made(other)[address] is blob
     assert values.give(other) == [LONG]
 
 
@@ -95,7 +95,7 @@ def test_of_a_list_that_grows_the_end_is_made_anew(values: CodedValues) -> None:
         history.append(f"{number} " + "x" * 5_000)
         kept = values.fix(history, "it")
         after = made(kept)
-        assert [len(part.data) for address, part in after.items() if before.get(address) is not part].count(5_006) == 1
+        assert [len(blob.data) for address, blob in after.items() if before.get(address) is not blob].count(5_006) == 1
         assert sum(len(after[address].data) for address in after.keys() - before.keys()) < 5_006 + 5_000
     assert values.give(kept) == [f"{number} " + "x" * 5_000 for number in range(320)]
 
@@ -107,8 +107,8 @@ def test_an_appended_kilobyte_costs_three_in_all(values: CodedValues) -> None:
         history = values.give(kept)
         history.append(f"{number} " + "y" * 1_000)
         earlier, kept = kept, values.fix(history, "it")
-        new = [*kept.require_encoded().beyond(earlier.require_encoded().has), kept.part()]
-        written += sum(len(part.data) + 41 * len(part.refs) for part in new)
+        new = [*kept.require_encoded().beyond(earlier.require_encoded().has), kept.blob()]
+        written += sum(len(blob.data) + 41 * len(blob.refs) for blob in new)
     assert written < 50 * 3_300
 
 
@@ -223,12 +223,12 @@ def test_what_was_given_and_kept_again_has_the_same_bytes(value: Any) -> None:
     assert values.give(kept) == many
 
 
-def test_a_part_that_is_damaged_is_noticed_though_its_content_is_remembered(values: CodedValues) -> None:
+def test_a_blob_that_is_damaged_is_noticed_though_its_content_is_remembered(values: CodedValues) -> None:
     kept = values.fix({"a": "x" * 5_000, "list": ["y" * 600 + str(number) for number in range(100)]}, "it")
     encoded = kept.require_encoded()
-    parts = {part.hash: part.data for part in encoded.parts}
-    for address, data in parts.items():
-        stored = {**parts, address: data + b" "}
+    blobs = {blob.hash: blob.data for blob in encoded.blobs}
+    for address, data in blobs.items():
+        stored = {**blobs, address: data + b" "}
         read = Encoded(encoded.text, (), encoded.refs)
         with pytest.raises(CheckpointDamagedError, match=f"part {address} has other bytes than were written"):
             values.give(Kept(path="it", encoded=read, stored=stored, checkpoint_id="run@1"))
@@ -236,8 +236,8 @@ def test_a_part_that_is_damaged_is_noticed_though_its_content_is_remembered(valu
 
 def test_what_was_read_once_is_not_read_again(values: CodedValues) -> None:
     encoded = values.fix(["x" * 600 + str(number) for number in range(100)], "it").require_encoded()
-    parts = {part.hash: part.data for part in encoded.parts}
-    kept = Kept(path="it", encoded=Encoded(encoded.text, (), encoded.refs), stored=parts, checkpoint_id="run@1")
+    blobs = {blob.hash: blob.data for blob in encoded.blobs}
+    kept = Kept(path="it", encoded=Encoded(encoded.text, (), encoded.refs), stored=blobs, checkpoint_id="run@1")
     first, second = values.give(kept), values.give(kept)
     assert first == second
     assert first is not second
@@ -254,16 +254,16 @@ def test_reading_again_and_again_takes_no_more_memory(values: CodedValues) -> No
         assert 0 < len(kept.source().leaves) == count
 
 
-def test_a_long_text_that_is_the_whole_value_is_its_own_part(values: CodedValues) -> None:
+def test_a_long_text_that_is_the_whole_value_is_its_own_blob(values: CodedValues) -> None:
     kept = values.fix(LONG, "it")
     inline = values._codec.inline(kept.require_encoded())  # pyright: ignore[reportPrivateUsage]
-    assert kept.part().data == kept.require_encoded().text
-    assert inline.refs == (kept.part().hash,)
+    assert kept.blob().data == kept.require_encoded().text
+    assert inline.refs == (kept.blob().hash,)
     again = values.fix(LONG, "elsewhere")
-    assert again.part() is kept.part()
+    assert again.blob() is kept.blob()
 
 
-def test_the_size_of_a_value_is_that_of_its_text_and_parts(values: CodedValues) -> None:
+def test_the_size_of_a_value_is_that_of_its_text_and_blobs(values: CodedValues) -> None:
     encoded = values.fix({"a": "x" * 5_000, "b": b"y" * 5_000, "c": 1}, "it").require_encoded()
     assert encoded.size == len(encoded.text) + 5_002 + 5_000
     assert values.fix(7, "it").require_encoded().size == 1
@@ -310,13 +310,13 @@ def test_however_a_sequence_came_about_its_bytes_are_those_of_its_value(kind: Ca
         elements = list(values.give(kept))
 
 
-def test_parts_come_after_those_that_they_refer_to_when_they_are_remembered(values: CodedValues) -> None:
+def test_blobs_come_after_those_that_they_refer_to_when_they_are_remembered(values: CodedValues) -> None:
     elements = [(f"{number} " + "x" * 600, "y" * 5_000) for number in range(200)]
     kept = [values.fix([*elements, str(number)], "it") for number in range(3)]
     known: set[str] = set()
-    for part in kept[-1].require_encoded().parts:
-        assert known.issuperset(part.refs)
-        known.add(part.hash)
+    for blob in kept[-1].require_encoded().blobs:
+        assert known.issuperset(blob.refs)
+        known.add(blob.hash)
 
 
 def meddled(element: Any, source: random.Random) -> None:

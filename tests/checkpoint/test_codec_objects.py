@@ -19,7 +19,7 @@ T = TypeVar("T")
 def copy_of(value: Any, *more: object) -> Any:
     codec = Codec(Trust.of([value.__class__, *more]))
     encoded = codec.encode(value, path="it")
-    copy = codec.decode(encoded.text, {part.hash: part.data for part in encoded.parts}, path="it")
+    copy = codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="it")
     assert type(copy) is type(value)
     return copy
 

@@ -271,13 +271,13 @@ def test_a_generic_that_decides_what_its_brackets_mean_is_refused() -> None:
 
 
 def test_400_levels_are_stored_and_one_more_is_refused() -> None:
-    assert codec.decode(codec.encode(nested(400), path="x").text, _parts(nested(400)), path="x") == nested(400)
+    assert codec.decode(codec.encode(nested(400), path="x").text, _blobs(nested(400)), path="x") == nested(400)
     error = refusal(nested(401))
     assert error.path == "state['x']" + "[0]" * 10 + "…" + "[0]" * 10
 
 
-def _parts(value: object) -> dict[str, bytes]:
-    return {part.hash: part.data for part in codec.encode(value, path="x").parts}
+def _blobs(value: object) -> dict[str, bytes]:
+    return {blob.hash: blob.data for blob in codec.encode(value, path="x").blobs}
 
 
 def test_a_stack_that_is_almost_full_gives_an_encode_error_and_no_recursion_error() -> None:

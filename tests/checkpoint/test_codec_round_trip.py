@@ -101,7 +101,7 @@ codec = Codec(Trust.of(DECLARED))
 
 
 def decoded(encoded: Encoded) -> Any:
-    return codec.decode(encoded.text, {part.hash: part.data for part in encoded.parts}, path="it")
+    return codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="it")
 
 
 def assert_same(got: Any, expected: Any) -> None:
@@ -131,7 +131,7 @@ def assert_same(got: Any, expected: Any) -> None:
 def _content(value: Any) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return vars(value)
-    return {part.name: getattr(value, part.name) for part in fields(value)}
+    return {blob.name: getattr(value, blob.name) for blob in fields(value)}
 
 
 def _shown(value: Any) -> str:
@@ -254,14 +254,14 @@ def test_encoding_what_was_decoded_gives_the_same_bytes(value: Any) -> None:
     encoded = codec.encode(value, path="it")
     again = codec.encode(decoded(encoded), path="it")
     assert again.text == encoded.text
-    assert {part.hash for part in again.parts} == {part.hash for part in encoded.parts}
+    assert {blob.hash for blob in again.blobs} == {blob.hash for blob in encoded.blobs}
 
 
 @settings(max_examples=60, deadline=None)
 @given(values())
 def test_a_text_is_what_the_json_module_would_write(value: Any) -> None:
     encoded = codec.encode(value, path="it")
-    for text in (encoded.text, *(part.data for part in encoded.parts if part.kind == "json")):
+    for text in (encoded.text, *(blob.data for blob in encoded.blobs if blob.kind == "json")):
         tree = json.loads(text.decode("utf-8", "surrogatepass"))
         written = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
         assert written.encode("utf-8", "surrogatepass") == text
@@ -269,16 +269,16 @@ def test_a_text_is_what_the_json_module_would_write(value: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(values())
-def test_references_are_exactly_the_parts_that_a_text_needs(value: Any) -> None:
+def test_references_are_exactly_the_blobs_that_a_text_needs(value: Any) -> None:
     encoded = codec.encode(value, path="it")
     assert references(encoded.text) == encoded.refs
-    needed, found = set(encoded.refs), {part.hash: part for part in encoded.parts}
+    needed, found = set(encoded.refs), {blob.hash: blob for blob in encoded.blobs}
     waiting = list(needed)
     while waiting:
-        part = found[waiting.pop()]
-        assert part.kind == "raw" or references(part.data) == part.refs
-        waiting.extend(set(part.refs) - needed)
-        needed.update(part.refs)
+        blob = found[waiting.pop()]
+        assert blob.kind == "raw" or references(blob.data) == blob.refs
+        waiting.extend(set(blob.refs) - needed)
+        needed.update(blob.refs)
     assert needed == found.keys()
 
 

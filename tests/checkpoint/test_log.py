@@ -29,7 +29,7 @@ def restored(elements: list[Any]) -> Log[Any]:
     """A log that was read from what is stored."""
     codec = Codec(Trust.of())
     encoded = codec.encode(Log(elements), path="it")
-    return codec.decode(encoded.text, {part.hash: part.data for part in encoded.parts}, path="it")
+    return codec.decode(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="it")
 
 
 MAKERS = [Log, sealed, restored]
@@ -37,14 +37,14 @@ MAKERS = [Log, sealed, restored]
 
 @pytest.mark.parametrize("make", MAKERS)
 @settings(deadline=None, max_examples=40)
-@given(elements=st.lists(ELEMENTS, max_size=40), part=SLICES)
-def test_it_reads_like_the_list_of_its_elements(make: Any, elements: list[Any], part: slice) -> None:
+@given(elements=st.lists(ELEMENTS, max_size=40), blob=SLICES)
+def test_it_reads_like_the_list_of_its_elements(make: Any, elements: list[Any], blob: slice) -> None:
     log = make(elements * 10)
     expected = elements * 10
     assert len(log) == len(expected)
     assert list(log) == expected
     assert list(reversed(log)) == expected[::-1]
-    assert log[part] == expected[part]
+    assert log[blob] == expected[blob]
     assert [log[index] for index in range(-len(expected), len(expected))] == expected * 2
     assert log == Log(expected)
     assert log != Log([*expected, None])

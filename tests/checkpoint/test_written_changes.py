@@ -102,7 +102,7 @@ def test_a_header_says_who_and_where_and_what_is_open() -> None:
     }
 
 
-def test_what_comes_and_goes_is_no_part() -> None:
+def test_what_comes_and_goes_is_no_blob() -> None:
     chain = Chain()
     chain.commit(Snapshot(deliveries=(delivered(1),)))
     for number in range(2, 5):
@@ -132,7 +132,7 @@ def test_each_change_is_written_at_most_twice() -> None:
     snapshots = [Snapshot(state=state_of(key=f"value {min(number, 3)}")) for number in range(10)]
     for snapshot in snapshots:
         chain.commit(snapshot)
-        texts = [chain.require_head().pieces, *(part.data for part in chain.brought)]
+        texts = [chain.require_head().pieces, *(blob.data for blob in chain.brought)]
         written += sum(text.count(b'"value 3"') for text in texts)
     assert written == 2
 
@@ -142,11 +142,11 @@ def test_a_value_that_changes_now_and_then_is_written_once_for_each_change() -> 
     for number in range(12):
         chain.commit(Snapshot(state=state_of(key=number // 3), iteration=number))
         assert "state//key" in chain.require_head().toc
-        brought = [part.data for part in chain.brought if part.data.isdigit()]
+        brought = [blob.data for blob in chain.brought if blob.data.isdigit()]
         assert brought == ([b"%d" % (number // 3)] if number % 3 == 0 else [])
 
 
-def test_a_value_that_is_long_or_refers_to_parts_is_a_part() -> None:
+def test_a_value_that_is_long_or_refers_to_blobs_is_a_blob() -> None:
     chain = Chain()
     for number in range(4):
         long, cut = f"{number}" + "x" * 2_000, [f"{number}" + "x" * 5_000]
@@ -161,15 +161,15 @@ def test_what_stands_in_a_checkpoint_is_bounded() -> None:
         chain.commit(Snapshot(state=state_of(**{f"k{key}": f"{number}" + "x" * 900 for key in range(50)})))
     manifest = chain.require_head()
     assert 0 < len(manifest.pieces) < PIECES_LENGTH_MAX + 50 * 16
-    assert len(entries_of(manifest, chain.parts)) == 51
+    assert len(entries_of(manifest, chain.blobs)) == 51
 
 
 def test_a_chunk_that_is_brought_once_is_not_brought_again() -> None:
     chain, items = Chain(), [f"{number}" + "x" * 1_500 for number in range(20)]
     chain.commit(Snapshot(state=state_of(items=items)))
-    whole = sum(len(part.data) for part in chain.brought)
+    whole = sum(len(blob.data) for blob in chain.brought)
     chain.commit(Snapshot(state=state_of(items=[*items, "another one"])))
-    assert sum(len(part.data) for part in chain.brought) < whole / 2
+    assert sum(len(blob.data) for blob in chain.brought) < whole / 2
 
 
 def test_an_output_that_is_long_is_brought_once() -> None:
@@ -177,7 +177,7 @@ def test_an_output_that_is_long_is_brought_once() -> None:
     for number in range(40):
         outputs = outputs.extended([Output("a", "output", kept(f"{number:02}" + "x" * 3_000))])
         chain.commit(Snapshot(outputs=outputs, iteration=number))
-        assert [len(part.data) for part in chain.brought if len(part.data) > 3_000 and part.refs == ()] == [3_004]
+        assert [len(blob.data) for blob in chain.brought if len(blob.data) > 3_000 and blob.refs == ()] == [3_004]
 
 
 @pytest.mark.parametrize("kind", [Log, list])
@@ -195,7 +195,7 @@ def test_of_a_history_that_is_handed_on_what_was_added_is_brought(kind: Any, pla
             "delayed": (Delayed("2024-01-02", "a", "a#0/0", one.values[0], None, ("b",), ()),),
         }
         chain.commit(Snapshot(turn=1, iteration=number, **{place: waiting[place]}))
-        brought.append(sum(len(part.data) for part in chain.brought))
+        brought.append(sum(len(blob.data) for blob in chain.brought))
     assert brought[0] > 60_000
     assert sum(brought[1:]) < 40_000
 
@@ -209,7 +209,7 @@ def test_one_change_among_many_keys_costs_that_change() -> None:
         manifest = chain.commit(snapshot)
         assert chain.written < 1_000
         assert len(manifest.table()) < 5
-    assert len(entries_of(chain.require_head(), chain.parts)) == KEYS + 1
+    assert len(entries_of(chain.require_head(), chain.blobs)) == KEYS + 1
     assert chain.shows(snapshot)
 
 
@@ -288,7 +288,7 @@ def test_a_long_trail_takes_little_of_the_table_of_contents(stride: int) -> None
     for number in range(0, CHUNK_LENGTH * (WIDTH * WIDTH + 3), stride):
         outputs = outputs.extended([one] * stride)
         manifest, chain.brought = chain.attempt(Snapshot(outputs=outputs, iteration=number))
-        chain.parts |= {part.hash: part.data for part in chain.brought}
+        chain.blobs |= {blob.hash: blob.data for blob in chain.brought}
         chain.head, chain.position = manifest, manifest.position
         chain.writer.stand(manifest)
         sizes.append(len(trail_paths(manifest, "outputs")))
@@ -308,7 +308,7 @@ def test_chunks_that_stand_together_are_read_and_go_on_and_go() -> None:
             answered = before.answered.extended(Answered(next(texts), "2024-01-01") for _ in range(count))
             child = Snapshot(turn=1, outputs=outputs)
             chain.commit(replace(before, outputs=outputs, answered=answered, children={"b": child}))
-            assert list(Reader(chain.require_head(), chain.parts, CODEC).answered()) == list(answered)
+            assert list(Reader(chain.require_head(), chain.blobs, CODEC).answered()) == list(answered)
         chain.go_on(None)
         chain.commit(replace(chain.read(), iteration=count))
     chain.resume()
@@ -321,14 +321,14 @@ def test_chunks_that_an_earlier_release_left_one_by_one_are_never_out_of_order()
     outputs = OUTPUTS.extended(Output("a", "output", kept(number)) for number in range(CHUNK_LENGTH * 255))
     chain = Chain()
     chain.commit(Snapshot(outputs=outputs))
-    manifest, parts = chain.require_head(), chain.parts
+    manifest, blobs = chain.require_head(), chain.blobs
     flat = {path: address for path, address in manifest.toc.items() if not path.startswith("outputs/")}
     for first in sorted(int(path.removeprefix("outputs/")) for path in trail_paths(manifest, "outputs")):
         address = manifest.toc[f"outputs/{first}"]
-        inner = references(parts[address]) and json.loads(parts[address])["chunks"]
+        inner = references(blobs[address]) and json.loads(blobs[address])["chunks"]
         flat |= {f"outputs/{first + place}": each for place, each in enumerate(inner or [address])}
     chain.head = replace(manifest, toc=flat)
-    chain.go_on(Reader(chain.head, parts, CODEC).written(chain.read()))
+    chain.go_on(Reader(chain.head, blobs, CODEC).written(chain.read()))
     snapshot = chain.resume()
     for number in range(2):
         more = [Output("a", "output", kept(-number))] * CHUNK_LENGTH
@@ -363,18 +363,18 @@ def test_a_writer_that_does_not_know_the_head_writes_everything() -> None:
     chain.commit(snapshot)
     chain.go_on(None)
     manifest = chain.commit(snapshot)
-    assert len(entries_of(manifest, chain.parts)) == KEYS + 1
+    assert len(entries_of(manifest, chain.blobs)) == KEYS + 1
 
 
-def test_pieces_that_refer_to_parts_are_read_and_written_anew() -> None:
+def test_pieces_that_refer_to_blobs_are_read_and_written_anew() -> None:
     """We write none; a later release might."""
     chain, text = Chain(), ["x" * 5_000]
     chain.commit(Snapshot(state=state_of(key=text), executors={"a": kept(1)}))
     head = chain.require_head()
     address = head.toc["state//key"]
-    (ref,) = [each for each in chain.parts if chain.parts[each].startswith(b'"xx')]
+    (ref,) = [each for each in chain.blobs if chain.blobs[each].startswith(b'"xx')]
     toc = {path: each for path, each in head.toc.items() if each != address}
-    pieces = b'{"state//key":%b}' % chain.parts[address]
+    pieces = b'{"state//key":%b}' % chain.blobs[address]
     chain.head = replace(head, toc=toc, pieces=pieces, refs=(ref,))
     snapshot = chain.resume()
     assert shown(snapshot.state) == {("", "key"): text}
@@ -388,7 +388,7 @@ def test_pieces_that_are_none_are_damage(pieces: bytes) -> None:
     damaged = replace(head, pieces=pieces)
     assert damaged.checksum() != head.checksum()
     with pytest.raises(CheckpointDamagedError, match="r@0"):
-        Reader(damaged, chain.parts, CODEC).snapshot()
+        Reader(damaged, chain.blobs, CODEC).snapshot()
 
 
 @pytest.mark.parametrize("table", [b"[]", b"{", b'{"paths":["a"],"chunks":[]}', b'{"paths":7,"chunks":[]}', b"{}"])
@@ -397,7 +397,7 @@ def test_a_base_that_is_none_is_damage(table: bytes) -> None:
     manifest = chain.commit(wide())
     assert manifest.base is not None
     with pytest.raises(CheckpointDamagedError, match="other bytes"):
-        Reader(manifest, {**chain.parts, manifest.base: table}, CODEC).snapshot()
+        Reader(manifest, {**chain.blobs, manifest.base: table}, CODEC).snapshot()
 
 
 TEXTS = st.sampled_from(["a", "b", "c" * 200, "d" * 900, "e" * 3_000])

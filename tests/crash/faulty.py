@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure import Workflow
-    from perdure.records import Archive, Claim, Command, Commit, JournalRecord, Manifest, RunRecord
+    from perdure.records import Archive, Command, Commit, JournalRecord, Lease, Manifest, RunRecord
     from perdure.storage import Store
     from perdure.testing.resume import Chance
 
@@ -73,8 +73,8 @@ class Childless(Faulty):
 class Rash(Faulty):
     """Commits without a look at what has come meanwhile."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> int:
-        return await self.inner.commit(claim, replace(commit, taken=()))
+    async def commit(self, lease: Lease, commit: Commit) -> int:
+        return await self.inner.commit(lease, replace(commit, taken=()))
 
 
 class Gullible(Faulty):

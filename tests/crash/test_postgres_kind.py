@@ -103,7 +103,7 @@ def test_of_a_directory_that_nobody_has_written_to_there_is_nothing_to_copy(kind
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3", "4"])
-async def test_damage_is_in_one_checkpoint_or_in_one_part(kind: Kind, source: Path, seed: str) -> None:
+async def test_damage_is_in_one_checkpoint_or_in_one_blob(kind: Kind, source: Path, seed: str) -> None:
     await advance(kind, source)
     before = content(source)
     assert kind.spoil is not None

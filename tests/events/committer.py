@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def continued(store: Store, run_id: str) -> Teller:
     """The run from where it is."""
     run = RunDriver(store, SystemClock(), run_id, "flow")
-    run.claim = await store.claim(run_id, create=new_run(run_id))
+    run.lease = await store.acquire(run_id, create=new_run(run_id))
     record = await store.run(run_id)
     if record is not None:
         run.head, run.position = record.head, record.position

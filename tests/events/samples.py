@@ -59,7 +59,7 @@ def batch_of(new: NewEvents | None, *, first: int = 1) -> EventBatch:
 def read_again(new: NewEvents | None, *, codec: Codec = SHOP, first: int = 1) -> list[WorkflowEvent[Any]]:
     """Events as they come back."""
     assert new is not None
-    return EventReader(codec, batch_of(new, first=first), {part.hash: part.data for part in new.parts}).events()
+    return EventReader(codec, batch_of(new, first=first), {blob.hash: blob.data for blob in new.blobs}).events()
 
 
 def told_again(*told: PendingEvent, codec: Codec = SHOP) -> list[WorkflowEvent[Any]]:

@@ -120,15 +120,15 @@ def test_the_event_of_the_checkpoint_says_which_one_the_commit_writes() -> None:
     ]
 
 
-def test_small_data_stands_in_the_document_and_large_data_in_a_part() -> None:
+def test_small_data_stands_in_the_document_and_large_data_in_a_blob() -> None:
     small = EventWriter(SHOP).batch(progress("x" * 1000))
     assert small is not None
-    assert (small.refs, small.parts) == ((), ())
+    assert (small.refs, small.blobs) == ((), ())
     text = "x" * LARGE
     large = EventWriter(SHOP).batch(progress(text, text))
     assert large is not None
     assert len(large.data) < 1000
-    assert {part.hash for part in large.parts} == set(large.refs)
+    assert {blob.hash for blob in large.blobs} == set(large.refs)
     assert [event.data for event in read_again(large)] == [text, text]
 
 
@@ -156,10 +156,10 @@ def test_data_of_a_type_that_is_not_trusted_shows_its_json_and_the_rest_is_read(
 
 
 @pytest.mark.parametrize("lines", [["x" * LARGE], [f"line {number}" for number in range(5000)]])
-def test_the_json_of_untrusted_data_is_whole_though_it_was_stored_in_parts(lines: list[str]) -> None:
+def test_the_json_of_untrusted_data_is_whole_though_it_was_stored_in_blobs(lines: list[str]) -> None:
     new = EventWriter(SHOP).batch(progress(Cart("ada", lines)))
     assert new is not None
-    assert new.parts
+    assert new.blobs
     (event,) = read_again(new, codec=STRANGER)
     stored = event.data.json["fields"]["lines"]
     assert (stored if isinstance(stored, list) else stored["items"]) == lines
@@ -218,10 +218,10 @@ def test_bytes_that_are_no_events_are_damage_that_names_the_checkpoint(data: byt
 
 
 @pytest.mark.parametrize("codec", [SHOP, STRANGER], ids=["trusted", "untrusted"])
-def test_a_part_that_is_gone_or_changed_is_damage_that_names_the_checkpoint(codec: Codec) -> None:
+def test_a_blob_that_is_gone_or_changed_is_damage_that_names_the_checkpoint(codec: Codec) -> None:
     new = EventWriter(SHOP).batch(progress(Cart("ada", ["x" * LARGE])))
     assert new is not None
-    whole = {part.hash: part.data for part in new.parts}
+    whole = {blob.hash: blob.data for blob in new.blobs}
     for address in whole:
         for damaged in ({}, whole | {address: b"{}"}):
             with pytest.raises(CheckpointDamagedError, match="'r@0' is damaged"):

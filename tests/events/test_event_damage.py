@@ -84,7 +84,7 @@ async def test_a_batch_that_is_gone_is_never_passed_over(database: Path, first: 
 
 
 @pytest.mark.parametrize("statement", ["UPDATE parts SET data = x'7b7d'", "DELETE FROM parts"])
-async def test_a_part_that_is_changed_or_gone_is_named_by_the_commit_that_told_it(
+async def test_a_blob_that_is_changed_or_gone_is_named_by_the_commit_that_told_it(
     database: Path, statement: str
 ) -> None:
     store = SqliteStore(database)
@@ -96,18 +96,18 @@ async def test_a_part_that_is_changed_or_gone_is_named_by_the_commit_that_told_i
     await store.close()
 
 
-def documents_and_parts(directory: Path) -> list[Path]:
+def documents_and_blobs(directory: Path) -> list[Path]:
     documents = sorted(directory.glob("*.json"))
-    parts = [path for path in (directory / ".perdure" / "parts").rglob("*") if path.is_file()]
-    assert (len(documents), len(parts)) == (3, 1)
-    return [*documents, *parts]
+    blobs = [path for path in (directory / ".perdure" / "parts").rglob("*") if path.is_file()]
+    assert (len(documents), len(blobs)) == (3, 1)
+    return [*documents, *blobs]
 
 
 async def test_files_that_are_changed_tell_the_same_events_or_an_error(tmp_path: Path) -> None:
     await tell(FileStore(tmp_path))
     store = FileStore(tmp_path)
     noticed = 0
-    for path in documents_and_parts(tmp_path):
+    for path in documents_and_blobs(tmp_path):
         original = path.read_bytes()
         for place in range(0, len(original), max(7, len(original) // 100)):
             path.write_bytes(original[:place] + bytes([original[place] ^ 1]) + original[place + 1 :])

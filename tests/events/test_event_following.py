@@ -81,7 +81,7 @@ async def test_a_log_longer_than_a_page_is_read_to_its_end(
     assert await numbered(read(storage.store, from_seq=8)) == [(number + 1, number) for number in range(7, 14)]
 
 
-async def test_large_data_is_read_from_its_parts(storage: Storage) -> None:
+async def test_large_data_is_read_from_its_blobs(storage: Storage) -> None:
     run = await Teller.start(storage.store)
     cart = Cart("ada", ["x" * LARGE])
     await run.tell(cart)
@@ -261,7 +261,7 @@ async def test_a_follower_that_is_too_slow_is_told_that_it_has_missed_events(
             await anext(events)
 
 
-async def test_parts_that_went_with_their_events_are_no_damage(
+async def test_blobs_that_went_with_their_events_are_no_damage(
     open_storage: Callable[..., Storage],
 ) -> None:
     async with open_storage(retention=Retention(events=KeepLast(2))) as storage:

@@ -23,7 +23,7 @@ async def write(path: Path) -> None:
     with contextlib.suppress(OSError):
         await workflow.run("clock", run_id="shop/1")
     halt = Halt("parked", now(clock), "it has ended 3 processes")
-    await storage.store.release(await storage.store.claim("shop/1"), halt=halt)
+    await storage.store.release(await storage.store.acquire("shop/1"), halt=halt)
     await storage.send("shop/1", "watch", message_id="second", by="ada")
     await storage.export_run("shop/1", path)
 

@@ -35,7 +35,7 @@ def golden_value() -> dict[str, Any]:
 def main(target: Path) -> None:
     """Write the text and the parts."""
     encoded = Codec(Trust.of()).encode(golden_value(), path="golden")
-    parts = {part.hash: base64.b64encode(part.data).decode() for part in encoded.parts}
+    parts = {part.hash: base64.b64encode(part.data).decode() for part in encoded.blobs}
     content = {"text": encoded.text.decode(), "parts": dict(sorted(parts.items()))}
     target.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 

@@ -77,8 +77,8 @@ async def test_a_parked_run_is_left_alone_until_it_is_recovered(storage: Storage
     host = Host(storage)
     host.register(row("w", shout))
     run = await host.start("w", "hi")
-    claim = await storage.store.claim(run.run_id)
-    await storage.store.release(claim, halt=Halt("parked", "2024-01-01T00:00:00+00:00", "it was too much"))
+    lease = await storage.store.acquire(run.run_id)
+    await storage.store.release(lease, halt=Halt("parked", "2024-01-01T00:00:00+00:00", "it was too much"))
     async with host:
         with pytest.raises(RunParkedError, match="it was too much"):
             await run.result()

@@ -54,19 +54,19 @@ async def unasked(storage: Storage, factory: Any, run_id: str) -> None:
         pass
 
 
-async def test_a_run_that_was_halted_just_before_it_is_claimed_stays_halted(storage: Storage) -> None:
+async def test_a_run_that_was_halted_just_before_it_is_acquired_stays_halted(storage: Storage) -> None:
     host, factory = Host(storage), row("w", fail)
     host.register(factory)
     run = await host.start("w", "hi")
-    claim = await storage.store.claim(run.run_id)
-    await storage.store.release(claim, halt=Halt("parked", "2026-01-01T00:00:00+00:00", "enough"))
+    lease = await storage.store.acquire(run.run_id)
+    await storage.store.release(lease, halt=Halt("parked", "2026-01-01T00:00:00+00:00", "enough"))
     with pytest.raises(RunParkedError, match="enough"):
         await unasked(storage, factory, run.run_id)
     info = await run.info()
     assert (info.status, info.error, info.owner) == ("quarantined", "enough", None)
 
 
-async def test_a_run_that_was_cancelled_just_before_it_is_claimed_stays_cancelled(storage: Storage) -> None:
+async def test_a_run_that_was_cancelled_just_before_it_is_acquired_stays_cancelled(storage: Storage) -> None:
     host = Host(storage)
     host.register(office)
     run = await host.start("office", "tea")

@@ -211,8 +211,8 @@ async def test_a_failed_run_can_be_cancelled(storage: Storage) -> None:
 
 
 async def test_a_run_that_another_has_just_taken_needs_no_recovery(storage: Storage) -> None:
-    async def taken(claim: Any, run_id: str, **options: Any) -> Any:
-        del claim, options
+    async def taken(lease: Any, run_id: str, **options: Any) -> Any:
+        del lease, options
         raise RunBusyError(run_id, owner="another process")
 
     host = Host(storage)
@@ -221,7 +221,7 @@ async def test_a_run_that_another_has_just_taken_needs_no_recovery(storage: Stor
         run = await host.start("w", "hi")
         with pytest.raises(RunFailedError):
             await run.result()
-    late = Host(wrapped(storage, claim=taken))
+    late = Host(wrapped(storage, lease=taken))
     assert await late.recover(run.run_id) == [run.run_id]
     await late.cancel(run.run_id)
     async with host:

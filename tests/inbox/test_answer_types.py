@@ -275,6 +275,6 @@ ORDER = {"place": "a", "lines": list[Any](), "by": None, "colours": list[Any]()}
 )
 def test_a_stored_value_is_plain_data_to_whom_its_types_are_unknown(value: Any, plain: Any) -> None:
     encoded = Codec(Trust.of([Order, Strict, Colour, Point])).encode(value, path="it")
-    seen = plain_data(encoded.text, {part.hash: part.data for part in encoded.parts}, path="it")
+    seen = plain_data(encoded.text, {blob.hash: blob.data for blob in encoded.blobs}, path="it")
     assert json.loads(json.dumps(seen)) == seen
     assert seen == plain

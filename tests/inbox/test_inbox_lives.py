@@ -48,7 +48,7 @@ async def test_a_run_that_crashes_at_any_call_while_it_takes_messages_in_loses_n
         assert await storage.store.inbox("r") == []
         await storage.close()
         if not point.was_hit:
-            assert {"inbox", "commit", "claim"} <= set(point.calls)
+            assert {"inbox", "commit", "acquire"} <= set(point.calls)
             return
 
 

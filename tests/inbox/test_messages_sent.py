@@ -207,7 +207,7 @@ async def test_a_large_message_outlasts_a_collection_while_it_waits_and_when_it_
     async def collect() -> None:
         await storage.collect()
 
-    await counting(meddled(storage, claim=collect, commit=collect)).run(run_id="r")
+    await counting(meddled(storage, lease=collect, commit=collect)).run(run_id="r")
     assert (await told(storage))[-1] == f"heard {text}"
 
 

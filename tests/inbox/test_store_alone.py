@@ -151,9 +151,9 @@ async def test_the_requests_of_all_runs_are_listed_in_the_order_in_which_the_run
 
 async def test_a_run_that_is_just_beginning_does_not_disturb_the_list(storage: Storage) -> None:
     await office(storage).run(["a"], run_id="r1")
-    claim = await storage.store.claim("r2", create=NewRun("r2", "office", "2024-01-01T00:00:00+00:00", "nonce"))
+    lease = await storage.store.acquire("r2", create=NewRun("r2", "office", "2024-01-01T00:00:00+00:00", "nonce"))
     assert [request.request_id for request in await storage.requests()] == ["a"]
-    await storage.store.release(claim)
+    await storage.store.release(lease)
 
 
 async def test_who_is_not_there_can_not_be_asked_answered_or_sent_to(storage: Storage) -> None:

@@ -171,7 +171,7 @@ def test_a_stream_that_outlives_its_event_loop_leaves_the_instance_usable(storag
     workflow = counting(storage)
     kept: list[object] = []
 
-    async def part() -> None:
+    async def blob() -> None:
         stream = workflow.run(1, stream=True)
         kept.append(stream)
         async for event in stream:
@@ -181,7 +181,7 @@ def test_a_stream_that_outlives_its_event_loop_leaves_the_instance_usable(storag
     async def rest() -> list[object]:
         return (await workflow.run(run_id=workflow.run_id)).get_outputs()
 
-    asyncio.run(part())
+    asyncio.run(blob())
     assert workflow.status is WorkflowRunState.CANCELLED
     assert asyncio.run(rest()) == [[1, 2, 3]]
 
@@ -213,12 +213,12 @@ def test_an_event_loop_that_shuts_down_may_close_a_run_in_any_order(kind: str) -
     for order in permutations(range(5)):
         workflow = counting(InMemoryCheckpointStorage())
 
-        async def part(workflow: Workflow = workflow) -> object:
+        async def blob(workflow: Workflow = workflow) -> object:
             stream = workflow.run(1, stream=True)
             await read_until(stream, kind)
             return stream
 
         with asyncio.Runner(loop_factory=lambda order=order: ClosingInOrder(order)) as runner:
-            kept = runner.run(part())
+            kept = runner.run(blob())
         del kept
         assert workflow.status is WorkflowRunState.CANCELLED, order

@@ -354,8 +354,8 @@ async def test_an_instance_that_was_given_a_secret_goes_on_with_it(storage: Stor
 async def test_a_secret_stands_nowhere_in_the_stored_bytes(storage: Storage) -> None:
     await telling_kwargs(storage, Kwargs()).run(1, client_kwargs={"key": Secret("s3cret-value")})
     for manifest in await storage.store.manifests():
-        parts = await storage.store.parts(manifest.toc.values())
-        for data in (manifest.header, *parts.values()):
+        blobs = await storage.store.blobs(manifest.toc.values())
+        for data in (manifest.header, *blobs.values()):
             assert b"s3cret-value" not in data
 
 

@@ -92,7 +92,7 @@ async def test_every_flipped_bit_of_a_record_in_sqlite_is_noticed(tmp_path: Path
                 await storage.load(ids[-1])
 
 
-async def test_a_changed_part_in_sqlite_is_named_by_every_checkpoint_that_needs_it(tmp_path: Path) -> None:
+async def test_a_changed_blob_in_sqlite_is_named_by_every_checkpoint_that_needs_it(tmp_path: Path) -> None:
     ids = await written(tmp_path, "sqlite", large=True)
     async with SqliteCheckpointStorage(tmp_path / "checkpoints.db") as storage:
         head = await storage.store.manifest(ids[-1])
@@ -106,12 +106,12 @@ async def test_a_changed_part_in_sqlite_is_named_by_every_checkpoint_that_needs_
         assert (await fork.run(checkpoint_id=ids[1])).get_outputs() == [[*range(30_000), 1, 2, 3]]
 
 
-async def test_a_part_that_is_gone_is_named_by_the_checkpoint_that_needs_it(tmp_path: Path) -> None:
+async def test_a_blob_that_is_gone_is_named_by_the_checkpoint_that_needs_it(tmp_path: Path) -> None:
     ids = await written(tmp_path, "sqlite", large=True)
     async with SqliteCheckpointStorage(tmp_path / "checkpoints.db") as storage:
         head = await storage.store.manifest(ids[-1])
-        parts = await storage.store.parts([head.toc["executor/tally"]])
-    chunk = next(key for key in parts if key != head.toc["executor/tally"])
+        blobs = await storage.store.blobs([head.toc["executor/tally"]])
+    chunk = next(key for key in blobs if key != head.toc["executor/tally"])
     change_sqlite(tmp_path, "DELETE FROM parts WHERE hash = ?", chunk)
     async with SqliteCheckpointStorage(tmp_path / "checkpoints.db") as storage:
         with pytest.raises(CheckpointDamagedError, match=ids[-1]):
@@ -166,11 +166,11 @@ async def test_a_file_that_is_gone_is_no_step_back_for_its_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "short"])
-async def test_a_damaged_part_beside_the_files_is_named(tmp_path: Path, damage: str) -> None:
+async def test_a_damaged_blob_beside_the_files_is_named(tmp_path: Path, damage: str) -> None:
     ids = await written(tmp_path, "file", large=True)
-    parts = [path for path in (tmp_path / "checkpoints" / ".perdure" / "parts").rglob("*") if path.is_file()]
-    assert parts
-    for path in parts:
+    blobs = [path for path in (tmp_path / "checkpoints" / ".perdure" / "parts").rglob("*") if path.is_file()]
+    assert blobs
+    for path in blobs:
         data = path.read_bytes()
         match damage:
             case "flipped":

@@ -26,7 +26,7 @@ from perdure.storage import MemoryStore
 if TYPE_CHECKING:
     from conftest import Storage
     from perdure import Workflow
-    from perdure.records import Claim, Commit
+    from perdure.records import Commit, Lease
 
 
 async def failing(workflow: Workflow, message: Any) -> list[str]:
@@ -157,10 +157,10 @@ class FullStore(MemoryStore):
     is_full = False
 
     @override
-    async def commit(self, claim: Claim, commit: Commit) -> int:
+    async def commit(self, lease: Lease, commit: Commit) -> int:
         if self.is_full:
             raise OSError(28, "No space left on device")
-        return await super().commit(claim, commit)
+        return await super().commit(lease, commit)
 
 
 class FullStorage(InMemoryCheckpointStorage):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def snapshot_of(storage: Storage, run_id: str) -> list[tuple[object, ...]]:
     """All that is stored of a run, as bytes."""
     return [
-        (manifest.header, dict(manifest.toc), await storage.store.parts(manifest.toc.values()))
+        (manifest.header, dict(manifest.toc), await storage.store.blobs(manifest.toc.values()))
         for manifest in await storage.store.manifests(run_id=run_id)
     ]
 

@@ -16,7 +16,7 @@ from perdure.testing.stores import new_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.records import Claim, JournalRecord
+    from perdure.records import JournalRecord, Lease
 
 
 class SlowStore(MemoryStore):
@@ -30,7 +30,7 @@ class SlowStore(MemoryStore):
 
     @override
     async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+        self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         self.writes += 1
         await self.may_record.wait()
@@ -39,8 +39,8 @@ class SlowStore(MemoryStore):
 
 async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupted() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
-    claim = await store.claim("r", create=new_run("r"))
-    log = JournalLog(store, claim, codec)
+    lease = await store.acquire("r", create=new_run("r"))
+    log = JournalLog(store, lease, codec)
     journal = Journal(log)
     journal.note("done", lambda: codec.encode(1, path="x"))
     waiting = asyncio.ensure_future(journal.settle())
@@ -58,8 +58,8 @@ async def test_waiting_for_what_was_noted_goes_on_however_often_it_is_interrupte
 
 async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
-    claim = await store.claim("r", create=new_run("r"))
-    log = JournalLog(store, claim, codec)
+    lease = await store.acquire("r", create=new_run("r"))
+    log = JournalLog(store, lease, codec)
     journal = Journal(log)
     for number in range(100):
         journal.note(f"first {number}", lambda: codec.encode(1, path="x"))
@@ -77,8 +77,8 @@ async def test_what_many_have_noted_until_the_store_has_time_is_one_write() -> N
 
 async def test_what_was_noted_before_a_commit_is_void_after_it() -> None:
     store, codec = SlowStore(), Codec(Trust.of())
-    claim = await store.claim("r", create=new_run("r"))
-    log = JournalLog(store, claim, codec)
+    lease = await store.acquire("r", create=new_run("r"))
+    log = JournalLog(store, lease, codec)
     journal = Journal(log)
     journal.note("void", lambda: codec.encode(1, path="x"))
     log.move("r@1", None)

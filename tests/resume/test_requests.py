@@ -101,7 +101,7 @@ async def test_the_state_at_the_end_is_computed_from_what_is_pending(storage: St
 async def stored(storage: Storage) -> list[Any]:
     """All that is stored, to be compared."""
     return [
-        (m.checkpoint_id, m.header, dict(m.toc), await storage.store.parts(m.toc.values()))
+        (m.checkpoint_id, m.header, dict(m.toc), await storage.store.blobs(m.toc.values()))
         for m in await storage.store.manifests()
     ]
 

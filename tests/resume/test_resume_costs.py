@@ -17,7 +17,7 @@ from perdure.storage import StoreStorage, TenantStore
 
 if TYPE_CHECKING:
     from conftest import Storage
-    from perdure.records import Claim, Commit, SinceHead, WholeCheckpoint
+    from perdure.records import Commit, Lease, SinceHead, WholeCheckpoint
     from perdure.storage import Store
 
 ENDS = ["commit", "release"]
@@ -95,12 +95,12 @@ async def test_a_run_that_is_streamed_looks_for_what_its_reader_may_have_sent(st
 
 async def test_a_run_whose_last_commit_failed_looks_for_what_was_sent_since(storage: Storage) -> None:
     class FailsOnce(Asked):
-        async def commit(self, claim: Claim, commit: Commit) -> int:
+        async def commit(self, lease: Lease, commit: Commit) -> int:
             self.names.append("commit")
             if self.names.count("commit") == 3:
                 await storage.send("r", 2)
                 raise OSError("the disk is gone")
-            return await self._inner.commit(claim, commit)
+            return await self._inner.commit(lease, commit)
 
     node = Tally(limit=2)
     workflow = (

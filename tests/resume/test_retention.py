@@ -159,7 +159,7 @@ async def test_a_rewound_run_stays_whole(open_storage: Callable[..., Storage]) -
         assert len(await run.checkpoints()) == 3
 
 
-async def test_deleting_a_checkpoint_forgets_it_and_its_parts(storage: Storage) -> None:
+async def test_deleting_a_checkpoint_forgets_it_and_its_blobs(storage: Storage) -> None:
     tally = Tally(limit=1)
     tally.seen = list(range(20_000))
     workflow = counting(storage, tally=tally)

@@ -18,7 +18,7 @@ from perdure import (
 )
 from perdure.checkpoint import lines_of, read_archive
 from perdure.checkpoint.archive import Tally
-from perdure.records import Archive, ArchivedCheckpoint, Command, Halt, Manifest, Part, RunRecord
+from perdure.records import Archive, ArchivedCheckpoint, Blob, Command, Halt, Manifest, RunRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,9 +178,9 @@ def test_an_export_is_text_of_one_json_object_in_each_line(written: Path) -> Non
 
 
 def test_texts_and_bytes_of_every_sort_come_back() -> None:
-    raw = Part.of(b"\x00\xff\n", kind="raw")
-    lone = Part.of('"\ud800"'.encode("utf-8", "surrogatepass"))
-    text = Part.of('"schön\u2028\\u0000"'.encode(), (raw.hash, lone.hash))
+    raw = Blob.of(b"\x00\xff\n", kind="raw")
+    lone = Blob.of('"\ud800"'.encode("utf-8", "surrogatepass"))
+    text = Blob.of('"schön\u2028\\u0000"'.encode(), (raw.hash, lone.hash))
     manifest = Manifest(
         checkpoint_id="run@0",
         run_id="run",

@@ -76,7 +76,7 @@ async def record_of(storage: StoreStorage, run_id: str = "errand") -> RunRecord:
 async def park(storage: StoreStorage) -> Halt:
     """Give the errand up."""
     halt = Halt("parked", at="2024-01-01T00:00:00+00:00", reason="it has ended 3 processes, \ud800", data=b"\xff\x00")
-    await storage.store.release(await storage.store.claim("errand"), halt=halt)
+    await storage.store.release(await storage.store.acquire("errand"), halt=halt)
     return halt
 
 
@@ -101,7 +101,7 @@ async def all_of(storage: StoreStorage, run_id: str) -> dict[str, Any]:
     return {
         "record": replace(record, owner=None, halt=None, attempts=0),
         "checkpoints": await store.manifests(run_id=run_id),
-        "parts": await store.parts(
+        "parts": await store.blobs(
             [address for m in await store.manifests(run_id=run_id) for address in m.toc.values()]
         ),
         "journal": list(await store.journal(run_id)),
@@ -282,10 +282,10 @@ async def test_a_run_that_is_unknown_is_not_exported(storage: StoreStorage, tmp_
 async def test_a_fork_without_a_checkpoint_of_its_own_stays_open(storage: StoreStorage, tmp_path: Path) -> None:
     errands = Errands(tmp_path)
     await stop_half_way(errands, storage)
-    claim = await storage.store.claim(
+    lease = await storage.store.acquire(
         "fork", create=replace(await new_run(storage), run_id="fork", parent_checkpoint_id="errand@1")
     )
-    await storage.store.release(claim)
+    await storage.store.release(lease)
     with pytest.raises(WorkflowCheckpointException, match="'fork' is a fork"):
         await storage.export_run("fork", tmp_path / "fork")
     errands.open_the_way()
@@ -332,7 +332,7 @@ def test_what_another_process_advances_is_busy(kind: str, tmp_path: Path) -> Non
 
     async def advancing() -> None:
         storage = opened(kind, tmp_path)
-        await storage.store.claim("errand")
+        await storage.store.acquire("errand")
         gate.wait()
 
     async def exporting() -> None:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from perdure.storage import StoreStorage
 
 
-async def rests_on_a_part(storage: StoreStorage) -> bool:
+async def rests_on_a_blob(storage: StoreStorage) -> bool:
     record = await storage.store.run("r")
     assert record is not None
     assert record.head is not None
     manifest = await storage.store.manifest(record.head)
-    entries = entries_of(manifest, await storage.store.parts(manifest.roots))
+    entries = entries_of(manifest, await storage.store.blobs(manifest.roots))
     assert len(entries) > KEYS - LAST
     return manifest.base is not None and len(manifest.toc) < KEYS / 2
 
@@ -31,9 +31,9 @@ async def rests_on_a_part(storage: StoreStorage) -> bool:
 async def test_a_run_with_many_keys_goes_on_in_another_life(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as storage:
         await half_way(storage)
-        assert await rests_on_a_part(storage)
+        assert await rests_on_a_blob(storage)
         assert (await keeping(storage).run(run_id="r")).get_outputs() == [EXPECTED]
-        assert await rests_on_a_part(storage)
+        assert await rests_on_a_blob(storage)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +58,7 @@ async def test_nothing_is_collected_that_a_run_with_many_keys_needs(kind: str, t
                 await storage.collect()
         assert (await stream.get_final_response()).get_outputs() == [EXPECTED]
         await storage.collect()
-        assert await rests_on_a_part(storage)
+        assert await rests_on_a_blob(storage)
         (last,) = await storage.list_checkpoints(run_id="r")
         assert last.state["key-000"] == EXPECTED["key-000"]
 
@@ -71,7 +71,7 @@ async def test_a_run_with_many_keys_moves_to_another_store(here: str, there: str
         await half_way(source)
         await source.export_run("r", tmp_path / "run.jsonl")
         assert await target.import_run(tmp_path / "run.jsonl") == "r"
-        assert await rests_on_a_part(target)
+        assert await rests_on_a_blob(target)
         assert (await keeping(target).run(run_id="r")).get_outputs() == [EXPECTED]
 
 

@@ -22,8 +22,8 @@ from perdure import (
     response_handler,
 )
 from perdure.codec import Encoded, Scale
-from perdure.codec.values import PART_SIZE_MAX
-from perdure.records import Part
+from perdure.codec.values import BLOB_SIZE_MAX
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,13 +256,13 @@ def test_limits_below_one_byte_are_refused(limits: dict[str, int]) -> None:
         SizeLimits(**limits)
 
 
-def test_no_part_is_larger_than_what_every_database_takes_whatever_the_limits_say() -> None:
+def test_no_blob_is_larger_than_what_every_database_takes_whatever_the_limits_say() -> None:
     class Long(bytes):
         """Bytes that say that they are too many, so that a test need not have them."""
 
         def __len__(self) -> int:
-            return PART_SIZE_MAX + 1
+            return BLOB_SIZE_MAX + 1
 
-    encoded = Encoded(b"{}", (Part("h", Long(), kind="raw"),), ("h",), immutable=True)
+    encoded = Encoded(b"{}", (Blob("h", Long(), kind="raw"),), ("h",), immutable=True)
     with pytest.raises(ValueTooLargeError, match="is the limit; keep it in a file or an object store and store the"):
         Scale(SizeLimits(soft=None, hard=None)).weigh(encoded, "state['film']")

@@ -21,7 +21,7 @@ from perdure import (
     WorkflowExecutor,
     handler,
 )
-from perdure.records import Manifest, NewRun, Part
+from perdure.records import Blob, Manifest, NewRun
 from perdure.storage import MemoryStore
 from perdure.storage.sizes import Scales, format_bytes, name_of
 
@@ -77,7 +77,7 @@ async def test_a_report_says_what_is_large_what_is_new_and_what_grows(storage: S
 
     pages, photograph = entry(report, "state['diary']"), entry(report, "state['photograph']")
     assert 15 * len(LETTER) < pages.size < 20 * len(LETTER)
-    assert pages.parts > 1
+    assert pages.blobs > 1
     assert 0 < pages.new < pages.size
     assert 9 * len(LETTER) < pages.growth[10] < 12 * len(LETTER)
     assert photograph.size > 51_200
@@ -94,7 +94,7 @@ async def test_what_two_things_have_in_common_is_shared_and_counts_once(storage:
     assert photograph.shared >= 51_200
     assert photograph.shared == copy.shared
     assert report.size < 2 * 51_200
-    assert report.parts_stored < 2 * 51_200
+    assert report.blobs_stored < 2 * 51_200
 
 
 async def test_all_that_is_stored_of_a_run_is_counted(storage: StoreStorage) -> None:
@@ -104,7 +104,7 @@ async def test_all_that_is_stored_of_a_run_is_counted(storage: StoreStorage) -> 
     assert report.events_stored == sum(len(batch.data) for batch in events) > 0
     assert report.manifests_stored >= sum(len(each.header) for each in await storage.store.manifests(run_id="diary"))
     assert (report.journal_stored, report.inbox_stored) == (0, 0)
-    assert report.stored == report.parts_stored + report.manifests_stored + report.events_stored
+    assert report.stored == report.blobs_stored + report.manifests_stored + report.events_stored
     await storage.send("diary", 3, target="diarist")
     assert (await storage.size_report("diary")).inbox_stored > 0
 
@@ -144,7 +144,7 @@ async def test_a_fork_without_a_checkpoint_of_its_own_has_the_report_of_where_it
     storage = InMemoryCheckpointStorage()
     await diary(storage, pages=3)
     begun = NewRun("fork", "diary", "2031-01-01T00:00:00+00:00", "nonce", parent_checkpoint_id="diary@2")
-    await storage.store.release(await storage.store.claim("fork", create=begun))
+    await storage.store.release(await storage.store.acquire("fork", create=begun))
     report = await storage.size_report("fork")
     assert (report.checkpoint_id, report.checkpoints) == ("diary@2", 0)
     assert entry(report, "state['diary']").size > 2 * len(LETTER)
@@ -204,12 +204,12 @@ def test_sizes_are_for_people(size: int, text: str) -> None:
 class Shelf(MemoryStore):
     """A store that has these parts and no run."""
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *blobs: Blob) -> None:
         super().__init__()
-        self.held = {part.hash: part.data for part in parts}
+        self.held = {blob.hash: blob.data for blob in blobs}
 
     @override
-    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    async def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         return self.held
 
 
@@ -218,11 +218,11 @@ def manifest(**contents: Any) -> Manifest:
 
 
 async def test_what_stands_in_the_checkpoint_itself_or_in_a_base_is_weighed_like_the_rest() -> None:
-    chunk = Part.of(b"[1,2,3]")
-    listed = Part.of(b'{"~":"list","chunks":["%s"]}' % chunk.hash.encode(), (chunk.hash,))
+    chunk = Blob.of(b"[1,2,3]")
+    listed = Blob.of(b'{"~":"list","chunks":["%s"]}' % chunk.hash.encode(), (chunk.hash,))
     paths = b'"state//old","state//gone","state//n"'
     chunks = b",".join([b'"%s"' % listed.hash.encode()] * 3)
-    base = Part.of(b'{"~":"toc","paths":[%s],"chunks":[%s]}' % (paths, chunks), (listed.hash,))
+    base = Blob.of(b'{"~":"toc","paths":[%s],"chunks":[%s]}' % (paths, chunks), (listed.hash,))
     pieces = b'{"state//n":[1],"deliveries":{"~":"part","part":"%s"}}' % chunk.hash.encode()
     here = manifest(toc={}, pieces=pieces, refs=(chunk.hash,), base=base.hash, gone=("state//gone",))
     scales = Scales(Shelf(chunk, listed, base))

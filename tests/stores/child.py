@@ -16,7 +16,7 @@ from perdure.clock import SystemClock
 from perdure.errors import WorkflowException
 from perdure.records import Mark
 from perdure.storage import FileStore, SqliteStore
-from perdure.testing.stores import RunDriver, command, events, finished, new_run, raw_part, text_part
+from perdure.testing.stores import RunDriver, command, events, finished, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -35,15 +35,15 @@ class Program:
     async def do(self, order: dict[str, Any]) -> object:
         match order:
             case {"do": "claim", "run": run_id}:
-                await self.claim(run_id, takeover=order.get("takeover", False))
+                await self.acquire(run_id, takeover=order.get("takeover", False))
             case {"do": "commit", "run": run_id, "times": times}:
                 for number in range(times):
                     await self.runs[run_id].commit(
-                        {"a": text_part(f"{run_id} {number}"), "b": raw_part(f"{run_id} {number}".encode() * 900)}
+                        {"a": text_blob(f"{run_id} {number}"), "b": raw_blob(f"{run_id} {number}".encode() * 900)}
                     )
             case {"do": "commit on and on", "run": run_id}:
                 while True:
-                    say(await self.runs[run_id].commit({"a": text_part("x"), "b": raw_part(os.urandom(6000))}))
+                    say(await self.runs[run_id].commit({"a": text_blob("x"), "b": raw_blob(os.urandom(6000))}))
             case {"do": "release", "run": run_id}:
                 await self.runs[run_id].release()
             case {"do": "ids"}:
@@ -58,8 +58,8 @@ class Program:
         match order:
             case {"do": "note", "run": run_id, "keys": keys, "durable": durable}:
                 for key in keys:
-                    parts = (text_part(f"small {key}"), raw_part(f"large {key}".encode() * 900))
-                    await self.runs[run_id].note(finished(key, f"{run_id} {key}", *parts), durable=durable)
+                    blobs = (text_blob(f"small {key}"), raw_blob(f"large {key}".encode() * 900))
+                    await self.runs[run_id].note(finished(key, f"{run_id} {key}", *blobs), durable=durable)
             case {"do": "note on and on", "run": run_id, "durable": durable}:
                 number = 0
                 while True:
@@ -98,11 +98,11 @@ class Program:
         return None
 
     async def post(self, run_id: str, command_id: str, data: str) -> Command:
-        return await self.store.post(run_id, command(command_id, data, raw_part(data.encode() * 900)))
+        return await self.store.post(run_id, command(command_id, data, raw_blob(data.encode() * 900)))
 
-    async def claim(self, run_id: str, *, takeover: bool) -> None:
+    async def acquire(self, run_id: str, *, takeover: bool) -> None:
         run = self.runs[run_id] = RunDriver(self.store, SystemClock(), run_id, "flow")
-        run.claim = await self.store.claim(run_id, create=new_run(run_id), takeover=takeover)
+        run.lease = await self.store.acquire(run_id, create=new_run(run_id), takeover=takeover)
         record = await self.store.run(run_id)
         if record:
             run.head, run.position = record.head, record.position
@@ -110,11 +110,11 @@ class Program:
     async def journal(self, run_id: str) -> dict[str, int]:
         """By key how many parts a record has that can be read."""
         records = await self.store.journal(run_id)
-        return {record.key: len(await self.store.parts(record.refs)) for record in records}
+        return {record.key: len(await self.store.blobs(record.refs)) for record in records}
 
     async def commit_without_space(self, run_id: str) -> list[str]:
         """A commit for which there is no space, and the same one when there is."""
-        large = {"a": raw_part(b"x" * 3_000_000)}
+        large = {"a": raw_blob(b"x" * 3_000_000)}
         outcome = await without_space(self.runs[run_id].commit(large))
         return [outcome, await self.runs[run_id].commit(large)]
 

@@ -9,17 +9,17 @@ from perdure.records import LatestOnly, Retention, digest
 from perdure.storage import Disk, MemoryStore
 from perdure.storage.backend import PendingCommit
 from perdure.storage.file.backend import FileBackend
-from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from perdure.records import Part
+    from perdure.records import Blob
 
-LEAF = text_part("of A")
-A, B = raw_part(b"A" * 9000, LEAF), raw_part(b"B" * 9000)
-CONSTANT = raw_part(b"constant" * 2000)
+LEAF = text_blob("of A")
+A, B = raw_blob(b"A" * 9000, LEAF), raw_blob(b"B" * 9000)
+CONSTANT = raw_blob(b"constant" * 2000)
 
 
 def opened(directory: Path, disk: Disk | None = None) -> FileBackend:
@@ -33,16 +33,16 @@ class Advancing:
 
     def __init__(self, directory: Path) -> None:
         self.backend = opened(directory)
-        self.claim = self.backend.claim("r", create=new_run("r"), takeover=True, token=None)
+        self.lease = self.backend.acquire("r", create=new_run("r"), takeover=True, token=None)
         record = self.backend.run("r")
         # It makes commits; the store that it has is none of them.
         self.run = RunDriver(MemoryStore(), ManualClock(), "r", "flow")
         self.run.head, self.run.position = (record.head, record.position) if record else (None, -1)
 
-    def commit(self, value: Part, *new: Part) -> None:
+    def commit(self, value: Blob, *new: Blob) -> None:
         """Let the value be this one. Only the new parts are sent, and so the store has to have the others."""
-        commit = replace(self.run.next_commit({"value": value, "constant": CONSTANT}), parts=new)
-        pending = PendingCommit(self.claim, commit)
+        commit = replace(self.run.next_commit({"value": value, "constant": CONSTANT}), blobs=new)
+        pending = PendingCommit(self.lease, commit)
         self.backend.write([pending])
         assert pending.error is None, pending.error
         self.run.head, self.run.position = commit.manifest.checkpoint_id, commit.manifest.position
@@ -56,8 +56,8 @@ class Advancing:
 
     def commit_waste(self, number: int) -> None:
         """So many parts that nothing needs when the next value has come."""
-        waste = [raw_part(f"waste {each} of {self.run.position}".encode() * 500) for each in range(number)]
-        self.commit(raw_part(b"all of it", *waste), raw_part(b"all of it", *waste), *waste)
+        waste = [raw_blob(f"waste {each} of {self.run.position}".encode() * 500) for each in range(number)]
+        self.commit(raw_blob(b"all of it", *waste), raw_blob(b"all of it", *waste), *waste)
 
     def require_whole(self) -> None:
         """What the head needs is there, each part with its bytes."""
@@ -68,7 +68,7 @@ def require_whole(backend: FileBackend, head: str | None) -> None:
     """What the checkpoint needs is there, each part with its bytes."""
     assert head is not None
     roots: Collection[str] = backend.manifest(head).roots
-    found = backend.parts(roots)
+    found = backend.blobs(roots)
     wanted = {*roots, LEAF.hash} if A.hash in roots else set(roots)
     assert found.keys() >= wanted, f"{head} lacks a part"
-    assert all(digest(data) == part_hash for part_hash, data in found.items())
+    assert all(digest(data) == blob_hash for blob_hash, data in found.items())

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.records import Command, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention, digest
-from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from perdure.records import EventBatch, Manifest, Part, RunRecord
+    from perdure.records import Blob, EventBatch, Manifest, RunRecord
     from perdure.storage import Store
 
 RUNS = "rsf"
@@ -66,30 +66,30 @@ async def view(store: Store) -> View:
 
 async def require_whole(store: Store, roots: Collection[str]) -> None:
     """These parts are there, each with the bytes that its hash promises."""
-    parts = await store.parts(roots)
-    assert parts.keys() >= set(roots), f"of {roots} only {list(parts)} are there"
-    assert all(digest(data) == part_hash for part_hash, data in parts.items())
+    blobs = await store.blobs(roots)
+    assert blobs.keys() >= set(roots), f"of {roots} only {list(blobs)} are there"
+    assert all(digest(data) == blob_hash for blob_hash, data in blobs.items())
 
 
-def advance(run_id: str, *, settled: bool = False, **values: Part) -> Operation:
+def advance(run_id: str, *, settled: bool = False, **values: Blob) -> Operation:
     async def work(store: Store, clock: ManualClock) -> None:
-        run = await claimed(store, clock, run_id)
+        run = await acquired(store, clock, run_id)
         commit = run.next_commit(values, settled=settled)
         # As an engine does: only what the head does not have.
         known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
-        parts = tuple(part for part in commit.parts if part.hash not in known)
+        blobs = tuple(blob for blob in commit.blobs if blob.hash not in known)
         consumed = tuple(command.id for command in await store.inbox(run_id))
-        told = (text_part(f"told by {commit.manifest.checkpoint_id}"), *values.values())
-        events = NewEvents(2, b"two events", refs=tuple(part.hash for part in told), parts=told)
-        await run.write(replace(commit, parts=parts, consumed=consumed, events=events))
+        told = (text_blob(f"told by {commit.manifest.checkpoint_id}"), *values.values())
+        events = NewEvents(2, b"two events", refs=tuple(blob.hash for blob in told), blobs=told)
+        await run.write(replace(commit, blobs=blobs, consumed=consumed, events=events))
         await run.release()
 
     return Operation(work, run_id)
 
 
-async def claimed(store: Store, clock: ManualClock, run_id: str) -> RunDriver:
+async def acquired(store: Store, clock: ManualClock, run_id: str) -> RunDriver:
     run = RunDriver(store, clock, run_id, "flow")
-    run.claim = await store.claim(run_id, create=new_run(run_id), takeover=True)
+    run.lease = await store.acquire(run_id, create=new_run(run_id), takeover=True)
     record = await store.run(run_id)
     run.head, run.position = (record.head, record.position) if record else (None, -1)
     return run
@@ -99,26 +99,26 @@ def note(run_id: str, *keys: str, durable: bool = True, data: bytes = b"done") -
     """Record something under each key, with a small part and a large one."""
 
     async def work(store: Store, clock: ManualClock) -> None:
-        run = await claimed(store, clock, run_id)
+        run = await acquired(store, clock, run_id)
         records: list[JournalRecord] = []
         for key in keys:
-            parts = (text_part(f"{key} of {run.head}"), raw_part(LARGE + key.encode()))
-            records.append(JournalRecord(key, data, tuple(part.hash for part in parts), parts))
+            blobs = (text_blob(f"{key} of {run.head}"), raw_blob(LARGE + key.encode()))
+            records.append(JournalRecord(key, data, tuple(blob.hash for blob in blobs), blobs))
         await run.note(*records, durable=durable)
         await run.release()
 
     return Operation(work, run_id, lasts=durable)
 
 
-def post(run_id: str, command_id: str, *, expects: Part | None = None) -> Operation:
+def post(run_id: str, command_id: str, *, expects: Blob | None = None) -> Operation:
     """Put a command into an inbox, with a small part and a large one."""
 
     async def work(store: Store, clock: ManualClock) -> None:
         del clock
-        parts = (text_part(command_id), raw_part(LARGE + command_id.encode()))
-        refs = tuple(part.hash for part in parts)
+        blobs = (text_blob(command_id), raw_blob(LARGE + command_id.encode()))
+        refs = tuple(blob.hash for blob in blobs)
         await store.post(
-            run_id, Command(command_id, "order", b"do it", refs, parts, expects=expects and ("a", expects.hash))
+            run_id, Command(command_id, "order", b"do it", refs, blobs, expects=expects and ("a", expects.hash))
         )
 
     return Operation(work)
@@ -128,7 +128,7 @@ def take(run_id: str) -> Operation:
     """Claim a run and leave it so."""
 
     async def work(store: Store, clock: ManualClock) -> None:
-        await claimed(store, clock, run_id)
+        await acquired(store, clock, run_id)
 
     return Operation(work)
 
@@ -136,14 +136,14 @@ def take(run_id: str) -> Operation:
 def fork(run_id: str, parent: str) -> Operation:
     async def work(store: Store, clock: ManualClock) -> None:
         del clock
-        await store.release(await store.claim(run_id, create=new_run(run_id, parent=parent)))
+        await store.release(await store.acquire(run_id, create=new_run(run_id, parent=parent)))
 
     return Operation(work, run_id)
 
 
 def rewind(run_id: str, to: str, *, nonce: str) -> Operation:
     async def work(store: Store, clock: ManualClock) -> None:
-        run = await claimed(store, clock, run_id)
+        run = await acquired(store, clock, run_id)
         await run.rewind(to, nonce=nonce)
         await run.release()
 
@@ -177,35 +177,35 @@ def an_hour_passes() -> Operation:
 
 
 AN_HOUR_PASSES = an_hour_passes()
-FURTHER = advance("r", a=text_part("r5"))
-SMALL = text_part("constant")
-BIG = raw_part(LARGE)
+FURTHER = advance("r", a=text_blob("r5"))
+SMALL = text_blob("constant")
+BIG = raw_blob(LARGE)
 HISTORY: Sequence[Operation] = (
-    advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    advance("r", a=text_blob("r0"), small=SMALL, big=BIG),
     note("r", "x", durable=False),
     note("r", "w", durable=False),
     note("r", "y", "x"),
     note("r", "x", durable=False, data=b"done again"),
     post("r", "first"),
-    post("r", "second", expects=text_part("r0")),
-    advance("r", a=text_part("r1"), small=SMALL, big=BIG),
-    advance("s", a=text_part("s0"), small=SMALL),
+    post("r", "second", expects=text_blob("r0")),
+    advance("r", a=text_blob("r1"), small=SMALL, big=BIG),
+    advance("s", a=text_blob("s0"), small=SMALL),
     take("r"),
-    advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
+    advance("r", a=text_blob("r2"), small=SMALL, other=raw_blob(LARGE + b"2")),
     fork("f", "r@1"),
     note("f", "x", "z"),
-    advance("s", a=text_part("s1"), settled=True),
+    advance("s", a=text_blob("s1"), settled=True),
     note("r", "x", "y"),
     post("r", "lasting"),
-    post("r", "dropped", expects=text_part("r2")),
+    post("r", "dropped", expects=text_blob("r2")),
     post("s", "waiting"),
     rewind("r", "r@0", nonce="renewed"),
     note("r", "z", durable=False),
     note("r", "y", durable=False),
-    advance("f", a=text_part("f0"), small=SMALL, big=BIG),
+    advance("f", a=text_blob("f0"), small=SMALL, big=BIG),
     rewind("r", "r@0", nonce="once more"),
     note("r", "v"),
-    advance("r", a=text_part("r3"), small=SMALL),
+    advance("r", a=text_blob("r3"), small=SMALL),
     note("r", "x"),
     note("s", "x"),
     collect(),
@@ -216,26 +216,26 @@ HISTORY: Sequence[Operation] = (
     delete("s@1", is_head=True),
     delete("s@0", is_head=True),
     collect(),
-    advance("s", a=text_part("s0 again")),
-    advance("r", a=text_part("r4"), small=SMALL, big=BIG),
+    advance("s", a=text_blob("s0 again")),
+    advance("r", a=text_blob("r4"), small=SMALL, big=BIG),
     collect(),
 )
 
 FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)), events=KeepLast(2))
 FORGETFUL_HISTORY: Sequence[Operation] = (
-    advance("s", a=text_part("s0")),
+    advance("s", a=text_blob("s0")),
     AN_HOUR_PASSES,
-    advance("s", a=text_part("s1"), big=BIG, settled=True),
+    advance("s", a=text_blob("s1"), big=BIG, settled=True),
     note("s", "x"),
     AN_HOUR_PASSES,
-    advance("r", a=text_part("r0"), big=BIG),
+    advance("r", a=text_blob("r0"), big=BIG),
     note("r", "x", durable=False),
-    advance("r", a=text_part("r1"), big=BIG),
+    advance("r", a=text_blob("r1"), big=BIG),
     fork("f", "r@1"),
-    advance("r", a=text_part("r2")),
-    advance("f", a=text_part("f0"), big=BIG),
+    advance("r", a=text_blob("r2")),
+    advance("f", a=text_blob("f0"), big=BIG),
     collect(),
-    advance("r", a=text_part("r3")),
-    advance("r", a=text_part("r4")),
+    advance("r", a=text_blob("r3")),
+    advance("r", a=text_blob("r4")),
     collect(),
 )

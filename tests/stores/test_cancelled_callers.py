@@ -26,7 +26,7 @@ from perdure.testing.stores import ManualClock, RunDriver, halted
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.records import Claim, Halt, NewRun
+    from perdure.records import Halt, Lease, NewRun
 
 FAILED = halted("failed")
 
@@ -36,11 +36,11 @@ class Troubled(SqlBackend):
 
     def __init__(self) -> None:
         super().__init__(MemoryDatabase.new(), OnlyProcess(), retention=Retention(), clock=SystemClock())
-        self.has_claimed = threading.Event()
+        self.has_acquired = threading.Event()
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.trouble: Exception | None = None
-        self.claims = 0
+        self.leases = 0
         self.releases = 0
         self._of: dict[str, Troubled] = {"": self}
 
@@ -51,26 +51,26 @@ class Troubled(SqlBackend):
         return self._of[tenant]
 
     @override
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
-        self.claims += 1
-        claim = super().claim(run_id, create=create, takeover=takeover, token=token)
-        self.has_claimed.set()
+    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
+        self.leases += 1
+        lease = super().acquire(run_id, create=create, takeover=takeover, token=token)
+        self.has_acquired.set()
         assert self.may_go_on.wait(30)
-        return claim
+        return lease
 
     @override
-    def release(self, claim: Claim, *, halt: Halt | None) -> None:
+    def release(self, lease: Lease, *, halt: Halt | None) -> None:
         self.releases += 1
         if self.trouble is not None:
             raise self.trouble
-        super().release(claim, halt=halt)
+        super().release(lease, halt=halt)
 
-    def stop_in_claims(self) -> None:
-        self.has_claimed.clear()
+    def stop_in_leases(self) -> None:
+        self.has_acquired.clear()
         self.may_go_on.clear()
 
-    async def is_in_a_claim(self) -> None:
-        assert await asyncio.to_thread(self.has_claimed.wait, 30)
+    async def is_in_a_lease(self) -> None:
+        assert await asyncio.to_thread(self.has_acquired.wait, 30)
 
 
 class Scene:
@@ -100,11 +100,11 @@ async def cancelled(task: asyncio.Task[object]) -> None:
         await task
 
 
-async def test_a_claim_is_given_back_before_its_cancellation_goes_on() -> None:
+async def test_a_lease_is_given_back_before_its_cancellation_goes_on() -> None:
     scene = await Scene.set_up()
-    scene.backend.stop_in_claims()
-    task = asyncio.create_task(scene.store.claim("r"))
-    await scene.backend.is_in_a_claim()
+    scene.backend.stop_in_leases()
+    task = asyncio.create_task(scene.store.acquire("r"))
+    await scene.backend.is_in_a_lease()
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=0.05)
     assert not done
@@ -114,11 +114,11 @@ async def test_a_claim_is_given_back_before_its_cancellation_goes_on() -> None:
     assert await scene.is_as_before()
 
 
-async def test_a_claim_is_given_back_though_nobody_waits_for_that() -> None:
+async def test_a_lease_is_given_back_though_nobody_waits_for_that() -> None:
     scene = await Scene.set_up()
-    scene.backend.stop_in_claims()
-    task = asyncio.create_task(scene.store.claim("r"))
-    await scene.backend.is_in_a_claim()
+    scene.backend.stop_in_leases()
+    task = asyncio.create_task(scene.store.acquire("r"))
+    await scene.backend.is_in_a_lease()
     task.cancel()
     await asyncio.wait([task], timeout=0.01)
     await cancelled(task)
@@ -126,13 +126,13 @@ async def test_a_claim_is_given_back_though_nobody_waits_for_that() -> None:
     assert await scene.is_as_before()
 
 
-def test_a_claim_is_given_back_though_its_event_loop_is_gone() -> None:
+def test_a_lease_is_given_back_though_its_event_loop_is_gone() -> None:
     scene = asyncio.run(Scene.set_up())
-    scene.backend.stop_in_claims()
+    scene.backend.stop_in_leases()
 
     async def leave() -> None:
-        task = asyncio.create_task(scene.store.claim("r"))
-        await scene.backend.is_in_a_claim()
+        task = asyncio.create_task(scene.store.acquire("r"))
+        await scene.backend.is_in_a_lease()
         task.cancel()
         await asyncio.wait([task], timeout=0.01)
 
@@ -141,24 +141,24 @@ def test_a_claim_is_given_back_though_its_event_loop_is_gone() -> None:
     assert asyncio.run(scene.is_as_before())
 
 
-async def test_a_claim_whose_turn_has_not_come_is_not_made() -> None:
+async def test_a_lease_whose_turn_has_not_come_is_not_made() -> None:
     scene = await Scene.set_up()
     gate = threading.Event()
     scene.worker.submit(lambda _: gate.wait(30))
-    before = scene.backend.claims
-    task = asyncio.create_task(scene.store.claim("r"))
+    before = scene.backend.leases
+    task = asyncio.create_task(scene.store.acquire("r"))
     await asyncio.sleep(0)
     await cancelled(task)
     gate.set()
     assert await scene.is_as_before()
-    assert scene.backend.claims == before
+    assert scene.backend.leases == before
 
 
-async def test_a_claim_that_can_not_be_given_back_at_once_is_given_back_later() -> None:
+async def test_a_lease_that_can_not_be_given_back_at_once_is_given_back_later() -> None:
     scene = await Scene.set_up()
-    scene.backend.stop_in_claims()
-    task = asyncio.create_task(scene.store.claim("r"))
-    await scene.backend.is_in_a_claim()
+    scene.backend.stop_in_leases()
+    task = asyncio.create_task(scene.store.acquire("r"))
+    await scene.backend.is_in_a_lease()
     scene.backend.trouble = WorkflowCheckpointException("no room")
     scene.backend.may_go_on.set()
     await cancelled(task)
@@ -169,10 +169,10 @@ async def test_a_claim_that_can_not_be_given_back_at_once_is_given_back_later() 
 
 async def test_a_release_is_carried_out_though_its_caller_is_cancelled() -> None:
     scene = await Scene.set_up()
-    claim = await scene.store.claim("r")
+    lease = await scene.store.acquire("r")
     gate = threading.Event()
     scene.worker.submit(lambda _: gate.wait(30))
-    task = asyncio.create_task(scene.store.release(claim, halt=FAILED))
+    task = asyncio.create_task(scene.store.release(lease, halt=FAILED))
     await asyncio.sleep(0)
     await cancelled(task)
     gate.set()
@@ -186,7 +186,7 @@ async def due(store: HostBackedStore[Troubled]) -> object:
     return await store.due(at="2024", workflow_names=["flow"], limit=1)
 
 
-async def claim(store: HostBackedStore[Troubled]) -> object:
+async def acquire(store: HostBackedStore[Troubled]) -> object:
     return await RunDriver.start(store, ManualClock(), "other")
 
 
@@ -198,13 +198,13 @@ async def release(store: HostBackedStore[Troubled]) -> object:
     return await (await RunDriver.start(store, ManualClock(), "other")).release()
 
 
-@pytest.mark.parametrize("later", [due, claim, commit, release])
+@pytest.mark.parametrize("later", [due, acquire, commit, release])
 async def test_a_release_that_failed_is_made_up_for(later: Later) -> None:
     scene = await Scene.set_up()
-    claim = await scene.store.claim("r")
+    lease = await scene.store.acquire("r")
     scene.backend.trouble = WorkflowCheckpointException("no room")
     with pytest.raises(WorkflowCheckpointException, match="no room"):
-        await scene.store.release(claim, halt=FAILED)
+        await scene.store.release(lease, halt=FAILED)
     await due(scene.store)
     assert not await scene.is_as_before()
     scene.backend.trouble = None
@@ -231,16 +231,16 @@ async def test_a_release_of_a_tenant_that_failed_is_made_up_for_by_any_view_of_i
     assert (await run.record()).owner is None
 
 
-async def test_a_claim_that_was_replaced_is_not_given_free_later() -> None:
+async def test_a_lease_that_was_replaced_is_not_given_free_later() -> None:
     scene = await Scene.set_up()
-    claim = await scene.store.claim("r")
+    lease = await scene.store.acquire("r")
     scene.backend.trouble = WorkflowCheckpointException("no room")
     with pytest.raises(WorkflowCheckpointException, match="no room"):
-        await scene.store.release(claim)
+        await scene.store.release(lease)
     scene.backend.trouble = None
     run = RunDriver(scene.store, ManualClock(), "r", "flow")
     run.head, run.position = "r@0", 0
-    await run.reclaim()
+    await run.reacquire()
     await due(scene.store)
     await run.commit()
     assert (await run.record()).owner is not None
@@ -248,10 +248,10 @@ async def test_a_claim_that_was_replaced_is_not_given_free_later() -> None:
 
 async def test_a_run_that_can_not_be_read_is_not_tried_again() -> None:
     scene = await Scene.set_up()
-    claim = await scene.store.claim("r")
+    lease = await scene.store.acquire("r")
     scene.backend.trouble = CheckpointDamagedError("r", "it is not what was written")
     with pytest.raises(CheckpointDamagedError):
-        await scene.store.release(claim)
+        await scene.store.release(lease)
     before = scene.backend.releases
     await due(scene.store)
     assert scene.backend.releases == before

@@ -17,7 +17,7 @@ from perdure.errors import WorkflowCheckpointException
 from perdure.records import Command, HeadStatus, JournalRecord, KeepFor, KeepLast, LatestOnly, NewEvents, Retention
 from perdure.storage import Disk, FileStore
 from perdure.testing.disk import EVERYTHING_SURVIVES, SimulatedDisk
-from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from simulated import Machine
 
-    from perdure.records import Part
+    from perdure.records import Blob
     from perdure.storage import Store
 
 STRIDE = 1 if IS_SOAK else 5
@@ -166,8 +166,8 @@ async def view(store: Store) -> View:
     assert {record.run_id for record in await store.runs()} == {run_id for run_id, record in runs.items() if record}
     contents: list[tuple[str, dict[str, bytes]]] = []
     for manifest in await store.manifests():
-        parts = await store.parts(manifest.toc.values())
-        contents.append((manifest.checkpoint_id, {path: parts[part] for path, part in manifest.toc.items()}))
+        blobs = await store.blobs(manifest.toc.values())
+        contents.append((manifest.checkpoint_id, {path: blobs[blob] for path, blob in manifest.toc.items()}))
     latest = await store.latest(workflow_name="flow")
     return View(
         runs=runs,
@@ -200,8 +200,8 @@ async def told(store: Store, run_id: str) -> Held:
 
 
 async def all_of(store: Store, refs: Sequence[str]) -> dict[str, bytes]:
-    parts = await store.parts(refs)
-    return {part: parts[part] for part in refs}
+    blobs = await store.blobs(refs)
+    return {blob: blobs[blob] for blob in refs}
 
 
 def advance(
@@ -212,11 +212,11 @@ def advance(
     wake_at: str | None = None,
     consumed: tuple[str, ...] = (),
     events: NewEvents | None = None,
-    **values: Part,
+    **values: Blob,
 ) -> Operation:
     async def operation(store: Store, clock: ManualClock) -> None:
         run = RunDriver(store, clock, run_id, "flow")
-        run.claim = await store.claim(run_id, create=new_run(run_id))
+        run.lease = await store.acquire(run_id, create=new_run(run_id))
         record = await store.run(run_id)
         run.head, run.position = (record.head, record.position) if record else (None, -1)
         commit = run.next_commit(
@@ -224,29 +224,29 @@ def advance(
         )
         # As an engine does: only what the head does not have.
         known = set((await store.manifest(run.head)).toc.values()) if run.head else set[str]()
-        await run.write(replace(commit, parts=tuple(part for part in commit.parts if part.hash not in known)))
+        await run.write(replace(commit, blobs=tuple(blob for blob in commit.blobs if blob.hash not in known)))
         await run.release()
 
     return operation
 
 
-def post(run_id: str, command_id: str, *, expects: Part | None = None) -> Operation:
+def post(run_id: str, command_id: str, *, expects: Blob | None = None) -> Operation:
     """Post a command with a small part and a large one, which may expect a part at "a"."""
 
     async def operation(store: Store, clock: ManualClock) -> None:
         del clock
-        parts = (text_part(f"of {command_id}"), raw_part(LARGE + command_id.encode()))
-        refs = tuple(part.hash for part in parts)
+        blobs = (text_blob(f"of {command_id}"), raw_blob(LARGE + command_id.encode()))
+        refs = tuple(blob.hash for blob in blobs)
         expected = ("a", expects.hash) if expects else None
-        await store.post(run_id, Command(command_id, "message", b"data", refs, parts, expected))
+        await store.post(run_id, Command(command_id, "message", b"data", refs, blobs, expected))
 
     return operation
 
 
 def telling(*texts: str) -> NewEvents:
     """Events with a small part and a large one."""
-    parts = (text_part(f"told {texts}"), raw_part(LARGE + texts[0].encode()))
-    return NewEvents(len(texts), " ".join(texts).encode(), tuple(part.hash for part in parts), parts)
+    blobs = (text_blob(f"told {texts}"), raw_blob(LARGE + texts[0].encode()))
+    return NewEvents(len(texts), " ".join(texts).encode(), tuple(blob.hash for blob in blobs), blobs)
 
 
 def note(run_id: str, *keys: str, durable: bool = True) -> Operation:
@@ -254,15 +254,15 @@ def note(run_id: str, *keys: str, durable: bool = True) -> Operation:
 
     async def operation(store: Store, clock: ManualClock) -> None:
         del clock
-        claim = await store.claim(run_id)
+        lease = await store.acquire(run_id)
         record = await store.run(run_id)
         assert record is not None
         records: list[JournalRecord] = []
         for key in keys:
-            parts = (text_part(f"{key} of {record.head}"), raw_part(LARGE + key.encode()))
-            records.append(JournalRecord(key, b"done", tuple(part.hash for part in parts), parts))
-        await store.record(claim, head=record.head, records=records, durable=durable)
-        await store.release(claim)
+            blobs = (text_blob(f"{key} of {record.head}"), raw_blob(LARGE + key.encode()))
+            records.append(JournalRecord(key, b"done", tuple(blob.hash for blob in blobs), blobs))
+        await store.record(lease, head=record.head, records=records, durable=durable)
+        await store.release(lease)
 
     return operation
 
@@ -270,7 +270,7 @@ def note(run_id: str, *keys: str, durable: bool = True) -> Operation:
 def fork(run_id: str, parent: str) -> Operation:
     async def operation(store: Store, clock: ManualClock) -> None:
         del clock
-        await store.release(await store.claim(run_id, create=new_run(run_id, parent=parent)))
+        await store.release(await store.acquire(run_id, create=new_run(run_id, parent=parent)))
 
     return operation
 
@@ -278,12 +278,12 @@ def fork(run_id: str, parent: str) -> Operation:
 def rewind(run_id: str, to: str) -> Operation:
     async def operation(store: Store, clock: ManualClock) -> None:
         del clock
-        claim = await store.claim(run_id)
+        lease = await store.acquire(run_id)
         record = await store.run(run_id)
         assert record is not None
         assert record.head is not None
-        await store.rewind(claim, expected_head=record.head, to=to, nonce="renewed")
-        await store.release(claim)
+        await store.rewind(lease, expected_head=record.head, to=to, nonce="renewed")
+        await store.release(lease)
 
     return operation
 
@@ -306,23 +306,23 @@ async def after_an_hour(store: Store, clock: ManualClock) -> None:
     clock.advance(timedelta(hours=1))
 
 
-SMALL = text_part("constant")
-BIG = raw_part(LARGE)
+SMALL = text_blob("constant")
+BIG = raw_blob(LARGE)
 HISTORY: Sequence[Operation] = (
-    advance("r", a=text_part("r0"), small=SMALL, big=BIG),
+    advance("r", a=text_blob("r0"), small=SMALL, big=BIG),
     note("r", "x", durable=False),
     note("r", "y", "x"),
-    advance("r", a=text_part("r1"), small=SMALL, big=BIG),
-    advance("s", a=text_part("s0"), small=SMALL),
-    advance("r", a=text_part("r2"), small=SMALL, other=raw_part(LARGE + b"2")),
+    advance("r", a=text_blob("r1"), small=SMALL, big=BIG),
+    advance("s", a=text_blob("s0"), small=SMALL),
+    advance("r", a=text_blob("r2"), small=SMALL, other=raw_blob(LARGE + b"2")),
     fork("f", "r@1"),
     note("f", "x", "z"),
-    advance("s", a=text_part("s1"), settled=True),
+    advance("s", a=text_blob("s1"), settled=True),
     note("r", "x", "y"),
     rewind("r", "r@0"),
     note("r", "z"),
-    advance("f", a=text_part("f0"), small=SMALL, big=BIG),
-    advance("r", a=text_part("r3"), small=SMALL),
+    advance("f", a=text_blob("f0"), small=SMALL, big=BIG),
+    advance("r", a=text_blob("r3"), small=SMALL),
     note("r", "x"),
     note("s", "x"),
     collect,
@@ -331,13 +331,13 @@ HISTORY: Sequence[Operation] = (
     delete("s@1"),
     delete("s@0"),
     collect,
-    advance("s", a=text_part("s0 again")),
+    advance("s", a=text_blob("s0 again")),
 )
 
-ASKED = text_part("asked")
+ASKED = text_blob("asked")
 INBOX_HISTORY: Sequence[Operation] = (
     advance(
-        "r", a=text_part("r0"), status="sleeping", wake_at="2024-01-02T00:00:00+00:00", events=telling("r0", "too")
+        "r", a=text_blob("r0"), status="sleeping", wake_at="2024-01-02T00:00:00+00:00", events=telling("r0", "too")
     ),
     post("r", "one"),
     post("r", "two"),
@@ -350,14 +350,14 @@ INBOX_HISTORY: Sequence[Operation] = (
     post("r", "three"),
     fork("f", "r@2"),
     post("f", "one", expects=ASKED),
-    advance("f", a=text_part("f0"), consumed=("one",), events=telling("f0")),
+    advance("f", a=text_blob("f0"), consumed=("one",), events=telling("f0")),
     delete("r@1"),
     delete("r@2"),
     collect,
-    advance("r", a=text_part("r3"), consumed=("three",), events=telling("r3")),
+    advance("r", a=text_blob("r3"), consumed=("three",), events=telling("r3")),
     post("f", "two"),
     delete("f@0"),
-    advance("f", a=text_part("f0 again"), events=telling("f0 again")),
+    advance("f", a=text_blob("f0 again"), events=telling("f0 again")),
 )
 HISTORIES = pytest.mark.parametrize("history", [HISTORY, INBOX_HISTORY], ids=["journals", "inboxes"])
 
@@ -439,19 +439,19 @@ async def test_an_operation_that_failed_can_be_done_again(
 
 FORGETFUL = Retention(checkpoints=LatestOnly(), finished_runs=KeepFor(timedelta(0)), events=KeepLast(3))
 FORGETFUL_HISTORY: Sequence[Operation] = (
-    advance("s", a=text_part("s0"), events=telling("s0")),
+    advance("s", a=text_blob("s0"), events=telling("s0")),
     after_an_hour,
     post("s", "one"),
-    advance("s", a=text_part("s1"), big=BIG, settled=True, consumed=("one",), events=telling("s1")),
+    advance("s", a=text_blob("s1"), big=BIG, settled=True, consumed=("one",), events=telling("s1")),
     note("s", "x"),
     after_an_hour,
-    advance("r", a=text_part("r0"), big=BIG, events=telling("r0", "too")),
-    advance("r", a=text_part("r1"), big=BIG, events=telling("r1")),
+    advance("r", a=text_blob("r0"), big=BIG, events=telling("r0", "too")),
+    advance("r", a=text_blob("r1"), big=BIG, events=telling("r1")),
     fork("f", "r@1"),
-    advance("r", a=text_part("r2"), events=telling("r2", "too")),
-    advance("f", a=text_part("f0"), big=BIG),
-    advance("r", a=text_part("r3")),
-    advance("r", a=text_part("r4"), events=telling("r4")),
+    advance("r", a=text_blob("r2"), events=telling("r2", "too")),
+    advance("f", a=text_blob("f0"), big=BIG),
+    advance("r", a=text_blob("r3")),
+    advance("r", a=text_blob("r4"), events=telling("r4")),
 )
 
 
@@ -471,10 +471,10 @@ async def test_a_crash_while_forgetting_loses_nothing_and_leaves_nothing(machine
         for run in seen.runs.values():
             assert run is None or run[0] in dict(seen.contents)
         if seen.runs["s"] is not None:
-            await reopened.release(await reopened.claim("s"))
+            await reopened.release(await reopened.acquire("s"))
         for operation in FORGETFUL_HISTORY[number + was_done :]:
             await operation(reopened, clock)
-        await advance("r", a=text_part("r5"), events=telling("r5"))(reopened, clock)
+        await advance("r", a=text_blob("r5"), events=telling("r5"))(reopened, clock)
         last = await view(reopened)
         assert [name for name, _, _ in last.told["r"]] == ["4+2 r@2", "6+1 r@4", "7+1 r@5"]
         assert [checkpoint_id for checkpoint_id, _ in last.contents] == ["f@0", "r@5"]

@@ -13,7 +13,7 @@ from perdure.errors import CheckpointDamagedError
 from perdure.records import Halt, LatestOnly, Retention
 from perdure.storage import Disk, FileStore, SqliteStore
 from perdure.testing.disk import SimulatedDisk
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,11 +41,11 @@ async def test_a_commit_waits_for_its_file_and_for_its_name_and_for_nothing_else
     disk = SyncCountingDisk("commit")
     store = FileStore(tmp_path, disk=disk)
     run = await RunDriver.start(store, ManualClock(), "r")
-    constant = text_part("constant")
+    constant = text_blob("constant")
     await run.commit({"constant": constant})
     for step in range(10):
         disk.syncs = 0
-        await run.commit({"constant": constant, "a": text_part(f"{step}")}, events=events("told"))
+        await run.commit({"constant": constant, "a": text_blob(f"{step}")}, events=events("told"))
         assert disk.syncs == 2
     disk.syncs = 0
     for _ in range(100):
@@ -59,9 +59,9 @@ async def test_nothing_but_the_end_of_a_run_here_waits_for_the_disk_if_the_syste
     store = FileStore(tmp_path, disk=disk)
     run = await RunDriver.start(store, ManualClock(), "r")
     for step in range(40):
-        await run.commit({"a": text_part(f"{step}"), "b": raw_part(f"{step}".encode() * 9000)}, events=events("told"))
-    await run.note(finished("a", "x", raw_part(b"x" * 9000)))
-    await run.post(command("a", "x", raw_part(b"y" * 9000)))
+        await run.commit({"a": text_blob(f"{step}"), "b": raw_blob(f"{step}".encode() * 9000)}, events=events("told"))
+    await run.note(finished("a", "x", raw_blob(b"x" * 9000)))
+    await run.post(command("a", "x", raw_blob(b"y" * 9000)))
     await run.rewind("r@3")
     await run.release()
     await store.collect()
@@ -77,14 +77,14 @@ async def test_what_was_forgotten_has_left_a_run_that_lasts_whatever_is_waited_f
         disk = SimulatedDisk(durability="os")
         store = machine.open(disk, ManualClock(), latest_only)
         run = await RunDriver.start(store, ManualClock(), "r")
-        told = {"small": text_part("kept"), "large": raw_part(b"kept" * 9000)}
+        told = {"small": text_blob("kept"), "large": raw_blob(b"kept" * 9000)}
         for _ in range(3):
             await run.commit(told, events=events("told"))
         after = machine.open(disk.crash(seed), ManualClock(), latest_only)
         record = await after.run("r")
         assert record is not None
         assert record.head == run.head
-        assert len(await after.parts((await after.manifest(record.head or "")).roots)) == 2
+        assert len(await after.blobs((await after.manifest(record.head or "")).roots)) == 2
 
 
 async def test_a_command_that_was_taken_is_not_lost_with_the_commit_that_took_it(machine: Machine) -> None:
@@ -102,7 +102,7 @@ async def test_a_command_that_was_taken_is_not_lost_with_the_commit_that_took_it
 async def test_a_run_that_was_restored_lasts_whatever_is_waited_for(machine: Machine, tmp_path: Path) -> None:
     source = FileStore(tmp_path)
     run = await RunDriver.start(source, ManualClock(), "r")
-    await run.commit({"small": text_part("a"), "large": raw_part(b"a" * 9000)}, events=events("told"))
+    await run.commit({"small": text_blob("a"), "large": raw_blob(b"a" * 9000)}, events=events("told"))
     await run.post(command("waits"))
     await run.release()
     archive = await cast("TenantStore", source).archive("r")
@@ -111,7 +111,7 @@ async def test_a_run_that_was_restored_lasts_whatever_is_waited_for(machine: Mac
         await cast("TenantStore", machine.open(disk, ManualClock())).restore(archive)
         after = cast("TenantStore", machine.open(disk.crash(seed), ManualClock()))
         there = await after.archive("r")
-        assert (there.checkpoints, set(there.parts)) == (archive.checkpoints, set(archive.parts))
+        assert (there.checkpoints, set(there.blobs)) == (archive.checkpoints, set(archive.blobs))
         assert [each.id for each in there.inbox] == ["waits"]
     await source.close()
 
@@ -155,5 +155,5 @@ async def test_a_killed_process_loses_nothing_that_the_system_was_to_keep(kind: 
     assert {manifest.checkpoint_id for manifest in history} >= set(told)
     assert record.head == history[-1].checkpoint_id
     for manifest in history:
-        assert len(await store.parts(manifest.toc.values())) == 2
+        assert len(await store.blobs(manifest.toc.values())) == 2
     await store.close()

@@ -28,8 +28,8 @@ from perdure.testing.stores import (
     events,
     finished,
     new_run,
-    raw_part,
-    text_part,
+    raw_blob,
+    text_blob,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def start(store: FileStore, run_id: str = "r") -> RunDriver:
 async def test_a_checkpoint_is_a_readable_file(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
-    small, large = text_part("small"), raw_part(b"\0" * 10_000)
+    small, large = text_blob("small"), raw_blob(b"\0" * 10_000)
     await run.commit({"state/a": small, "state/b": large}, settled=True)
     document = json.loads((tmp_path / "r@0.json").read_text("utf-8"))
     assert document["note"] == "für dich"
@@ -110,7 +110,7 @@ async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Pat
     store = FileStore(tmp_path)
     run = await start(store)
     for step in range(3):
-        await run.commit({"a": text_part(f"v{step}")})
+        await run.commit({"a": text_blob(f"v{step}")})
     path = tmp_path / "r@2.json"
     path.write_bytes(path.read_bytes().replace(b'"v2"', b'"v1"'))
     for read in (store.manifest("r@2"), store.manifests(), store.manifests(run_id="r"), store.ids()):
@@ -163,7 +163,12 @@ async def test_a_json_file_that_is_no_checkpoint_is_named(tmp_path: Path) -> Non
 async def test_ids_that_lead_out_of_the_directory_are_refused(tmp_path: Path, name: str) -> None:
     store = FileStore(tmp_path / "store")
     run = await start(store)
-    for attempt in (store.manifest(name), store.delete(name), store.run(name), store.claim(name, create=new_run(name))):
+    for attempt in (
+        store.manifest(name),
+        store.delete(name),
+        store.run(name),
+        store.acquire(name, create=new_run(name)),
+    ):
         with pytest.raises(WorkflowCheckpointException, match="leads out"):
             await attempt
     with pytest.raises(WorkflowCheckpointException, match="leads out"):
@@ -208,18 +213,18 @@ async def test_the_head_of_a_run_is_found_without_looking_at_the_others(quick_pa
 async def test_what_a_commit_writes_does_not_grow_with_what_there_is(quick_path: Path) -> None:
     disk = CountingDisk()
     store = FileStore(quick_path, disk=disk)
-    state = {f"key {number}": text_part(f"{number} " * 500) for number in range(200)}
+    state = {f"key {number}": text_blob(f"{number} " * 500) for number in range(200)}
     run = await start(store)
     await run.commit(state)
     written: list[int] = []
     for step in range(5):
         disk.reset()
-        commit = run.next_commit({**state, "step": text_part(f"{step}")})
-        await run.write(type(commit)(commit.manifest, (text_part(f"{step}"),), commit.expected_head, settled=False))
+        commit = run.next_commit({**state, "step": text_blob(f"{step}")})
+        await run.write(type(commit)(commit.manifest, (text_blob(f"{step}"),), commit.expected_head, settled=False))
         written.append(disk.written)
     assert max(written) < 120_000
     manifest = await store.manifest("r@5")
-    assert len(await store.parts(manifest.toc.values())) == 201
+    assert len(await store.blobs(manifest.toc.values())) == 201
     await store.close()
 
 
@@ -271,7 +276,7 @@ async def test_commits_that_the_log_does_not_tell_of_are_found_by_anyone(quick_p
     store = FileStore(quick_path)
     run = await start(store)
     for number in range(40):
-        await run.commit({"a": text_part(f"{number}")}, events=events(f"{number}"))
+        await run.commit({"a": text_blob(f"{number}")}, events=events(f"{number}"))
         stranger = FileStore(quick_path)
         record, latest = await stranger.run("r"), await stranger.latest(workflow_name="flow")
         assert record is not None
@@ -293,7 +298,7 @@ async def test_a_log_that_has_lost_more_than_commits_is_an_error_that_names_the_
     await run.rewind("r@0")
     await run.commit()
     log_path(tmp_path).write_bytes(before)
-    for read in (store.run("r"), store.claim("r"), store.inbox("r"), store.events("r"), store.manifests(run_id="r")):
+    for read in (store.run("r"), store.acquire("r"), store.inbox("r"), store.events("r"), store.manifests(run_id="r")):
         with pytest.raises(CheckpointDamagedError, match=r"'r@3'.*lost its end"):
             await read
     await store.close()
@@ -306,7 +311,7 @@ async def test_a_file_that_is_gone_from_among_the_newest_is_no_step_back(tmp_pat
         await run.commit()
     (tmp_path / "r@2.json").unlink()
     stranger = FileStore(tmp_path)
-    for read in (stranger.run("r"), stranger.claim("r")):
+    for read in (stranger.run("r"), stranger.acquire("r")):
         with pytest.raises(CheckpointDamagedError, match=r"'r@2'.*gone"):
             await read
     await store.close()
@@ -329,7 +334,7 @@ async def test_a_damaged_checkpoint_that_the_log_does_not_tell_of_can_be_deleted
     assert record is not None
     assert record.head == ("r@4" if damaged == 2 else "r@3")
     run.store, run.head, run.position = stranger, record.head, record.position
-    await run.reclaim()
+    await run.reacquire()
     await run.commit()
     assert [manifest.position for manifest in await stranger.manifests(run_id="r")][-1] == record.position + 1
     await store.close()
@@ -339,29 +344,29 @@ async def test_a_damaged_checkpoint_that_the_log_does_not_tell_of_can_be_deleted
 async def test_what_does_not_change_is_written_once(quick_path: Path) -> None:
     disk = CountingDisk()
     store = FileStore(quick_path, disk=disk)
-    state = {f"key {number}": text_part(f"{number} " * 20) for number in range(200)}
+    state = {f"key {number}": text_blob(f"{number} " * 20) for number in range(200)}
     run = await start(store)
     await run.commit(state)
-    changed = text_part("not yet")
+    changed = text_blob("not yet")
     for step in range(3):
         disk.reset()
-        changed = text_part(f"{step}")
+        changed = text_blob(f"{step}")
         commit = run.next_commit({**state, "changes": changed})
-        await run.write(replace(commit, parts=(changed,)))
-    toc_size = sum(len(path) + len(part.hash) + 10 for path, part in state.items())
+        await run.write(replace(commit, blobs=(changed,)))
+    toc_size = sum(len(path) + len(blob.hash) + 10 for path, blob in state.items())
     assert disk.written < toc_size + 5000
     assert len(list((quick_path / ".perdure" / "parts").iterdir())) == 200, "each by its own name"
     await store.close()
     stranger = FileStore(quick_path)
-    found = await stranger.parts((await stranger.manifest("r@3")).roots)
-    assert found == {part.hash: part.data for part in (*state.values(), changed)}
+    found = await stranger.blobs((await stranger.manifest("r@3")).roots)
+    assert found == {blob.hash: blob.data for blob in (*state.values(), changed)}
     await stranger.close()
 
 
-async def test_small_parts_that_share_a_file_are_removed_one_by_one(quick_path: Path) -> None:
+async def test_small_blobs_that_share_a_file_are_removed_one_by_one(quick_path: Path) -> None:
     store = FileStore(quick_path, retention=Retention(checkpoints=LatestOnly()))
     run = await start(store)
-    state = {f"key {number}": text_part(f"{number} " * 50) for number in range(100)}
+    state = {f"key {number}": text_blob(f"{number} " * 50) for number in range(100)}
     await run.commit(state)
     await run.commit(state)
     files = {path.stat().st_ino for path in (quick_path / ".perdure" / "parts").iterdir()}
@@ -369,22 +374,22 @@ async def test_small_parts_that_share_a_file_are_removed_one_by_one(quick_path: 
     left = dict(list(state.items())[::10])
     await run.commit(left)
     await store.collect()
-    assert await store.parts([part.hash for part in state.values()]) == {part.hash: part.data for part in left.values()}
+    assert await store.blobs([blob.hash for blob in state.values()]) == {blob.hash: blob.data for blob in left.values()}
     await run.commit(state)
-    assert await store.parts([part.hash for part in state.values()]) == {
-        part.hash: part.data for part in state.values()
+    assert await store.blobs([blob.hash for blob in state.values()]) == {
+        blob.hash: blob.data for blob in state.values()
     }
     await store.close()
 
 
-async def test_a_damaged_part_is_an_error(tmp_path: Path) -> None:
+async def test_a_damaged_blob_is_an_error(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
-    part = raw_part(b"x" * 9000)
-    await run.commit({"a": part})
-    (tmp_path / ".perdure" / "parts" / part.hash).write_bytes(b"")
-    with pytest.raises(WorkflowCheckpointException, match=part.hash):
-        await store.parts([part.hash])
+    blob = raw_blob(b"x" * 9000)
+    await run.commit({"a": blob})
+    (tmp_path / ".perdure" / "parts" / blob.hash).write_bytes(b"")
+    with pytest.raises(WorkflowCheckpointException, match=blob.hash):
+        await store.blobs([blob.hash])
     await store.close()
 
 
@@ -398,14 +403,14 @@ async def test_commit_order_survives_the_loss_of_the_counter(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_small_parts_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+async def test_small_blobs_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
-    part = text_part("small")
-    await run.commit({"a": part})
+    blob = text_blob("small")
+    await run.commit({"a": blob})
     await store.close()
     stranger = FileStore(tmp_path)
-    assert stranger.read_parts([part.hash]) == {part.hash: part.data}
+    assert stranger.read_blobs([blob.hash]) == {blob.hash: blob.data}
     await stranger.close()
 
 
@@ -414,8 +419,8 @@ async def test_two_stores_on_one_directory_are_one_place(tmp_path: Path) -> None
     assert one.place == other.place
     run = await start(one)
     await run.commit()
-    claim = await other.claim("r")
-    run.claim = claim
+    lease = await other.acquire("r")
+    run.lease = lease
     await run.commit()
     assert list(await other.ids()) == ["r@0", "r@1"]
     await one.close()
@@ -498,7 +503,7 @@ async def test_a_record_costs_one_write_and_one_sync(tmp_path: Path) -> None:
     await run.note(finished("b", "x"), durable=False)
     assert (disk.changes, disk.syncs) == (["r.log"] * 2, [])
     disk.reset()
-    await run.note(finished("c", "x", text_part("small")))
+    await run.note(finished("c", "x", text_blob("small")))
     assert (disk.changes, disk.syncs) == (["r.log"], ["r.log", "journal/"])
     disk.reset()
     await run.note(finished("d", "x"), finished("e", "x"))
@@ -541,11 +546,11 @@ async def test_a_journal_is_gone_after_the_commit_and_readable_before(tmp_path: 
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit()
-    await run.note(finished("a", '{"answer":"für dich"}', text_part("small"), raw_part(b"\0" * 10_000)))
+    await run.note(finished("a", '{"answer":"für dich"}', text_blob("small"), raw_blob(b"\0" * 10_000)))
     line = json.loads(journal_path(tmp_path).read_text("utf-8").partition(" ")[2])
     assert line["head"] == "r@0"
     assert line["records"][0]["text"] == '{"answer":"für dich"}'
-    assert [part["text"] for part in line["parts"]] == ['"small"']
+    assert [blob["text"] for blob in line["parts"]] == ['"small"']
     await run.commit()
     assert not journal_path(tmp_path).exists()
     await store.close()
@@ -629,7 +634,7 @@ async def test_any_changed_byte_of_a_journal_is_an_error_that_names_the_head(tmp
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit()
-    await run.note(finished("a", "one", text_part("small")))
+    await run.note(finished("a", "one", text_blob("small")))
     await run.note(finished("b", "two"))
     data = journal_path(tmp_path).read_bytes()
     for place in range(len(data)):
@@ -649,30 +654,30 @@ async def test_a_journal_is_shortened_when_records_were_replaced(quick_path: Pat
     store, witness = FileStore(quick_path), FileStore(quick_path)
     run = await start(store)
     await run.commit()
-    leaf = text_part("leaf")
-    tree = text_part("tree", leaf)
+    leaf = text_blob("leaf")
+    tree = text_blob("tree", leaf)
     await run.note(finished("first", "kept", tree, leaf))
     for step in range(2000):
-        await run.note(finished("state", f"{step}", text_part(f"{step} " * 200)), durable=False)
+        await run.note(finished("state", f"{step}", text_blob(f"{step} " * 200)), durable=False)
     assert journal_path(quick_path).stat().st_size < 600_000
     for reader in (store, witness):
         journal = await reader.journal("r")
         assert [(record.key, record.data) for record in journal] == [("first", b"kept"), ("state", b"1999")]
-        parts = await reader.parts([*journal[0].refs, *journal[1].refs])
-        assert parts.keys() == {tree.hash, leaf.hash, text_part("1999 " * 200).hash}
+        blobs = await reader.blobs([*journal[0].refs, *journal[1].refs])
+        assert blobs.keys() == {tree.hash, leaf.hash, text_blob("1999 " * 200).hash}
     await store.close()
     await witness.close()
 
 
-async def test_small_parts_of_a_journal_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+async def test_small_blobs_of_a_journal_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit()
-    part = text_part("small")
-    await run.note(finished("a", "", part))
+    blob = text_blob("small")
+    await run.note(finished("a", "", blob))
     await store.close()
     stranger = FileStore(tmp_path)
-    assert stranger.read_parts([part.hash]) == {part.hash: part.data}
+    assert stranger.read_blobs([blob.hash]) == {blob.hash: blob.data}
     await stranger.close()
 
 
@@ -694,7 +699,7 @@ async def test_events_and_commands_cost_a_commit_no_further_sync(tmp_path: Path)
     syncs = list(disk.syncs)
     await run.post(command("a"))
     disk.reset()
-    await run.commit(consumed=("a",), events=events("told", parts=(text_part("small"),)))
+    await run.commit(consumed=("a",), events=events("told", blobs=(text_blob("small"),)))
     assert disk.syncs == syncs
     await store.close()
 
@@ -719,11 +724,11 @@ async def test_an_inbox_is_readable_and_gone_when_it_is_empty(tmp_path: Path) ->
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit()
-    large = raw_part(b"x" * 9000)
-    await run.post(command("a", '{"answer":"für dich"}', text_part("small"), large), command("b"))
+    large = raw_blob(b"x" * 9000)
+    await run.post(command("a", '{"answer":"für dich"}', text_blob("small"), large), command("b"))
     first = json.loads(inbox_path(tmp_path).read_text("utf-8").partition("\n")[0].partition(" ")[2])
     assert (first["id"], first["text"]) == ("a", '{"answer":"für dich"}')
-    assert [part["text"] for part in first["parts"]] == ['"small"']
+    assert [blob["text"] for blob in first["parts"]] == ['"small"']
     assert (tmp_path / ".perdure" / "parts" / large.hash).exists()
     await run.commit(consumed=("a",))
     assert await run.inbox() == ["b="]
@@ -737,8 +742,8 @@ async def test_an_inbox_is_readable_and_gone_when_it_is_empty(tmp_path: Path) ->
 async def test_commands_that_have_left_do_not_come_back_with_their_file(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
-    await run.commit({"a": text_part("asked")})
-    await run.post(command("message"), command("answer", expects=("a", text_part("asked").hash)))
+    await run.commit({"a": text_blob("asked")})
+    await run.post(command("message"), command("answer", expects=("a", text_blob("asked").hash)))
     leftover = inbox_path(tmp_path).read_bytes()
     await run.commit(consumed=("message",))
     await run.rewind("r@0")
@@ -796,7 +801,7 @@ async def test_any_changed_byte_of_an_inbox_is_an_error_that_names_the_run(tmp_p
     store = FileStore(tmp_path)
     run = await start(store)
     await run.commit()
-    await run.post(command("a", "one", text_part("small")), command("b", "two"))
+    await run.post(command("a", "one", text_blob("small")), command("b", "two"))
     data = inbox_path(tmp_path).read_bytes()
     for place in range(len(data)):
         inbox_path(tmp_path).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
@@ -815,8 +820,8 @@ async def test_what_a_commit_told_stands_in_its_checkpoint_until_that_is_forgott
     store = FileStore(tmp_path, retention=Retention(checkpoints=KeepLast(2)))
     run = await start(store)
     told = '[{"type":"output","data":"für dich"}]'
-    small, large = text_part("small"), raw_part(b"x" * 9000)
-    await run.commit(events=events(told, parts=(small, large)))
+    small, large = text_blob("small"), raw_blob(b"x" * 9000)
+    await run.commit(events=events(told, blobs=(small, large)))
     document = json.loads((tmp_path / "r@0.json").read_text("utf-8"))
     assert document["events"] == {
         "first": 1,
@@ -829,26 +834,26 @@ async def test_what_a_commit_told_stands_in_its_checkpoint_until_that_is_forgott
     await run.commit()
     line = json.loads(events_path(tmp_path).read_text("utf-8").partition(" ")[2])
     assert (line["checkpoint_id"], line["first"], line["text"]) == ("r@0", 1, told)
-    assert [part["text"] for part in line["parts"]] == ['"small"']
+    assert [blob["text"] for blob in line["parts"]] == ['"small"']
     await store.collect()
     await store.close()
     assert await run.events() == [f"1={told}", "2=b", "3=not JSON"]
     (batch,) = await store.events("r", limit=1)
-    assert await store.parts(batch.refs) == {small.hash: small.data, large.hash: large.data}
+    assert await store.blobs(batch.refs) == {small.hash: small.data, large.hash: large.data}
     await store.close()
 
 
-async def test_small_parts_of_commands_and_events_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
+async def test_small_blobs_of_commands_and_events_are_found_by_a_store_that_never_saw_them(tmp_path: Path) -> None:
     store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
     run = await start(store)
-    told, posted = text_part("told"), text_part("posted")
-    await run.commit(events=events("a", parts=(told,)))
+    told, posted = text_blob("told"), text_blob("posted")
+    await run.commit(events=events("a", blobs=(told,)))
     await run.commit()
     await run.post(command("a", "", posted))
     await store.close()
     stranger = FileStore(tmp_path)
-    wanted = {part.hash: part.data for part in (told, posted)}
-    assert stranger.read_parts(wanted) == wanted
+    wanted = {blob.hash: blob.data for blob in (told, posted)}
+    assert stranger.read_blobs(wanted) == wanted
     await stranger.close()
 
 
@@ -874,14 +879,14 @@ async def test_the_newest_events_are_read_without_the_others(quick_path: Path) -
 
 async def test_events_are_forgotten_although_their_checkpoints_are_not(quick_path: Path) -> None:
     store = FileStore(quick_path, retention=Retention(events=KeepLast(2)))
-    parts = [raw_part(f"{number}".encode() * 9000) for number in range(5)]
+    blobs = [raw_blob(f"{number}".encode() * 9000) for number in range(5)]
     run = await start(store)
-    for number, part in enumerate(parts):
-        await run.commit(events=events(f"{number}", parts=(part,)))
+    for number, blob in enumerate(blobs):
+        await run.commit(events=events(f"{number}", blobs=(blob,)))
     assert await run.events() == ["4=3", "5=4"]
     await store.collect()
-    found = await store.parts([part.hash for part in parts])
-    assert found.keys() == {part.hash for part in parts[3:]}
+    found = await store.blobs([blob.hash for blob in blobs])
+    assert found.keys() == {blob.hash for blob in blobs[3:]}
     lenient = FileStore(quick_path)
     run.store = lenient
     await run.commit(events=events("5"))
@@ -909,7 +914,7 @@ async def test_any_changed_byte_of_forgotten_events_is_an_error_that_names_the_r
     store = FileStore(tmp_path, retention=Retention(checkpoints=LatestOnly()))
     run = await start(store)
     for name in ("a", "b", "c"):
-        await run.commit(events=events(name, parts=(text_part(name),)))
+        await run.commit(events=events(name, blobs=(text_blob(name),)))
     data = events_path(tmp_path).read_bytes()
     for place in range(len(data)):
         events_path(tmp_path).write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
@@ -940,7 +945,7 @@ async def test_a_damaged_checkpoint_that_told_something_is_not_forgotten_silentl
 async def test_a_directory_from_before_inboxes_and_events_is_gone_on_with(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await start(store)
-    await run.commit({"a": text_part("x")})
+    await run.commit({"a": text_blob("x")})
     await run.commit(settled=True, status="idle")
     await run.release()
     await store.close()
@@ -949,7 +954,7 @@ async def test_a_directory_from_before_inboxes_and_events_is_gone_on_with(tmp_pa
     assert (record.status, record.wake_at, record.events) == ("idle", None, 0)
     assert [each.run_id for each in await store.runs(status="idle")] == ["r"]
     assert (await run.inbox(), await run.events()) == ([], [])
-    run.claim = await store.claim("r")
+    run.lease = await store.acquire("r")
     await run.post(command("a"))
     await run.rewind("r@0")
     assert (await run.record()).status == "running"

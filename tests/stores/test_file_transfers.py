@@ -17,7 +17,7 @@ from perdure.records import Halt
 from perdure.storage import FileStore, MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.disk import EVERYTHING_SURVIVES, NOTHING_SURVIVES, SimulatedDisk
-from perdure.testing.stores import finished, raw_part
+from perdure.testing.stores import finished, raw_blob
 from perdure.testing.stores.base import HEAD, NOTHING, Picture, make_sample_run, read_run
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def from_elsewhere() -> Archive:
     store = MemoryStore(clock=ManualClock())
     run = await make_sample_run(store, ManualClock(), of="another place")
     # As far as the one that was exported here.
-    await run.commit({"more": raw_part(b"of another place" * 900)})
+    await run.commit({"more": raw_blob(b"of another place" * 900)})
     await run.rewind(HEAD, nonce="one more")
     await run.note(finished("a", "of another place"))
     return await store.archive("r")
@@ -56,9 +56,9 @@ async def with_an_exported(store: TenantStore) -> None:
     """One of the same id as the one that comes, with more to it."""
     await with_another(store)
     run = await make_sample_run(store, ManualClock())
-    await run.commit({"more": raw_part(b"than in the archive" * 900)})
-    assert run.claim is not None
-    await store.release(run.claim, halt=EXPORTED)
+    await run.commit({"more": raw_blob(b"than in the archive" * 900)})
+    assert run.lease is not None
+    await store.release(run.lease, halt=EXPORTED)
 
 
 async def restore(store: TenantStore) -> None:
@@ -239,18 +239,18 @@ async def test_a_restored_run_is_one_and_goes_on(tmp_path: Path) -> None:
     await restore(store)
     with pytest.raises(RunExistsError):
         await restore(store)
-    claim = await store.claim("r")
-    assert claim.attempts == 1
-    await store.release(claim)
+    lease = await store.acquire("r")
+    assert lease.attempts == 1
+    await store.release(lease)
     await store.close()
 
 
-async def test_an_archive_names_the_checkpoint_whose_part_is_damaged(tmp_path: Path) -> None:
+async def test_an_archive_names_the_checkpoint_whose_blob_is_damaged(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     run = await make_sample_run(store, ManualClock())
-    part = raw_part(b"of the last one" * 900)
-    await run.commit({"large": part})
-    path = tmp_path / ".perdure" / "parts" / part.hash
+    blob = raw_blob(b"of the last one" * 900)
+    await run.commit({"large": blob})
+    path = tmp_path / ".perdure" / "parts" / blob.hash
     path.write_bytes(path.read_bytes().replace(b"last", b"lost"))
     with pytest.raises(CheckpointDamagedError, match=run.head):
         await store.archive("r")

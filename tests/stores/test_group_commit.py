@@ -14,7 +14,7 @@ from perdure.errors import LeaseLostError, StaleHeadError, WorkflowCheckpointExc
 from perdure.records import Halt, LatestOnly, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
 from perdure.storage.retention import PRUNED_BEFORE_COLLECTION_MIN
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_blob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ class Scene:
         """Runs that have begun."""
         runs = [await RunDriver.start(self.store, ManualClock(), name) for name in names]
         for run in runs:
-            await run.commit({"a": text_part("0")})
+            await run.commit({"a": text_blob("0")})
         self._said.clear()
         return runs
 
@@ -91,16 +91,16 @@ async def test_runs_that_commit_at_once_share_a_transaction(scene: Scene) -> Non
 
 async def test_what_is_refused_in_a_group_writes_nothing_and_disturbs_nobody(scene: Scene) -> None:
     stale, lost, doubled, sound = await scene.runs("stale", "lost", "doubled", "sound")
-    before = stale.next_commit({"a": text_part("of the stale one")})
+    before = stale.next_commit({"a": text_blob("of the stale one")})
     await stale.commit()
-    await scene.store.claim("lost", takeover=True)
+    await scene.store.acquire("lost", takeover=True)
     await sound.commit(checkpoint_id="mine")
     scene.said()
     ends = await asyncio.gather(
         stale.write(before),
         lost.commit(),
         doubled.commit(checkpoint_id="mine"),
-        sound.commit({"a": text_part("written")}),
+        sound.commit({"a": text_blob("written")}),
         return_exceptions=True,
     )
     assert [type(end) for end in ends[:3]] == [StaleHeadError, LeaseLostError, WorkflowCheckpointException]
@@ -109,7 +109,7 @@ async def test_what_is_refused_in_a_group_writes_nothing_and_disturbs_nobody(sce
     assert (said.count("BEGIN"), said.count("COMMIT"), said.count("ROLLBACK")) == (1, 1, 0)
     assert (await sound.record()).head == "sound@2"
     assert (await doubled.record()).head == "doubled@0"
-    assert list(await scene.store.parts([text_part("of the stale one").hash])) == []
+    assert list(await scene.store.blobs([text_blob("of the stale one").hash])) == []
     await doubled.commit()
     await scene.store.close()
 
@@ -160,7 +160,7 @@ async def test_a_fork_of_a_checkpoint_with_a_name_keeps_its_run(scene: Scene) ->
     await run.commit(checkpoint_id="mine")
     await run.commit()
     await run.release()
-    await scene.store.claim("fork", create=new_run("fork", parent="mine"))
+    await scene.store.acquire("fork", create=new_run("fork", parent="mine"))
     with pytest.raises(WorkflowCheckpointException, match="'fork', a fork of it"):
         await scene.store.remove("r")
     await scene.store.close()
@@ -168,7 +168,7 @@ async def test_a_fork_of_a_checkpoint_with_a_name_keeps_its_run(scene: Scene) ->
 
 async def test_records_and_a_commit_of_one_run_come_in_their_order(scene: Scene) -> None:
     (run,) = await scene.runs("r")
-    notes = [run.note(finished(f"{number}", "", text_part(f"{number}")), durable=False) for number in range(20)]
+    notes = [run.note(finished(f"{number}", "", text_blob(f"{number}")), durable=False) for number in range(20)]
     await asyncio.gather(*notes, run.commit())
     said = scene.said()
     assert (said.count("BEGIN"), said.count("COMMIT")) == (1, 1)

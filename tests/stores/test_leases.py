@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Self
 
-    from perdure.records import Claim
+    from perdure.records import Lease
     from perdure.storage import TenantStore
 
 HOLDER = Path(__file__).with_name("holder.py")
@@ -100,10 +100,10 @@ def start(kind: str, place: Path) -> Generator[Callable[..., Holder]]:
         yield start
 
 
-async def claimed_when_it_can_be(store: TenantStore, run_id: str) -> Claim:
+async def acquired_when_it_can_be(store: TenantStore, run_id: str) -> Lease:
     while True:
         with contextlib.suppress(RunBusyError):
-            return await store.claim(run_id)
+            return await store.acquire(run_id)
         await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -133,7 +133,7 @@ async def test_a_frozen_owner_is_replaced_when_its_lease_is_over_and_not_before(
     assert frozen.ask("commit", run="r", times=1) == OK
     lock = only_lock(owners)
     frozen.freeze()
-    await claimed_when_it_can_be(store, "r")
+    await acquired_when_it_can_be(store, "r")
     assert seconds_since_touched(lock, tmp_path / "now") > LEASE_SECONDS
     await store.close()
 
@@ -143,7 +143,7 @@ async def test_a_thawed_owner_that_was_replaced_cannot_write(start: Callable[...
     assert frozen.ask("claim", run="r") == OK
     assert frozen.ask("commit", run="r", times=1) == OK
     frozen.freeze()
-    await claimed_when_it_can_be(store, "r")
+    await acquired_when_it_can_be(store, "r")
     frozen.thaw()
     assert frozen.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
     assert frozen.ask("note", run="r", keys=["late"], durable=True)["error"] == "LeaseLostError"
@@ -159,7 +159,7 @@ async def test_a_thawed_owner_that_was_not_replaced_goes_on(start: Callable[...,
         assert frozen.ask("claim", run=run_id) == OK
         assert frozen.ask("commit", run=run_id, times=1) == OK
     frozen.freeze()
-    await claimed_when_it_can_be(store, "s")
+    await acquired_when_it_can_be(store, "s")
     frozen.thaw()
     assert frozen.ask("commit", run="r", times=1) == OK
     await store.close()
@@ -172,9 +172,9 @@ async def test_a_killed_owner_is_replaced_at_once_however_long_its_lease(
     assert owner.ask("claim", run="r") == OK
     assert owner.ask("commit", run="r", times=1) == OK
     with pytest.raises(RunBusyError):
-        await store.claim("r")
+        await store.acquire("r")
     owner.kill()
-    assert (await store.claim("r")).attempts == 1
+    assert (await store.acquire("r")).attempts == 1
     await store.close()
 
 
@@ -186,9 +186,9 @@ async def test_a_blocked_event_loop_costs_no_lease(start: Callable[..., Holder],
     assert blocked.ask("block the event loop") == "blocked"
     frozen.freeze()
     # Others could have let their leases end in the time in which this one has.
-    await claimed_when_it_can_be(store, "frozen")
+    await acquired_when_it_can_be(store, "frozen")
     with pytest.raises(RunBusyError):
-        await store.claim("blocked")
+        await store.acquire("blocked")
     blocked.tell("go on")
     assert blocked.hear() == {"ok": "go on\n"}
     assert blocked.ask("commit", run="blocked", times=1) == OK
@@ -202,10 +202,10 @@ async def test_a_forked_child_keeps_a_lease_of_its_own(start: Callable[..., Hold
     assert frozen.ask("claim", run="frozen") == OK
     assert frozen.ask("commit", run="frozen", times=1) == OK
     frozen.freeze()
-    await claimed_when_it_can_be(store, "frozen")
+    await acquired_when_it_can_be(store, "frozen")
     for run_id in ("parent's", "child's"):
         with pytest.raises(RunBusyError):
-            await store.claim(run_id, create=new_run(run_id))
+            await store.acquire(run_id, create=new_run(run_id))
     await store.close()
 
 

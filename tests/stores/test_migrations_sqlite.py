@@ -15,7 +15,7 @@ from perdure.records import KeepLast, Retention
 from perdure.storage import SqliteStore
 from perdure.storage.sql.database import migrations
 from perdure.storage.sqlite.database import split
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -50,7 +50,7 @@ def old_database(path: Path, *, schema: int) -> Manifest:
             "VALUES ('r', 'flow', '2024-01-01', 'n', 'r@0', 0, 1, 1)"
         )
         connection.execute("UPDATE counters SET value = 1 WHERE name = 'token'")
-        old = RunDriver(SqliteStore(path), ManualClock(), "r", "flow").next_commit({"a": text_part("v0")})
+        old = RunDriver(SqliteStore(path), ManualClock(), "r", "flow").next_commit({"a": text_blob("v0")})
         connection.execute(
             "INSERT INTO checkpoints (checkpoint_id, run_id, workflow_name, position, timestamp, iteration_count, "
             "settled, checksum, header, toc) VALUES ('r@0', 'r', 'flow', 0, ?, 0, 1, ?, ?, ?)",
@@ -58,7 +58,7 @@ def old_database(path: Path, *, schema: int) -> Manifest:
         )
         connection.executemany(
             "INSERT INTO parts (hash, kind, refs, data) VALUES (?, 'json', '[]', ?)",
-            [(part.hash, part.data) for part in old.parts],
+            [(blob.hash, blob.data) for blob in old.blobs],
         )
         if schema >= WITH_STATUS:
             connection.execute("UPDATE runs SET status = 'idle'")
@@ -75,10 +75,10 @@ async def test_a_database_of_a_former_schema_is_upgraded(tmp_path: Path, schema:
     run = RunDriver(store, ManualClock(), "r", "flow")
     record = await run.record()
     assert (record.settled, record.status, record.wake_at, record.events) == (True, "idle", None, 0)
-    run.claim, run.head, run.position = await store.claim("r"), "r@0", 0
+    run.lease, run.head, run.position = await store.acquire("r"), "r@0", 0
     await run.note(finished("a", "recorded"))
     assert await run.noted() == ["a=recorded"]
-    await run.post(command("a", "posted", expects=("a", text_part("v0").hash)))
+    await run.post(command("a", "posted", expects=("a", text_blob("v0").hash)))
     await run.commit(status="waiting", consumed=("a",), events=events("told"))
     assert list(await store.ids()) == ["r@0", "r@1"]
     assert await run.noted() == await run.inbox() == []
@@ -97,14 +97,14 @@ async def eventful_runs(path: Path) -> SqliteStore:
     store = SqliteStore(path, retention=Retention(checkpoints=KeepLast(2), events=KeepLast(2)))
     run = await RunDriver.start(store, ManualClock(), "r")
     for number in range(4):
-        leaf = raw_part(b"leaf %d" % number)
-        value = text_part(f"v{number}", leaf)
-        await run.commit({"a": value}, leaf, events=events(f"told {number}", "twice", parts=(text_part("event"),)))
-    asked = text_part("asked")
+        leaf = raw_blob(b"leaf %d" % number)
+        value = text_blob(f"v{number}", leaf)
+        await run.commit({"a": value}, leaf, events=events(f"told {number}", "twice", blobs=(text_blob("event"),)))
+    asked = text_blob("asked")
     await run.commit({"asked": asked}, status="sleeping", wake_at="2030-01-01T00:00:00+00:00")
-    await run.note(finished("b", "later", text_part("noted")), finished("a", "earlier"))
-    await run.post(command("x"), command("y", "posted", text_part("posted"), expects=("asked", asked.hash)))
-    await store.claim("fork", create=new_run("fork", parent="r@4"))
+    await run.note(finished("b", "later", text_blob("noted")), finished("a", "earlier"))
+    await run.post(command("x"), command("y", "posted", text_blob("posted"), expects=("asked", asked.hash)))
+    await store.acquire("fork", create=new_run("fork", parent="r@4"))
     return store
 
 
@@ -122,10 +122,10 @@ def as_former(path: Path, former: Path) -> None:
 async def former_database(path: Path) -> tuple[Archive, int]:
     """A database of a former schema with an eventful run; the run, and the token of the newest claim."""
     store = await eventful_runs(path.with_name("present.db"))
-    archive, claim = await store.archive("r"), await store.claim("fork")
+    archive, lease = await store.archive("r"), await store.acquire("fork")
     await store.close()
     as_former(path.with_name("present.db"), path)
-    return archive, claim.token
+    return archive, lease.token
 
 
 async def test_nothing_is_lost_on_the_way_to_tenants(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_nothing_is_lost_on_the_way_to_tenants(tmp_path: Path) -> None:
     assert await store.archive("r") == before
     assert [record.run_id for record in await store.runs()] == ["r", "fork"]
     assert await store.next_wake(after="", workflow_names=["flow"]) == "2030-01-01T00:00:00+00:00"
-    assert (await store.claim("r")).token == token + 1
+    assert (await store.acquire("r")).token == token + 1
     assert (await store.post("r", command("z"))).number == before.inbox[-1].number + 1
     assert list(await store.tenant("another").runs()) == []
     assert list(await store.tenant("another").ids()) == []
@@ -146,7 +146,7 @@ async def test_an_upgraded_database_goes_on_where_it_was(tmp_path: Path) -> None
     await former_database(path)
     store = SqliteStore(path)
     run = RunDriver(store, ManualClock(), "r", "flow")
-    run.claim, run.head, run.position = await store.claim("r"), "r@4", 4
+    run.lease, run.head, run.position = await store.acquire("r"), "r@4", 4
     await run.commit(consumed=("x",), events=events("told"))
     assert await run.noted() == []
     assert await run.inbox() == ["y=posted"]

@@ -33,6 +33,7 @@ from perdure.errors import (
     WorkflowCheckpointException,
 )
 from perdure.records import (
+    Blob,
     Command,
     EventBatch,
     FullHistory,
@@ -40,17 +41,16 @@ from perdure.records import (
     KeepLast,
     Mark,
     NewEvents,
-    Part,
     Retention,
 )
 from perdure.storage import FileStore, MemoryStore, SqliteStore, is_host_store
-from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, halted, new_run, raw_blob, text_blob
 from perdure.testing.stores.base import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from perdure.records import Archive, Claim, Halt, HaltKind, HeadStatus
+    from perdure.records import Archive, Halt, HaltKind, HeadStatus, Lease
     from perdure.storage import TenantStore
 
 T = TypeVar("T")
@@ -62,13 +62,13 @@ TENANTS = ("", "tenant")
 TIMES = tuple(f"2024-05-0{day}T10:00:00+00:00" for day in (1, 2, 3))
 STANDINGS = ("running", "waiting", "sleeping", "idle", "cancelled", "failed", "parked", "exported")
 WORKFLOWS = {"a": "one", "b": "one", "c": "two", "f": "one", "g": "two"}
-LEAF = text_part("leaf")
-VALUES: tuple[Part, ...] = (
-    text_part("x"),
-    text_part("y", LEAF),
-    raw_part(b"z" * 5000, LEAF),
-    raw_part(b"w" * 5000),
-    text_part("v" * 4000),
+LEAF = text_blob("leaf")
+VALUES: tuple[Blob, ...] = (
+    text_blob("x"),
+    text_blob("y", LEAF),
+    raw_blob(b"z" * 5000, LEAF),
+    raw_blob(b"w" * 5000),
+    text_blob("v" * 4000),
 )
 RAM_DISK = Path("/dev/shm")
 
@@ -81,7 +81,7 @@ class Kept:
     settled: bool
     status: HeadStatus
     wake_at: str | None
-    values: dict[str, Part]
+    values: dict[str, Blob]
 
 
 @dataclass
@@ -93,10 +93,10 @@ class Run:
     settled: bool = False
     status: HeadStatus = "running"
     wake_at: str | None = None
-    is_claimed: bool = False
+    is_acquired: bool = False
     attempts: int = 0
     halt: Halt | None = None
-    journal: dict[str, Part] = field(default_factory=dict[str, Part])
+    journal: dict[str, Blob] = field(default_factory=dict[str, Blob])
     inbox: dict[str, Command] = field(default_factory=dict[str, Command])
     posted: int = 0
     events: int = 0
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def is_due(self) -> bool:
-        if self.head is None or self.is_claimed or not self.may_wake:
+        if self.head is None or self.is_acquired or not self.may_wake:
             return False
         return self.status == "running" or bool(self.inbox) or (self.wake_at is not None and self.wake_at <= TIMES[1])
 
@@ -141,8 +141,8 @@ class Model:
     def of(self, run_id: str) -> list[Kept]:
         return [kept for kept in self.kept if kept.run_id == run_id]
 
-    def values(self, checkpoint_id: str | None) -> dict[str, Part]:
-        return next((kept.values for kept in self.kept if kept.checkpoint_id == checkpoint_id), dict[str, Part]())
+    def values(self, checkpoint_id: str | None) -> dict[str, Blob]:
+        return next((kept.values for kept in self.kept if kept.checkpoint_id == checkpoint_id), dict[str, Blob]())
 
     def can_be_replaced(self, run_id: str, moved: Moved) -> bool:
         """Whether a run that was exported is not set back, and no fork loses what it rests on."""
@@ -209,7 +209,7 @@ class Space:
 
     store: TenantStore
     model: Model
-    claims: dict[str, Claim] = field(default_factory=dict[str, "Claim"])
+    leases: dict[str, Lease] = field(default_factory=dict[str, "Lease"])
     tokens: dict[str, int] = field(default_factory=dict[str, int])
     """By run the largest token that there ever was."""
 
@@ -240,8 +240,8 @@ class StoreMachine(RuleBasedStateMachine):
         return self.space.model
 
     @property
-    def claims(self) -> dict[str, Claim]:
-        return self.space.claims
+    def leases(self) -> dict[str, Lease]:
+        return self.space.leases
 
     def open_store(self, directory: Path, retention: Retention) -> TenantStore:
         match self.kind:
@@ -263,7 +263,7 @@ class StoreMachine(RuleBasedStateMachine):
     def driver(self, run_id: str) -> RunDriver:
         driver = RunDriver(self.store, self.clock, run_id, WORKFLOWS[run_id])
         run = self.model.runs[run_id]
-        driver.claim, driver.head, driver.position = self.claims[run_id], run.head, run.position
+        driver.lease, driver.head, driver.position = self.leases[run_id], run.head, run.position
         return driver
 
     @rule(number=st.integers(0, len(TENANTS) - 1))
@@ -271,44 +271,44 @@ class StoreMachine(RuleBasedStateMachine):
         self.space = self.spaces[number]
 
     @rule(run_id=st.sampled_from(RUNS), creates=st.booleans())
-    def claim(self, run_id: str, *, creates: bool) -> None:
+    def acquire(self, run_id: str, *, creates: bool) -> None:
         run = self.model.runs.get(run_id)
         if run is not None and run.is_exported:
             with pytest.raises(RunExportedError):
-                self.wait(self.store.claim(run_id))
+                self.wait(self.store.acquire(run_id))
             return
         self.nonces += 1
         create = replace(new_run(run_id, WORKFLOWS[run_id]), nonce=f"nonce {self.nonces}") if creates else None
         if (run is None or run.head is None) and not creates:
             with pytest.raises(RunNotFoundError):
-                self.wait(self.store.claim(run_id))
+                self.wait(self.store.acquire(run_id))
             return
-        claim = self.wait(self.store.claim(run_id, create=create))
+        lease = self.wait(self.store.acquire(run_id, create=create))
         if run is None or run.head is None:
             # It begins now, after all the others.
             self.model.runs.pop(run_id, None)
             self.model.runs[run_id] = Run(head=None, parent=None, nonce=f"nonce {self.nonces}")
-        self.claimed(run_id, claim)
+        self.acquired(run_id, lease)
 
-    def claimed(self, run_id: str, claim: Claim) -> None:
+    def acquired(self, run_id: str, lease: Lease) -> None:
         run = self.model.runs[run_id]
-        run.is_claimed, run.halt, run.attempts = True, None, run.attempts + 1
-        assert claim.attempts == run.attempts
-        assert claim.token > self.space.tokens.get(run_id, 0)
-        self.claims[run_id], self.space.tokens[run_id] = claim, claim.token
+        run.is_acquired, run.halt, run.attempts = True, None, run.attempts + 1
+        assert lease.attempts == run.attempts
+        assert lease.token > self.space.tokens.get(run_id, 0)
+        self.leases[run_id], self.space.tokens[run_id] = lease, lease.token
 
     @rule(run_id=st.sampled_from(RUNS + FORKS), step=st.integers(-1, 4))
-    def claim_with_a_token(self, run_id: str, step: int) -> None:
+    def lease_with_a_token(self, run_id: str, step: int) -> None:
         run, token = self.model.runs.get(run_id), self.space.tokens.get(run_id, 0) + step
-        if run is None or run.head is None or run_id not in self.claims:
+        if run is None or run.head is None or run_id not in self.leases:
             return
         if step <= 0 or run.is_exported:
             with pytest.raises(RunExportedError if step > 0 else LeaseLostError):
-                self.wait(self.store.claim(run_id, token=token))
+                self.wait(self.store.acquire(run_id, token=token))
             return
-        claim = self.wait(self.store.claim(run_id, token=token))
-        assert claim.token == token
-        self.claimed(run_id, claim)
+        lease = self.wait(self.store.acquire(run_id, token=token))
+        assert lease.token == token
+        self.acquired(run_id, lease)
 
     @rule(run_id=st.sampled_from(FORKS), number=st.integers(0, 20))
     def fork(self, run_id: str, number: int) -> None:
@@ -316,19 +316,19 @@ class StoreMachine(RuleBasedStateMachine):
             return
         parent = self.model.kept[number % len(self.model.kept)].checkpoint_id
         create = new_run(run_id, WORKFLOWS[run_id], parent=parent)
-        claim = self.wait(self.store.claim(run_id, create=create))
+        lease = self.wait(self.store.acquire(run_id, create=create))
         self.model.runs[run_id] = Run(head=parent, parent=parent, nonce=create.nonce)
-        self.claimed(run_id, claim)
+        self.acquired(run_id, lease)
 
     @rule(run_id=st.sampled_from(RUNS + FORKS), kind=st.sampled_from([None, None, "failed", "parked", "exported"]))
     def release(self, run_id: str, kind: HaltKind | None) -> None:
-        if run_id not in self.claims:
+        if run_id not in self.leases:
             return
         halt = halted(kind) if kind else None
-        self.wait(self.store.release(self.claims[run_id], halt=halt))
+        self.wait(self.store.release(self.leases[run_id], halt=halt))
         run = self.model.runs.get(run_id)
-        if run and run.is_claimed:
-            run.is_claimed, run.halt, run.attempts = False, halt, 0
+        if run and run.is_acquired:
+            run.is_acquired, run.halt, run.attempts = False, halt, 0
             if run.head is None:
                 del self.model.runs[run_id]
 
@@ -343,22 +343,22 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(
         self,
         run_id: str,
-        steps: list[dict[str, Part]],
+        steps: list[dict[str, Blob]],
         standing: tuple[HeadStatus, str | None],
         consumed: set[str],
-        told: list[Part],
+        told: list[Blob],
         *,
         settled: bool,
     ) -> None:
         if run_id not in self.model.runs and run_id in FORKS:
             self.fork(run_id, len(self.model.kept))
-        elif run_id not in self.model.runs or not self.model.runs[run_id].is_claimed:
-            self.claim(run_id, creates=True)
+        elif run_id not in self.model.runs or not self.model.runs[run_id].is_acquired:
+            self.acquire(run_id, creates=True)
         run = self.model.runs.get(run_id)
-        if run is None or not run.is_claimed:
+        if run is None or not run.is_acquired:
             return
         status, wake_at = ("idle", None) if settled else standing
-        events = NewEvents(len(told), b"told", tuple(part.hash for part in told), (*told, LEAF))
+        events = NewEvents(len(told), b"told", tuple(blob.hash for blob in told), (*told, LEAF))
         for values in steps:
             driver = self.driver(run_id)
             commit = driver.next_commit(
@@ -374,7 +374,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def commit_what_a_command_asks_for(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run and run.is_claimed and run.inbox:
+        if run and run.is_acquired and run.inbox:
             driver = self.driver(run_id)
             with pytest.raises(CommandWaitsError):
                 self.wait(driver.write(driver.next_commit(taken=tuple(run.inbox), consumed=tuple(run.inbox)[1:])))
@@ -382,13 +382,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         run_id=st.sampled_from(RUNS + FORKS),
         name=st.sampled_from(COMMANDS),
-        part=st.sampled_from(VALUES),
+        blob=st.sampled_from(VALUES),
         expects=st.one_of(st.none(), st.tuples(st.sampled_from("pqr"), st.sampled_from(VALUES))),
     )
-    def post(self, run_id: str, name: str, part: Part, expects: tuple[str, Part] | None) -> None:
+    def post(self, run_id: str, name: str, blob: Blob, expects: tuple[str, Blob] | None) -> None:
         run = self.model.runs.get(run_id)
         expected = (expects[0], expects[1].hash) if expects else None
-        command = Command(name, "kind", name.encode(), (part.hash,), (part, LEAF), expects=expected)
+        command = Command(name, "kind", name.encode(), (blob.hash,), (blob, LEAF), expects=expected)
         if run is None or run.head is None:
             with pytest.raises(RunNotFoundError):
                 self.wait(self.store.post(run_id, command))
@@ -402,7 +402,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.wait(self.store.post(run_id, command))
         else:
             posted = run.inbox[name] = self.wait(self.store.post(run_id, command))
-            assert posted == replace(command, parts=(), number=posted.number)
+            assert posted == replace(command, blobs=(), number=posted.number)
             assert posted.number > run.posted
             run.posted = posted.number
 
@@ -411,35 +411,35 @@ class StoreMachine(RuleBasedStateMachine):
         finished=st.lists(st.tuples(st.sampled_from("klm"), st.sampled_from(VALUES)), min_size=1, max_size=3),
         durable=st.booleans(),
     )
-    def note(self, run_id: str, finished: list[tuple[str, Part]], *, durable: bool) -> None:
+    def note(self, run_id: str, finished: list[tuple[str, Blob]], *, durable: bool) -> None:
         run = self.model.runs.get(run_id)
-        if run is None or not run.is_claimed:
+        if run is None or not run.is_acquired:
             return
-        records = [JournalRecord(key, key.encode(), (part.hash,), (part, LEAF)) for key, part in finished]
+        records = [JournalRecord(key, key.encode(), (blob.hash,), (blob, LEAF)) for key, blob in finished]
         self.wait(self.driver(run_id).note(*records, durable=durable))
         run.journal.update(finished)
         run.attempts = 0
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
-    def note_without_a_claim(self, run_id: str) -> None:
+    def note_without_a_lease(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run_id in self.claims and run and not run.is_claimed:
+        if run_id in self.leases and run and not run.is_acquired:
             with pytest.raises(LeaseLostError):
                 self.wait(self.driver(run_id).note(JournalRecord("k", b"lost")))
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def note_on_another_head(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run_id in self.claims and run and run.is_claimed:
+        if run_id in self.leases and run and run.is_acquired:
             driver = self.driver(run_id)
             driver.head = "elsewhere"
             with pytest.raises(StaleHeadError):
                 self.wait(driver.note(JournalRecord("k", b"lost")))
 
     @rule(run_id=st.sampled_from(RUNS + FORKS))
-    def commit_without_a_claim(self, run_id: str) -> None:
+    def commit_without_a_lease(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run_id in self.claims and run and not run.is_claimed:
+        if run_id in self.leases and run and not run.is_acquired:
             driver = self.driver(run_id)
             with pytest.raises(LeaseLostError):
                 self.wait(driver.write(driver.next_commit()))
@@ -447,7 +447,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(run_id=st.sampled_from(RUNS + FORKS))
     def commit_on_another_head(self, run_id: str) -> None:
         run = self.model.runs.get(run_id)
-        if run_id in self.claims and run and run.is_claimed:
+        if run_id in self.leases and run and run.is_acquired:
             driver = self.driver(run_id)
             with pytest.raises(StaleHeadError):
                 self.wait(driver.write(replace(driver.next_commit(), expected_head="elsewhere")))
@@ -456,7 +456,7 @@ class StoreMachine(RuleBasedStateMachine):
     def rewind(self, run_id: str, number: int) -> None:
         history = self.model.of(run_id)
         run = self.model.runs.get(run_id)
-        if run is None or not run.is_claimed or not history:
+        if run is None or not run.is_acquired or not history:
             return
         to = history[number % len(history)]
         self.nonces += 1
@@ -495,7 +495,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             archive = self.wait(self.store.archive(run_id))
             assert_archived(archive, run, kept)
-            left = replace(copy.deepcopy(run), is_claimed=False, halt=None, attempts=0)
+            left = replace(copy.deepcopy(run), is_acquired=False, halt=None, attempts=0)
             self.moved[run_id] = Moved(archive, left, kept)
 
     @rule(run_id=st.sampled_from(RUNS + FORKS), takes_a_detour=st.booleans())
@@ -561,7 +561,7 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert (record.status, record.wake_at, record.events) == (run.status, run.wake_at, run.events)
         assert (record.halt, record.attempts) == (run.halt, run.attempts)
-        assert (record.owner is not None) == run.is_claimed
+        assert (record.owner is not None) == run.is_acquired
         history = await self.store.manifests(run_id=run_id)
         assert [manifest.checkpoint_id for manifest in history] == [
             kept.checkpoint_id for kept in self.model.of(run_id)
@@ -588,12 +588,12 @@ class StoreMachine(RuleBasedStateMachine):
         expected = run.journal if run else {}
         records = await self.store.journal(run_id)
         assert [(record.key, record.data, record.refs) for record in records] == [
-            (key, key.encode(), (part.hash,)) for key, part in expected.items()
+            (key, key.encode(), (blob.hash,)) for key, blob in expected.items()
         ]
-        parts = await self.store.parts(part.hash for part in expected.values())
-        for part in expected.values():
-            assert parts[part.hash] == part.data
-            assert parts.keys() >= set(part.refs)
+        blobs = await self.store.blobs(blob.hash for blob in expected.values())
+        for blob in expected.values():
+            assert blobs[blob.hash] == blob.data
+            assert blobs.keys() >= set(blob.refs)
 
     async def compare_inbox_and_events(self, run_id: str) -> None:
         run = self.model.runs.get(run_id) or Run(head=None, parent=None, nonce="")
@@ -604,22 +604,22 @@ class StoreMachine(RuleBasedStateMachine):
         mark = Mark(run.head, run.events, newest, is_halted=is_halted) if run.head else Mark()
         seen = await self.store.watch(run_id, seen=replace(mark, events=-1))
         assert replace(seen, owner=None) == mark
-        assert (seen.owner is not None) == (run.head is not None and run.is_claimed)
+        assert (seen.owner is not None) == (run.head is not None and run.is_acquired)
         refs = {ref for each in (*inbox, *told) for ref in each.refs}
-        parts = await self.store.parts(refs)
-        for part in VALUES:
-            if part.hash in refs:
-                assert parts[part.hash] == part.data
-                assert parts.keys() >= set(part.refs)
+        blobs = await self.store.blobs(refs)
+        for blob in VALUES:
+            if blob.hash in refs:
+                assert blobs[blob.hash] == blob.data
+                assert blobs.keys() >= set(blob.refs)
 
     async def compare_checkpoint(self, kept: Kept) -> None:
         manifest = await self.store.manifest(kept.checkpoint_id)
-        parts = await self.store.parts(manifest.toc.values())
-        assert {path: parts[part] for path, part in manifest.toc.items()} == {
-            path: part.data for path, part in kept.values.items()
+        blobs = await self.store.blobs(manifest.toc.values())
+        assert {path: blobs[blob] for path, blob in manifest.toc.items()} == {
+            path: blob.data for path, blob in kept.values.items()
         }
-        for part in kept.values.values():
-            assert parts.keys() >= set(part.refs)
+        for blob in kept.values.values():
+            assert blobs.keys() >= set(blob.refs)
 
 
 def assert_archived(archive: Archive, run: Run, kept: list[Kept]) -> None:
@@ -627,14 +627,14 @@ def assert_archived(archive: Archive, run: Run, kept: list[Kept]) -> None:
         (each.checkpoint_id, each.settled, each.status, each.wake_at) for each in kept
     ]
     assert [(record.key, record.refs) for record in archive.journal] == [
-        (key, (part.hash,)) for key, part in run.journal.items()
+        (key, (blob.hash,)) for key, blob in run.journal.items()
     ]
     assert list(archive.inbox) == list(run.inbox.values())
     assert list(archive.events) == run.told
-    needed = {part.hash for each in kept for part in each.values.values()}
+    needed = {blob.hash for each in kept for blob in each.values.values()}
     needed |= {ref for each in (*archive.journal, *archive.inbox, *archive.events) for ref in each.refs}
-    refs = {ref for part in VALUES if part.hash in needed for ref in part.refs}
-    assert sorted(part.hash for part in archive.parts) == sorted(needed | refs)
+    refs = {ref for blob in VALUES if blob.hash in needed for ref in blob.refs}
+    assert sorted(blob.hash for blob in archive.blobs) == sorted(needed | refs)
 
 
 async def detoured(archive: Archive) -> Archive:

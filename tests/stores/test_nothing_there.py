@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import RunNotFoundError, WorkflowException
-from perdure.records import Claim, Mark, Owner
+from perdure.records import Lease, Mark, Owner
 from perdure.storage import FileStore, MemoryStore
 from perdure.testing.stores import ManualClock, RunDriver, command, finished
 from perdure.testing.stores.base import NOTHING, NOWHERE, make_sample_run, read_run
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.storage import TenantStore
 
-NOBODY = Claim("r", 1, Owner("nobody", "nowhere", "", 1))
+NOBODY = Lease("r", 1, Owner("nobody", "nowhere", "", 1))
 
 
 def files(directory: Path) -> Mapping[str, int]:
@@ -48,11 +48,11 @@ async def test_whoever_looks_at_a_tenant_makes_nothing(tmp_path: Path, look: str
 async def test_whoever_asks_for_what_a_tenant_has_not_makes_nothing(tmp_path: Path) -> None:
     store = await store_of_another(tmp_path)
     before, somebody = files(tmp_path), store.tenant("somebody")
-    for asked in (somebody.claim("r"), somebody.post("r", command("a"))):
+    for asked in (somebody.acquire("r"), somebody.post("r", command("a"))):
         with pytest.raises(RunNotFoundError):
             await asked
     late = RunDriver(somebody, ManualClock(), "r", "flow")
-    late.claim = NOBODY
+    late.lease = NOBODY
     for asked in (late.commit(), late.note(finished("a"))):
         with pytest.raises(WorkflowException):
             await asked

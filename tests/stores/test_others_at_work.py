@@ -71,9 +71,9 @@ async def test_what_a_killed_process_had_advanced_is_due(start: Callable[[], Chi
     assert await due(store) == []
     owner.kill()
     assert await due(store) == ["r"]
-    claim = await store.claim("r")
+    lease = await store.acquire("r")
     assert await due(store) == []
-    await store.release(claim)
+    await store.release(lease)
 
 
 async def test_each_process_that_dies_of_a_run_is_counted(start: Callable[[], Child], store: TenantStore) -> None:
@@ -86,7 +86,7 @@ async def test_each_process_that_dies_of_a_run_is_counted(start: Callable[[], Ch
         assert record is not None
         assert record.attempts == attempts
     owner.kill()
-    assert (await store.claim("r")).attempts == 4
+    assert (await store.acquire("r")).attempts == 4
 
 
 async def test_a_run_is_not_removed_under_the_hands_of_another_process(
@@ -118,9 +118,9 @@ async def test_the_run_of_a_killed_process_is_removed_at_once(start: Callable[[]
 
 async def test_a_token_from_elsewhere_replaces_a_living_process(start: Callable[[], Child], store: TenantStore) -> None:
     owner = at_work(start())
-    claim = await store.claim("r", token=1_000_000)
+    lease = await store.acquire("r", token=1_000_000)
     assert owner.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
-    await store.release(claim)
+    await store.release(lease)
     assert owner.ask("claim", run="r") == OK
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Manifest, Owner, Part
+from perdure.records import Blob, Manifest, Owner
 from perdure.storage import Disk, this_process
 from perdure.storage.file import lines
 from perdure.storage.file.blobs import place as place_blobs
@@ -208,9 +208,9 @@ def test_numbers_go_on_from_what_was_reserved_when_the_machine_went_down(tmp_pat
 # Documents
 
 
-def document(header: bytes, *parts: Part) -> CheckpointFile:
+def document(header: bytes, *blobs: Blob) -> CheckpointFile:
     manifest = Manifest("r@1", "r", "flow", 1, "r@0", "2024-01-01T00:00:00+00:00", 3, header, {"a": "b", "ä": "c"})
-    return CheckpointFile(manifest, settled=True, sequence=7, parts={part.hash: part for part in parts})
+    return CheckpointFile(manifest, settled=True, sequence=7, blobs={blob.hash: blob for blob in blobs})
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -221,13 +221,13 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @given(header=st.dictionaries(st.text(), JSON, max_size=4), values=st.lists(JSON, max_size=4))
 def test_a_document_comes_back_as_it_was(header: dict[str, Any], values: list[Any]) -> None:
-    parts = [Part.of(lines.encode(value)[17:-1], refs=("ab", "cd")) for value in values]
-    written = document(lines.encode(header)[17:-1], *filter(fits_inline, parts))
+    blobs = [Blob.of(lines.encode(value)[17:-1], refs=("ab", "cd")) for value in values]
+    written = document(lines.encode(header)[17:-1], *filter(fits_inline, blobs))
     assert decode(encode(written), "r@1") == written
 
 
 def test_any_changed_byte_of_a_document_is_noticed() -> None:
-    data = encode(document(b'{"note":"text"}', Part.of(b'{"k":[1,2]}'), Part.of(b"null")))
+    data = encode(document(b'{"note":"text"}', Blob.of(b'{"k":[1,2]}'), Blob.of(b"null")))
     for place in range(len(data)):
         for changed in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[:place], data[:place] + b" "):
             with pytest.raises(CheckpointDamagedError, match="'r@1'"):
@@ -236,13 +236,13 @@ def test_any_changed_byte_of_a_document_is_noticed() -> None:
         decode(data + b"\n", "r@1")
 
 
-def test_parts_beside_have_all_that_they_refer_to_beside() -> None:
-    leaf = Part.of(b'"leaf"')
-    twig = Part.of(b'"twig"', (leaf.hash,))
-    large = Part.of(b'"' + b"x" * 5000 + b'"', (twig.hash,))
-    alone = Part.of(b'"alone"')
+def test_blobs_beside_have_all_that_they_refer_to_beside() -> None:
+    leaf = Blob.of(b'"leaf"')
+    twig = Blob.of(b'"twig"', (leaf.hash,))
+    large = Blob.of(b'"' + b"x" * 5000 + b'"', (twig.hash,))
+    alone = Blob.of(b'"alone"')
     toc = {"large": large.hash, "twig": twig.hash, "alone": alone.hash, "elsewhere": "0" * 40}
-    known = {part.hash: part for part in (leaf, twig, large, alone)}
+    known = {blob.hash: blob for blob in (leaf, twig, large, alone)}
     inline, beside = place_blobs(toc.values(), carried={}, new=known)
     assert inline == {alone.hash: alone}
     assert beside.keys() == {large.hash, twig.hash, leaf.hash}

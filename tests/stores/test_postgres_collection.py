@@ -14,7 +14,7 @@ from typing_extensions import override
 from perdure.records import LatestOnly, Retention
 from perdure.storage import PostgresStore
 from perdure.storage.postgres.database import PostgresDatabase
-from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = needs_postgres
 
-LEAF = raw_part(b"leaf of a")
-A, B = text_part("a", LEAF), text_part("b")
+LEAF = raw_blob(b"leaf of a")
+A, B = text_blob("a", LEAF), text_blob("b")
 
 
 class Stopping(PostgresDatabase):
@@ -60,7 +60,7 @@ async def test_a_value_that_comes_back_while_it_is_collected_stays(stopping: typ
     retention = Retention(checkpoints=LatestOnly())
     store = PostgresStore(dsn, schema=schema, retention=retention)
     run = await RunDriver.start(store, ManualClock(), "r")
-    forgotten = text_part("never again")
+    forgotten = text_blob("never again")
     for value, *others in ((A, LEAF), (forgotten,), (B,)):
         await run.commit({"a": value}, *others)
     collector = PostgresStore(dsn, schema=schema, database=stopping)
@@ -71,8 +71,8 @@ async def test_a_value_that_comes_back_while_it_is_collected_stays(stopping: typ
     await run.commit({"a": A}, LEAF)
     stopping.may_go_on.set()
     assert await collection == 1
-    assert (await store.parts([A.hash, forgotten.hash])).keys() == {A.hash, LEAF.hash}
+    assert (await store.blobs([A.hash, forgotten.hash])).keys() == {A.hash, LEAF.hash}
     assert await store.collect() == 1
-    assert (await store.parts([A.hash, B.hash])).keys() == {A.hash, LEAF.hash}
+    assert (await store.blobs([A.hash, B.hash])).keys() == {A.hash, LEAF.hash}
     await collector.close()
     await store.close()

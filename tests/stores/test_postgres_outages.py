@@ -19,7 +19,7 @@ from perdure.records import Halt
 from perdure.storage import PostgresStore
 from perdure.storage.postgres.database import ConflictError, PostgresDatabase
 from perdure.storage.postgres.target import Target
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, new_run, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -63,7 +63,7 @@ async def test_a_run_goes_on_when_the_server_is_restarted_in_the_middle_of_it(
         await run.note(finished(f"step {number}"))
         await run.post(command(f"message {number}"))
         await run.commit(
-            {"a": text_part(f"{number}")}, consumed=(f"message {number}",), events=events(f"told {number}")
+            {"a": text_blob(f"{number}")}, consumed=(f"message {number}",), events=events(f"told {number}")
         )
     await restarts
     count = run.position + 1
@@ -178,8 +178,8 @@ cuts = pytest.mark.parametrize("cut", ["before", "after"])
 
 async def begun(lossy: Lossy) -> RunDriver:
     run = await RunDriver.start(lossy.store, ManualClock(), "r")
-    await run.commit({"a": text_part("0")}, events=events("zero"))
-    await run.commit({"a": text_part("1")}, events=events("one"))
+    await run.commit({"a": text_blob("0")}, events=events("zero"))
+    await run.commit({"a": text_blob("1")}, events=events("one"))
     return run
 
 
@@ -188,9 +188,9 @@ async def test_a_commit_of_unknown_outcome_is_written_once(lossy: Lossy, cut: Cu
     run = await begun(lossy)
     await run.post(command("waits"))
     with lossy.cut(cut):
-        await run.commit({"a": text_part("2")}, events=events("two"))
+        await run.commit({"a": text_blob("2")}, events=events("two"))
     assert run.waiting == (await lossy.seen.inbox("r"))[0].number
-    await run.commit({"a": text_part("3")}, events=events("three"))
+    await run.commit({"a": text_blob("3")}, events=events("three"))
     assert list(await lossy.seen.ids()) == ["r@0", "r@1", "r@2", "r@3"]
     assert list(await run.events()) == ["1=zero", "2=one", "3=two", "4=three"]
 
@@ -238,54 +238,54 @@ async def test_what_was_written_is_told_as_written_though_the_next_try_is_refuse
 async def test_a_record_of_unknown_outcome_is_there_once(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     with lossy.cut(cut):
-        await run.note(finished("a", "x", text_part("part")))
+        await run.note(finished("a", "x", text_blob("part")))
     assert list(await run.noted()) == ["a=x"]
 
 
 @cuts
-async def test_a_claim_and_a_release_of_unknown_outcome_hold(lossy: Lossy, cut: Cut) -> None:
+async def test_a_lease_and_a_release_of_unknown_outcome_hold(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     with lossy.cut(cut):
-        run.claim = await lossy.store.claim("r")
+        run.lease = await lossy.store.acquire("r")
     await run.commit()
     with lossy.cut(cut):
-        await lossy.store.release(run.claim, halt=PARKED)
+        await lossy.store.release(run.lease, halt=PARKED)
     record = await lossy.seen.run("r")
     assert record is not None
     assert (record.halt, record.owner) == (PARKED, None)
 
 
 @cuts
-async def test_a_claim_of_unknown_outcome_is_one_attempt_and_tells_of_the_halt(lossy: Lossy, cut: Cut) -> None:
+async def test_a_lease_of_unknown_outcome_is_one_attempt_and_tells_of_the_halt(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     await run.release(halt=PARKED)
     with lossy.cut(cut):
-        claim = await lossy.store.claim("r")
-    assert (claim.attempts, claim.halt) == (1, PARKED)
+        lease = await lossy.store.acquire("r")
+    assert (lease.attempts, lease.halt) == (1, PARKED)
     with lossy.cut(cut):
-        claim = await lossy.store.claim("r")
-    assert (claim.attempts, claim.halt) == (2, None)
+        lease = await lossy.store.acquire("r")
+    assert (lease.attempts, lease.halt) == (2, None)
     record = await lossy.seen.run("r")
     assert record is not None
     assert record.attempts == 2
 
 
 @cuts
-async def test_a_claim_by_a_token_from_elsewhere_holds(lossy: Lossy, cut: Cut) -> None:
+async def test_a_lease_by_a_token_from_elsewhere_holds(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     with lossy.cut(cut):
-        run.claim = await lossy.store.claim("r", token=1000)
-    assert run.claim.token == 1000
+        run.lease = await lossy.store.acquire("r", token=1000)
+    assert run.lease.token == 1000
     await run.commit()
-    assert (await lossy.store.claim("r")).token > 1000
+    assert (await lossy.store.acquire("r")).token > 1000
 
 
 @cuts
 async def test_a_new_run_of_unknown_outcome_begins_once(lossy: Lossy, cut: Cut) -> None:
     with lossy.cut(cut):
-        claim = await lossy.store.claim("r", create=new_run("r"))
+        lease = await lossy.store.acquire("r", create=new_run("r"))
     run = RunDriver(lossy.store, ManualClock(), "r", "flow")
-    run.claim = claim
+    run.lease = lease
     await run.commit()
     assert [record.run_id for record in await lossy.seen.runs()] == ["r"]
 
@@ -304,7 +304,7 @@ async def test_a_rewind_of_unknown_outcome_is_done_once(lossy: Lossy, cut: Cut) 
 async def test_a_command_of_unknown_outcome_is_posted_once(lossy: Lossy, cut: Cut) -> None:
     run = await begun(lossy)
     with lossy.cut(cut):
-        (number,) = await run.post(command("a", "x", text_part("part")))
+        (number,) = await run.post(command("a", "x", text_blob("part")))
     assert [(each.id, each.number) for each in await lossy.seen.inbox("r")] == [("a", number)]
 
 
@@ -342,6 +342,6 @@ async def test_a_collection_of_unknown_outcome_is_done(lossy: Lossy, cut: Cut) -
     await lossy.store.delete("r@0")
     with lossy.cut(cut):
         await lossy.store.collect()
-    assert list(await lossy.seen.parts([text_part("0").hash])) == []
-    assert list(await lossy.seen.parts([text_part("1").hash])) == [text_part("1").hash]
+    assert list(await lossy.seen.blobs([text_blob("0").hash])) == []
+    assert list(await lossy.seen.blobs([text_blob("1").hash])) == [text_blob("1").hash]
     await run.commit()

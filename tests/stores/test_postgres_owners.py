@@ -83,14 +83,14 @@ async def test_the_end_of_a_lost_session_is_not_the_end_of_a_process_that_has_an
         between.tell_server()
         connection.execute("SELECT pg_advisory_lock(session_key(%s))", [lost])
         with pytest.raises(RunBusyError):
-            await store.claim("r")
+            await store.acquire("r")
         child.kill()
         between.lose_clients()
         between.tell_server()
-        claim = None
-        while claim is None:
+        lease = None
+        while lease is None:
             with contextlib.suppress(RunBusyError):
-                claim = await store.claim("r")
+                lease = await store.acquire("r")
     await store.close()
 
 
@@ -105,7 +105,7 @@ async def test_a_server_that_was_away_for_longer_than_a_lease_gives_owners_the_t
         with looking(server, "s") as connection:
             connection.execute("UPDATE owners SET renewed_at = renewed_at - INTERVAL '1 year'")
         with pytest.raises(RunBusyError):
-            await store.claim("r")
+            await store.acquire("r")
         child.signal(signal.SIGCONT)
         assert child.ask("commit", run="r", times=1) == OK
     await store.close()

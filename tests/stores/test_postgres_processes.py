@@ -20,13 +20,13 @@ from perdure.errors import RunBusyError
 from perdure.storage import PostgresStore
 from perdure.storage.postgres.database import PostgresDatabase
 from perdure.storage.postgres.target import Target
-from perdure.testing.stores import ManualClock, RunDriver, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from typing import Self
 
-    from perdure.records import Claim
+    from perdure.records import Lease
 
 pytestmark = needs_postgres
 
@@ -104,10 +104,10 @@ def start(schema: str) -> Generator[Callable[..., Child]]:
         yield start
 
 
-async def claim_when_free(store: PostgresStore, run_id: str) -> Claim:
+async def lease_when_free(store: PostgresStore, run_id: str) -> Lease:
     while True:
         with contextlib.suppress(RunBusyError):
-            return await store.claim(run_id)
+            return await store.acquire(run_id)
         await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -130,7 +130,7 @@ async def test_processes_commit_to_their_own_runs_at_once(start: Callable[..., C
         manifests = await store.manifests(run_id=run_id)
         assert [manifest.position for manifest in manifests] == list(range(15))
         for manifest in manifests:
-            assert set(manifest.toc.values()) == set(await store.parts(manifest.toc.values()))
+            assert set(manifest.toc.values()) == set(await store.blobs(manifest.toc.values()))
 
 
 async def test_of_processes_that_begin_a_run_at_once_one_has_it(
@@ -146,7 +146,7 @@ async def test_of_processes_that_begin_a_run_at_once_one_has_it(
     assert list(await store.runs()) == []
 
 
-async def test_the_run_of_a_killed_process_is_claimed_at_once(
+async def test_the_run_of_a_killed_process_is_acquired_at_once(
     start: Callable[..., Child], store: PostgresStore
 ) -> None:
     for _ in range(3):
@@ -154,19 +154,19 @@ async def test_the_run_of_a_killed_process_is_claimed_at_once(
         assert child.ask("claim", run="r") == OK
         assert child.ask("commit", run="r", times=1) == OK
         with pytest.raises(RunBusyError):
-            await store.claim("r")
+            await store.acquire("r")
         child.kill()
-        await store.release(await store.claim("r"))
+        await store.release(await store.acquire("r"))
 
 
-async def test_the_run_of_a_process_that_ended_is_claimed_at_once(
+async def test_the_run_of_a_process_that_ended_is_acquired_at_once(
     start: Callable[..., Child], store: PostgresStore
 ) -> None:
     child = start(lease_seconds=LONG)
     assert child.ask("claim", run="r") == OK
     assert child.ask("commit", run="r", times=1) == OK
     assert child.end() == 0
-    assert (await store.claim("r")).attempts == 1
+    assert (await store.acquire("r")).attempts == 1
 
 
 async def test_a_frozen_process_is_replaced_after_its_lease_and_can_write_nothing_when_it_thaws(
@@ -176,13 +176,13 @@ async def test_a_frozen_process_is_replaced_after_its_lease_and_can_write_nothin
     assert child.ask("claim", run="r") == OK
     assert child.ask("commit", run="r", times=1) == OK
     with pytest.raises(RunBusyError):
-        await store.claim("r")
+        await store.acquire("r")
     child.signal(signal.SIGSTOP)
-    claim = await claim_when_free(store, "r")
+    lease = await lease_when_free(store, "r")
     child.signal(signal.SIGCONT)
     assert child.ask("commit", run="r", times=1)["error"] == "LeaseLostError"
     assert list(await store.ids()) == ["r@0"]
-    await store.release(claim)
+    await store.release(lease)
 
 
 async def test_a_process_that_is_frozen_while_it_writes_holds_nobody_up_for_long(
@@ -194,7 +194,7 @@ async def test_a_process_that_is_frozen_while_it_writes_holds_nobody_up_for_long
     child.tell("commit on and on", run="r")
     told = [child.hear() for _ in range(5)]
     child.signal(signal.SIGSTOP)
-    await store.release(await claim_when_free(store, "r"))
+    await store.release(await lease_when_free(store, "r"))
     await store.collect()
     assert list(await store.ids())[: len(told)] == told
     await store.close()
@@ -213,20 +213,20 @@ async def test_who_is_frozen_in_the_middle_of_a_pipeline_holds_nobody_up_for_lon
     """The server has read half of what it was asked, and waits for the rest: for it that is nobody who is idle."""
     store = PostgresStore(shared_server().dsn, schema=schema, lease_seconds=1.0)
     run = await RunDriver.start(store, ManualClock(), "r")
-    head = await run.commit({"a": text_part("A")})
+    head = await run.commit({"a": text_blob("A")})
     await run.release()
     target = Target.of(shared_server().dsn, schema, lease_seconds=LONG)
     frozen = PostgresDatabase(target, pool_size=1, patience_seconds=0.0)
 
-    async def claim_meanwhile() -> None:
+    async def lease_meanwhile() -> None:
         with frozen.transaction(pipelined=True):
             frozen.execute("run_for_change", tenant="", run_id="r")
             while free_runs(schema):
                 pass
-            await store.claim("r")
+            await store.acquire("r")
 
     with pytest.raises(psycopg.OperationalError):
-        await claim_meanwhile()
+        await lease_meanwhile()
     assert list(await store.ids()) == [head]
     assert "held locks and was silent for more than 5 seconds: it was ended" in caplog.text
     frozen.close()
@@ -256,10 +256,10 @@ async def test_a_forked_child_is_another_owner_and_does_its_parent_no_harm(
     assert others == [OK, OK]
     assert child.ask("commit", run="r", times=1) == OK
     with pytest.raises(RunBusyError):
-        await store.claim("r")
-    await store.claim("s")
+        await store.acquire("r")
+    await store.acquire("s")
     child.kill()
-    await store.claim("r")
+    await store.acquire("r")
 
 
 def test_what_waits_while_a_process_forks_is_written_by_the_parent(start: Callable[..., Child]) -> None:
@@ -277,9 +277,9 @@ async def test_what_a_commit_refers_to_is_never_swept(schema: str) -> None:
     stores = [PostgresStore(shared_server().dsn, schema=schema) for _ in range(2)]
     run = await RunDriver.start(stores[0], ManualClock(), "r")
     for number in range(40):
-        part = raw_part(b"A" * 3000) if number % 2 else text_part("B")
-        head, _ = await asyncio.gather(run.commit({"a": part}), stores[1].collect())
-        assert list(await stores[1].parts([part.hash])) == [part.hash]
+        blob = raw_blob(b"A" * 3000) if number % 2 else text_blob("B")
+        head, _ = await asyncio.gather(run.commit({"a": blob}), stores[1].collect())
+        assert list(await stores[1].blobs([blob.hash])) == [blob.hash]
         if number:
             await stores[0].delete(f"r@{number - 1}")
         assert head == f"r@{number}"

@@ -25,7 +25,7 @@ from perdure.errors import (
 from perdure.storage import PostgresStore
 from perdure.storage.postgres.target import escape_text, unescape_text
 from perdure.storage.sql.database import named_statements
-from perdure.testing.stores import ManualClock, RunDriver, command, finished, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, finished, text_blob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ async def test_a_schema_of_another_program_is_refused(table: str) -> None:
 async def test_any_name_can_be_that_of_the_schema(schema: str) -> None:
     store = PostgresStore(shared_server().dsn, schema=schema)
     run = await RunDriver.start(store, ManualClock(), "r")
-    await run.commit({"a": text_part("x")})
+    await run.commit({"a": text_blob("x")})
     assert list(await store.ids()) == ["r@0"]
     await run.release()
     assert await store.remove("r")
@@ -243,16 +243,16 @@ async def test_damaged_references_are_an_error_and_nothing_is_swept(refs: str) -
     schema = shared_server().fresh_schema()
     store = PostgresStore(shared_server().dsn, schema=schema)
     run = await RunDriver.start(store, ManualClock(), "r")
-    leaf, unneeded = text_part("leaf"), text_part("unneeded")
-    part = text_part("x", leaf)
-    await run.commit({"a": part}, leaf, unneeded)
-    change(schema, f"UPDATE parts SET refs = '{refs}' WHERE hash = '{part.hash}'")
-    with pytest.raises(BlobDamagedError, match=part.hash):
-        await store.parts([part.hash])
+    leaf, unneeded = text_blob("leaf"), text_blob("unneeded")
+    blob = text_blob("x", leaf)
+    await run.commit({"a": blob}, leaf, unneeded)
+    change(schema, f"UPDATE parts SET refs = '{refs}' WHERE hash = '{blob.hash}'")
+    with pytest.raises(BlobDamagedError, match=blob.hash):
+        await store.blobs([blob.hash])
     if refs != "[7]":
         with pytest.raises(WorkflowCheckpointException):
             await store.collect()
-        assert list(await store.parts([leaf.hash])) == [leaf.hash]
+        assert list(await store.blobs([leaf.hash])) == [leaf.hash]
     await store.close()
 
 

@@ -105,7 +105,7 @@ async def test_processes_commit_to_their_own_runs_at_once(start: Callable[[], Ch
         manifests = await store.manifests(run_id=run_id)
         assert [manifest.position for manifest in manifests] == list(range(25))
         for manifest in manifests:
-            assert len(await store.parts(manifest.toc.values())) == 2
+            assert len(await store.blobs(manifest.toc.values())) == 2
     await store.close()
 
 
@@ -171,7 +171,7 @@ async def test_what_was_told_to_be_written_survives_a_kill(start: Callable[[], C
         latest = await store.latest(workflow_name="flow")
         assert latest == history[-1]
         for manifest in history:
-            assert len(await store.parts(manifest.toc.values())) == 2
+            assert len(await store.blobs(manifest.toc.values())) == 2
     await store.close()
 
 
@@ -198,7 +198,7 @@ def test_a_forked_child_is_another_owner(start: Callable[[], Child]) -> None:
     parent, other = start(), start()
     assert parent.ask("claim", run="r") == OK
     assert parent.ask("commit", run="r", times=1) == OK
-    refused, claimed, committed = parent.ask(
+    refused, acquired, committed = parent.ask(
         "fork",
         then=[
             {"do": "claim", "run": "r"},
@@ -208,7 +208,7 @@ def test_a_forked_child_is_another_owner(start: Callable[[], Child]) -> None:
     )["ok"]
     assert refused["error"] == "RunBusyError"
     assert f"process {parent.pid} on " in refused["message"]
-    assert (claimed, committed) == (OK, OK)
+    assert (acquired, committed) == (OK, OK)
     assert other.ask("claim", run="r")["error"] == "RunBusyError", "the child's end has freed what its parent holds"
     assert other.ask("claim", run="of the child") == OK
     assert parent.ask("commit", run="r", times=2) == OK
@@ -329,7 +329,7 @@ async def test_a_command_that_was_told_to_be_posted_survives_a_kill(start: Calla
         assert {each.id for each in inbox} >= set(told)
         assert [each.number for each in inbox] == sorted(each.number for each in inbox)
         for each in inbox:
-            assert len(await store.parts(each.refs)) == 1
+            assert len(await store.blobs(each.refs)) == 1
     assert owner.ask("commit", run="r", times=1) == OK
     await store.close()
 

@@ -182,7 +182,7 @@ async def assert_forgets(machine: Machine, recording: Recording, cut: PowerCut) 
         done += run_id is not None and seen.runs[run_id] == around[-1].runs[run_id] != around[0].runs[run_id]
     if seen.runs["s"] is not None:
         # The process that had claimed it would be dead now, but it is this one.
-        await store.release(await store.claim("s"))
+        await store.release(await store.acquire("s"))
     clock.advance(timedelta(hours=sum(each is AN_HOUR_PASSES for each in recording.history[:done])))
     for operation in recording.history[done:]:
         await operation.work(store, clock)

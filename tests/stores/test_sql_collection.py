@@ -16,17 +16,17 @@ from typing_extensions import override
 
 from perdure.records import LatestOnly, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
-from perdure.testing.stores import ManualClock, RunDriver, finished, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, finished, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from perdure.records import Part
+    from perdure.records import Blob
     from perdure.storage import Sync
 
 COLLECTING = Path(__file__).with_name("collecting.py")
-A, B = text_part("a", raw_part(b"leaf of a")), text_part("b")
-LEAF = raw_part(b"leaf of a")
+A, B = text_blob("a", raw_blob(b"leaf of a")), text_blob("b")
+LEAF = raw_blob(b"leaf of a")
 
 
 class Stopping(SqliteDatabase):
@@ -79,19 +79,19 @@ async def test_a_value_that_comes_back_while_it_is_collected_stays(
     stopping.at = at
     store = SqliteStore(path, retention=Retention(checkpoints=LatestOnly()), database=stopping)
     run = await RunDriver.start(store, ManualClock(), "r")
-    forgotten = text_part("never again")
+    forgotten = text_blob("never again")
     for value, *others in ((A, LEAF), (forgotten,), (B,)):
         await run.commit({"a": value}, *others)
     collection = asyncio.create_task(store.collect())
     assert await asyncio.to_thread(stopping.has_stopped.wait, 30)
     # Nobody waits for the collection, which can't go on.
-    await run.note(finished("x", "", text_part("noted")))
+    await run.note(finished("x", "", text_blob("noted")))
     for _ in range(3):
         await run.commit({"a": B})
     await run.commit({"a": A}, LEAF)
     stopping.may_go_on.set()
     assert await collection == 1
-    assert (await store.parts([A.hash])).keys() == {A.hash, LEAF.hash}
+    assert (await store.blobs([A.hash])).keys() == {A.hash, LEAF.hash}
     assert forgotten.hash not in hashes(path)
     # What was forgotten meanwhile is for the next one.
     assert await store.collect() == 2
@@ -104,10 +104,10 @@ async def test_a_collection_that_nobody_asked_for_holds_up_no_commit(tmp_path: P
     run = await RunDriver.start(store, ManualClock(), "r")
     number = 0
     while not stopping.has_stopped.is_set():
-        await run.commit({"a": text_part(f"{number}")})
+        await run.commit({"a": text_blob(f"{number}")})
         number += 1
     for _ in range(10):
-        await run.commit({"a": text_part("while it lasts")})
+        await run.commit({"a": text_blob("while it lasts")})
     assert number >= 200
     stopping.may_go_on.set()
     # Closing waits for it.
@@ -124,7 +124,7 @@ async def test_processes_that_are_killed_while_they_collect_lose_nothing(quick_p
     path = quick_path / "runs.db"
     store = SqliteStore(path, retention=Retention(checkpoints=LatestOnly()), durability="os")
     run = await RunDriver.start(store, ManualClock(), "r")
-    values: Sequence[Part] = [text_part(f"value {number}") for number in range(450)]
+    values: Sequence[Blob] = [text_blob(f"value {number}") for number in range(450)]
     await run.commit({f"{number}": value for number, value in enumerate(values)})
     await run.commit()
     children = [started(path, last=last) for last in range(1, 10)]
@@ -138,7 +138,7 @@ async def test_processes_that_are_killed_while_they_collect_lose_nothing(quick_p
     ends = [child.wait() for child in children]
     assert ends.count(-signal.SIGKILL) >= len(children) // 2
     (manifest,) = await store.manifests(run_id="r")
-    assert (await store.parts(manifest.roots)).keys() == set(manifest.roots)
+    assert (await store.blobs(manifest.roots)).keys() == set(manifest.roots)
     await store.collect()
     assert hashes(path) == set(manifest.roots)
     await store.close()

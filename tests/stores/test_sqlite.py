@@ -16,7 +16,7 @@ from perdure.records import KeepFor, Retention
 from perdure.storage import SqliteDatabase, SqliteStore
 from perdure.storage.sql.database import migrations, named_statements
 from perdure.storage.sqlite.database import split
-from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_part, text_part
+from perdure.testing.stores import ManualClock, RunDriver, command, events, finished, halted, raw_blob, text_blob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +30,8 @@ def change(path: Path, statement: str) -> None:
 async def store_with_a_run(path: Path) -> SqliteStore:
     store = SqliteStore(path)
     run = await RunDriver.start(store, ManualClock(), "r")
-    await run.commit({"a": text_part("v0")})
-    await run.commit({"a": text_part("v1")})
+    await run.commit({"a": text_blob("v0")})
+    await run.commit({"a": text_blob("v1")})
     return store
 
 
@@ -123,12 +123,12 @@ async def test_a_damaged_checkpoint_is_an_error_wherever_it_is_met(tmp_path: Pat
 async def test_a_damaged_journal_is_an_error_that_names_the_head(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
-    claim = await store.claim("r")
-    await store.record(claim, head="r@1", records=[finished(key, f"of {key}", text_part(key)) for key in "ab"])
+    lease = await store.acquire("r")
+    await store.record(lease, head="r@1", records=[finished(key, f"of {key}", text_blob(key)) for key in "ab"])
     change(path, damage)
     with pytest.raises(CheckpointDamagedError, match=r"'r@1'.*journal"):
         await store.journal("r")
-    await store.rewind(claim, expected_head="r@1", to="r@0", nonce="another")
+    await store.rewind(lease, expected_head="r@1", to="r@0", nonce="another")
     assert list(await store.journal("r")) == []
     await store.close()
 
@@ -156,13 +156,13 @@ async def test_a_damaged_journal_is_an_error_that_names_the_head(tmp_path: Path,
 async def test_a_damaged_command_is_an_error_that_names_the_head(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
-    expects = ("a", text_part("v1").hash)
+    expects = ("a", text_blob("v1").hash)
     for each in "ab":
-        await store.post("r", command(each, f"of {each}", text_part(each), expects=expects))
+        await store.post("r", command(each, f"of {each}", text_blob(each), expects=expects))
     change(path, f"UPDATE inbox SET {damage} WHERE number = 2")
     with pytest.raises(CheckpointDamagedError, match=r"'r@1'.*inbox"):
         await store.inbox("r")
-    await store.rewind(await store.claim("r"), expected_head="r@1", to="r@0", nonce="another")
+    await store.rewind(await store.acquire("r"), expected_head="r@1", to="r@0", nonce="another")
     if damage != "expects = NULL":
         assert list(await store.inbox("r")) == []
     await store.close()
@@ -233,10 +233,10 @@ async def test_events_that_are_missing_are_an_error(tmp_path: Path, damage: str,
 async def test_a_damaged_halt_is_an_error_that_names_the_run(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
-    await store.release(await store.claim("r"), halt=halted())
+    await store.release(await store.acquire("r"), halt=halted())
     assert (await store.runs(status="failed"))[0].halt == halted()
     change(path, f"UPDATE runs SET {damage}")
-    for read in (store.run("r"), store.runs(), store.claim("r"), store.archive("r")):
+    for read in (store.run("r"), store.runs(), store.acquire("r"), store.archive("r")):
         with pytest.raises(CheckpointDamagedError, match=r"'r'.*halted"):
             await read
     await store.close()
@@ -252,11 +252,11 @@ async def test_a_damaged_halt_is_an_error_that_names_the_run(tmp_path: Path, dam
         ("DELETE FROM parts WHERE hash = ?", "'r@0'"),
     ],
 )
-async def test_a_run_with_a_damaged_part_can_not_be_archived(tmp_path: Path, damage: str, named: str) -> None:
+async def test_a_run_with_a_damaged_blob_can_not_be_archived(tmp_path: Path, damage: str, named: str) -> None:
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(damage, (text_part("v0").hash,))
+        connection.execute(damage, (text_blob("v0").hash,))
     with pytest.raises(CheckpointDamagedError, match=named):
         await store.archive("r")
     await store.close()
@@ -265,19 +265,19 @@ async def test_a_run_with_a_damaged_part_can_not_be_archived(tmp_path: Path, dam
 async def test_a_counter_that_is_lost_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = await store_with_a_run(path)
-    before = await store.claim("r", token=70)
+    before = await store.acquire("r", token=70)
     change(path, "DELETE FROM counters")
-    assert (await store.claim("r")).token > before.token
+    assert (await store.acquire("r")).token > before.token
     assert (await store.post("r", command("a"))).number > 0
     await store.close()
 
 
 async def test_tokens_grow_past_one_that_was_made_elsewhere(tmp_path: Path) -> None:
     store = await store_with_a_run(tmp_path / "runs.db")
-    await store.claim("r", token=1_000)
+    await store.acquire("r", token=1_000)
     other = await RunDriver.start(store, ManualClock(), "s")
-    assert other.claim is not None
-    assert other.claim.token > 1_000
+    assert other.lease is not None
+    assert other.lease.token > 1_000
     await store.close()
 
 
@@ -285,7 +285,7 @@ async def store_that_tells(path: Path) -> SqliteStore:
     store = SqliteStore(path)
     run = await RunDriver.start(store, ManualClock(), "r")
     for text in ("one", "two", "three", "four"):
-        await run.commit(events=events(text, parts=(text_part(text),)))
+        await run.commit(events=events(text, blobs=(text_blob(text),)))
     return store
 
 
@@ -434,7 +434,7 @@ class Narrow(SqliteDatabase):
 async def test_a_value_that_is_too_large_fails_what_it_belongs_to_and_nothing_else(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db", database=Narrow)
     runs = [await RunDriver.start(store, ManualClock(), name) for name in ("before", "large", "after")]
-    values = [{"a": raw_part(b"x" * size)} for size in (10, 200_000, 10)]
+    values = [{"a": raw_blob(b"x" * size)} for size in (10, 200_000, 10)]
     commits = [run.commit(value) for run, value in zip(runs, values, strict=True)]
     ends = await asyncio.gather(*commits, return_exceptions=True)
     assert [ends[0], ends[2]] == ["before@0", "after@0"]

@@ -41,7 +41,7 @@ class Program:
                     say(number)
             case {"do": "hold"}:
                 store = SqliteStore(self.place[0]).tenant(TENANT)
-                await store.claim(ThreadName("s", "t").run_id)
+                await store.acquire(ThreadName("s", "t").run_id)
             case _:
                 raise AssertionError(order)
         return None

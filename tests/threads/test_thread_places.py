@@ -113,11 +113,11 @@ async def test_what_a_later_version_wrote_is_not_guessed_at() -> None:
     store = MemoryStore()
     name = ThreadName("s", "t")
     view = store.tenant(TENANT)
-    claim = await view.claim(name.run_id, create=NewRun(name.run_id, name.workflow_name, "2024-01-01", "n"))
+    lease = await view.acquire(name.run_id, create=NewRun(name.run_id, name.workflow_name, "2024-01-01", "n"))
     header = b'{"format":2}'
     manifest = Manifest(f"{name.run_id}@0", name.run_id, name.workflow_name, 0, None, "2024-01-01", 0, header, {})
-    await view.commit(claim, Commit(manifest, (), None, settled=True, status="idle"))
-    await view.release(claim)
+    await view.commit(lease, Commit(manifest, (), None, settled=True, status="idle"))
+    await view.release(lease)
     sessions = SessionStore(store)
     with pytest.raises(ThreadDamagedError, match="it has format 2, and this version of perdure reads 1"):
         await sessions.append("s", "t", said("a"))

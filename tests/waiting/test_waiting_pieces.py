@@ -93,15 +93,15 @@ def shown(value: Any, values: Any = VALUES) -> Any:
 def written(snapshot: Snapshot) -> tuple[dict[str, str], dict[str, bytes]]:
     """The table of contents of a snapshot, and its parts, with all that they refer to."""
     toc: dict[str, str] = {}
-    parts: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     for path, fresh in ChangeFinder(PieceWriter(CODEC)).changes(None, snapshot).fresh.items():
-        toc[path] = fresh.part().hash
-        parts.update((inner.hash, inner.data) for inner in (fresh.part(), *fresh.nested()))
-    return toc, parts
+        toc[path] = fresh.blob().hash
+        blobs.update((inner.hash, inner.data) for inner in (fresh.blob(), *fresh.nested()))
+    return toc, blobs
 
 
-def read(toc: Mapping[str, str], parts: Mapping[str, bytes]) -> Snapshot:
-    return PieceReader(CODEC, parts, "r@1").snapshot(tree_of(toc), (0, 0, 0))
+def read(toc: Mapping[str, str], blobs: Mapping[str, bytes]) -> Snapshot:
+    return PieceReader(CODEC, blobs, "r@1").snapshot(tree_of(toc), (0, 0, 0))
 
 
 @each
@@ -111,16 +111,16 @@ def test_a_snapshot_is_read_as_it_was_written(name: str) -> None:
 
 @each
 def test_a_snapshot_that_was_read_is_written_with_the_same_bytes(name: str) -> None:
-    toc, parts = written(WAITING[name])
-    again, _ = written(read(toc, parts))
+    toc, blobs = written(WAITING[name])
+    again, _ = written(read(toc, blobs))
     assert again == toc
 
 
 @each
-def test_a_sub_workflow_in_a_journal_is_read_as_it_was_written_and_brings_its_parts(name: str) -> None:
+def test_a_sub_workflow_in_a_journal_is_read_as_it_was_written_and_brings_its_blobs(name: str) -> None:
     record = JournalWriter(CODEC).snapshot(WAITING[name])
-    parts = {part.hash: part.data for part in record.parts}
-    found = JournalReader(CODEC, parts, "r@1").snapshot(record.text)
+    blobs = {blob.hash: blob.data for blob in record.blobs}
+    found = JournalReader(CODEC, blobs, "r@1").snapshot(record.text)
     assert shown(found) == shown(WAITING[name])
     toc, brought = written(found)
     assert shown(read(toc, brought)) == shown(WAITING[name])
@@ -134,11 +134,11 @@ def test_a_run_that_moves_to_another_store_brings_all_that_it_waits_for(name: st
 
 
 @each
-def test_a_record_of_a_sub_workflow_that_is_carried_brings_all_parts_to_another_store(name: str) -> None:
+def test_a_record_of_a_sub_workflow_that_is_carried_brings_all_blobs_to_another_store(name: str) -> None:
     record = Kept(path="record", encoded=JournalWriter(CODEC).snapshot(WAITING[name]))
     stored = read(*written(Snapshot(carried={"1.0/sub#0/child": record})))
     moved = as_kept(convert_values(stored, VALUES, VALUES).carried["1.0/sub#0/child"]).require_encoded()
-    found = JournalReader(CODEC, {part.hash: part.data for part in moved.parts}, "r@1").snapshot(moved.text)
+    found = JournalReader(CODEC, {blob.hash: blob.data for blob in moved.blobs}, "r@1").snapshot(moved.text)
     assert shown(found) == shown(WAITING[name])
 
 

@@ -17,6 +17,8 @@ from perdure.checkpoint.manifest import header_of
 from perdure.records import (
     Archive,
     ArchivedCheckpoint,
+    Blob,
+    BlobKind,
     Command,
     EventBatch,
     Halt,
@@ -24,8 +26,6 @@ from perdure.records import (
     HeadStatus,
     JournalRecord,
     Manifest,
-    Part,
-    PartKind,
     RunRecord,
     digest,
 )
@@ -89,7 +89,7 @@ def _documents(archive: Archive) -> Iterator[dict[str, Any]]:
     yield _run(record)
     yield from (_checkpoint(checkpoint) for checkpoint in archive.checkpoints)
     # Sorted by hash, so that every store gives the same file for the same run.
-    yield from (_part(part) for part in sorted(archive.parts, key=lambda part: part.hash))
+    yield from (_blob(blob) for blob in sorted(archive.blobs, key=lambda blob: blob.hash))
     yield from (_journal(entry, record) for entry in archive.journal)
     yield from (_command(command, record.run_id) for command in archive.inbox)
     yield from (_events(batch) for batch in archive.events)
@@ -152,9 +152,9 @@ def _checkpoint(checkpoint: ArchivedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
-    data = {"base64": _base64(part.data)} if part.kind == "raw" else _packed(part.data)
-    return {"type": "part", "hash": part.hash, "kind": part.kind, "refs": list(part.refs), "data": data}
+def _blob(blob: Blob) -> dict[str, Any]:
+    data = {"base64": _base64(blob.data)} if blob.kind == "raw" else _packed(blob.data)
+    return {"type": "part", "hash": blob.hash, "kind": blob.kind, "refs": list(blob.refs), "data": data}
 
 
 def _journal(entry: JournalRecord, record: RunRecord) -> dict[str, Any]:
@@ -250,8 +250,8 @@ class _Line:
     def status(self) -> HeadStatus:
         return self._value("status", lambda value: value in get_args(HeadStatus))
 
-    def kind(self) -> PartKind:
-        return self._value("kind", lambda value: value in get_args(PartKind))
+    def kind(self) -> BlobKind:
+        return self._value("kind", lambda value: value in get_args(BlobKind))
 
     def halt(self) -> Halt | None:
         """Read why the run is halted; None if it is not."""
@@ -325,7 +325,7 @@ class _Gathered:
 
     record: RunRecord | None = None
     checkpoints: list[ArchivedCheckpoint] = field(default_factory=list[ArchivedCheckpoint])
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    blobs: dict[str, Blob] = field(default_factory=dict[str, Blob])
     journal: list[JournalRecord] = field(default_factory=list[JournalRecord])
     inbox: list[Command] = field(default_factory=list[Command])
     events: list[EventBatch] = field(default_factory=list[EventBatch])
@@ -341,8 +341,8 @@ class _Gathered:
             case "checkpoint":
                 self.checkpoints.append(_read_checkpoint(line))
             case "part":
-                part = _read_part(line)
-                self.parts[part.hash] = part
+                blob = _read_blob(line)
+                self.blobs[blob.hash] = blob
             case "journal":
                 self.journal.append(_read_journal(line, self.record))
             case "command":
@@ -359,7 +359,7 @@ class _Gathered:
         archive = Archive(
             self.record,
             tuple(self.checkpoints),
-            tuple(self.parts.values()),
+            tuple(self.blobs.values()),
             tuple(self.journal),
             tuple(self.inbox),
             tuple(self.events),
@@ -469,11 +469,11 @@ def _read_checkpoint(line: _Line) -> ArchivedCheckpoint:
     return line.verified(checkpoint, manifest.checksum())
 
 
-def _read_part(line: _Line) -> Part:
-    part = Part(line.text("hash"), line.data(), line.refs(), line.kind())
-    if digest(part.data) != part.hash:
+def _read_blob(line: _Line) -> Blob:
+    blob = Blob(line.text("hash"), line.data(), line.refs(), line.kind())
+    if digest(blob.data) != blob.hash:
         raise DamagedExportError("its bytes do not match their hash")
-    return part
+    return blob
 
 
 def _read_journal(line: _Line, record: RunRecord) -> JournalRecord:
@@ -523,7 +523,7 @@ def require_whole(archive: Archive) -> None:
             header_of(manifest)
         except TypeError as error:
             raise DamagedExportError(f"checkpoint {manifest.checkpoint_id!r} has no format") from error
-    _require_parts(archive)
+    _require_blobs(archive)
 
 
 def _require_order(archive: Archive) -> None:
@@ -543,9 +543,9 @@ def _is_growing(numbers: list[int]) -> bool:
     return all(one < other for one, other in itertools.pairwise(numbers))
 
 
-def _require_parts(archive: Archive) -> None:
+def _require_blobs(archive: Archive) -> None:
     """Refuse a run that lacks blobs it refers to. References that only seem to be in raw bytes don't count."""
-    present = {part.hash for part in archive.parts}
+    present = {blob.hash for blob in archive.blobs}
     for checkpoint in archive.checkpoints:
         _require_present(f"checkpoint {checkpoint.manifest.checkpoint_id!r}", checkpoint.manifest.roots, present)
     for entry in archive.journal:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.checkpoint.documents import PieceWriter
     from perdure.kernel import Request, StateKey, Trail
-    from perdure.records import Part
+    from perdure.records import Blob
 
     Write: TypeAlias = Callable[[Any, Needs], bytes]
 
@@ -41,15 +41,15 @@ class Fresh(NamedTuple):
     before: Encoded | None = None
     """The previous content."""
 
-    def part(self) -> Part:
+    def blob(self) -> Blob:
         """Return the entry as a blob."""
-        return self.encoded.part()
+        return self.encoded.blob()
 
-    def nested(self) -> Iterable[Part]:
+    def nested(self) -> Iterable[Blob]:
         """Return the blobs that the entry needs and its previous content did not."""
         if not self.encoded.refs:
             return ()
-        return self.encoded.parts if self.before is None else self.encoded.beyond(self.before.has)
+        return self.encoded.blobs if self.before is None else self.encoded.beyond(self.before.has)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from perdure.codec import (
     loads,
     piece,
     plain,
-    with_parts,
+    with_blobs,
 )
 from perdure.errors import CheckpointDamagedError
 from perdure.records import Command
@@ -100,7 +100,7 @@ def cancel_command(*, reason: str | None, at: str, by: str) -> Command:
 
 
 def _command(command_id: str, kind: str, encoded: Encoded, expects: tuple[str, str] | None) -> Command:
-    return Command(command_id, kind, encoded.text, encoded.refs, encoded.parts, expects)
+    return Command(command_id, kind, encoded.text, encoded.refs, encoded.blobs, expects)
 
 
 def is_same_answer(one: Command, other: Command) -> bool:
@@ -119,24 +119,24 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[: _SHOWN_LENGTH_MAX - 1]}…"
 
 
-def read_command(command: Command, parts: Mapping[str, bytes], *, checkpoint_id: str) -> AnyCommand:
+def read_command(command: Command, blobs: Mapping[str, bytes], *, checkpoint_id: str) -> AnyCommand:
     """Decode a command. Raises CheckpointDamagedError."""
     try:
         tree = loads(command.data)
-        return _read(command, tree, parts, checkpoint_id)
+        return _read(command, tree, blobs, checkpoint_id)
     except (DamagedPartError, KeyError, TypeError) as error:
         reason = f"the command {command.id!r} in its inbox can't be read: {error or repr(error)}"
         raise CheckpointDamagedError(checkpoint_id, reason) from error
 
 
-def _read(command: Command, tree: dict[str, Any], parts: Mapping[str, bytes], checkpoint_id: str) -> AnyCommand:
+def _read(command: Command, tree: dict[str, Any], blobs: Mapping[str, bytes], checkpoint_id: str) -> AnyCommand:
     at, by = tree["at"], tree["by"]
     match command.kind:
         case "answer":
-            value = _value(tree["value"], parts, f"answer to request {tree['request']!r}", checkpoint_id)
+            value = _value(tree["value"], blobs, f"answer to request {tree['request']!r}", checkpoint_id)
             return AnswerCommand(command.id, tree["request"], value, at, by, tree["shown"])
         case "message":
-            value = _value(tree["value"], parts, "a message from outside", checkpoint_id)
+            value = _value(tree["value"], blobs, "a message from outside", checkpoint_id)
             return MessageCommand(command.id, tree["target"], value, at, by)
         case "cancel":
             return CancelCommand(command.id, tree["reason"], at, by)
@@ -144,9 +144,9 @@ def _read(command: Command, tree: dict[str, Any], parts: Mapping[str, bytes], ch
             raise DamagedPartError(f"unknown kind of command: {kind!r}")
 
 
-def _value(tree: object, parts: Mapping[str, bytes], path: str, checkpoint_id: str) -> Kept:
+def _value(tree: object, blobs: Mapping[str, bytes], path: str, checkpoint_id: str) -> Kept:
     """Return a value with its blobs, which the checkpoint that applies the command must keep."""
     encoded = piece(tree)
     if encoded.refs:
-        encoded = encoded.with_parts(with_parts(encoded.refs, parts))
-    return Kept(path=path, encoded=encoded, stored=parts, checkpoint_id=checkpoint_id)
+        encoded = encoded.with_blobs(with_blobs(encoded.refs, blobs))
+    return Kept(path=path, encoded=encoded, stored=blobs, checkpoint_id=checkpoint_id)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.codec import DamagedPartError, dumps, loads, quoted, verified
-from perdure.records import Part
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,9 +43,9 @@ class Contents:
     """The total size of the differences from the base in all checkpoints since it was written."""
 
     @classmethod
-    def of(cls, manifest: Manifest, parts: Mapping[str, bytes]) -> Contents:
-        """Read the contents of a checkpoint. `parts` must hold its base. Raises DamagedPartError."""
-        listed = {} if manifest.base is None else _listed(verified(parts, manifest.base))
+    def of(cls, manifest: Manifest, blobs: Mapping[str, bytes]) -> Contents:
+        """Read the contents of a checkpoint. `blobs` must hold its base. Raises DamagedPartError."""
+        listed = {} if manifest.base is None else _listed(verified(blobs, manifest.base))
         changed = sum(map(_is_listed, manifest.toc)) + len(manifest.gone)
         return cls(
             pieces_of(manifest),
@@ -70,7 +70,7 @@ class Contents:
 
     def followed(
         self, pieces: Mapping[str, bytes], *, changed: Mapping[str, str], removed: Iterable[str]
-    ) -> tuple[Contents, Part | None]:
+    ) -> tuple[Contents, Blob | None]:
         """Return the contents of the next checkpoint, and the blob of its base if that is new.
 
         `pieces` are all inline texts; `changed` and `removed` are differences in the table of contents.
@@ -107,7 +107,7 @@ class Contents:
                 toc[path] = address
         return toc, gone
 
-    def _rebased(self) -> tuple[Contents, Part | None]:
+    def _rebased(self) -> tuple[Contents, Blob | None]:
         """Move the table into a new base, or drop the base if the table is short."""
         mine = {path: address for path, address in self.toc.items() if _is_listed(path)}
         rest = {path: address for path, address in self.toc.items() if not _is_listed(path)}
@@ -118,8 +118,8 @@ class Contents:
         addresses = list(listed.values())
         # Written like a value with chunks, so that its references are found.
         text = b'{"~":"toc","paths":%b,"chunks":%b}' % (dumps(list(listed)), dumps(addresses))
-        part = Part.of(text, tuple(sorted(set(addresses))))
-        return Contents(self.pieces, rest, part.hash, listed), part
+        blob = Blob.of(text, tuple(sorted(set(addresses))))
+        return Contents(self.pieces, rest, blob.hash, listed), blob
 
 
 def pieces_of(manifest: Manifest) -> dict[str, bytes]:
@@ -139,12 +139,12 @@ def paths_of(manifest: Manifest) -> set[str]:
     return {*manifest.toc, *_pieces(manifest)}
 
 
-def entries_of(manifest: Manifest, parts: Mapping[str, bytes]) -> dict[str, Entry]:
+def entries_of(manifest: Manifest, blobs: Mapping[str, bytes]) -> dict[str, Entry]:
     """Return all entries of a checkpoint by path: the hash of a blob, or an inline text.
 
-    `parts` must hold its base. Raises DamagedPartError.
+    `blobs` must hold its base. Raises DamagedPartError.
     """
-    return Contents.of(manifest, parts).entries()
+    return Contents.of(manifest, blobs).entries()
 
 
 def only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:
@@ -187,7 +187,7 @@ class Gathered(NamedTuple):
     """A blob that groups chunks, at the path of the first of them."""
 
     path: str
-    part: Part
+    blob: Blob
     gone: tuple[str, ...]
     """The paths of the other chunks, which are removed."""
 
@@ -204,7 +204,7 @@ def gathered(path: str, address: Callable[[str], str | None]) -> Iterator[Gather
             return
         text = b'{"~":"index","chunks":%b}' % dumps(known)
         paths = [f"{trail}/{first}" for first in firsts]
-        yield Gathered(paths[0], Part.of(text, tuple(sorted(set(known)))), tuple(paths[1:]))
+        yield Gathered(paths[0], Blob.of(text, tuple(sorted(set(known)))), tuple(paths[1:]))
         step *= WIDTH
 
 

@@ -15,13 +15,13 @@ from perdure.codec import (
     Kept,
     Needs,
     as_kept,
+    blob_reference,
     decode,
     document,
     dumps,
     json_array,
     json_object,
     loads,
-    part_reference,
     piece,
     plain,
     quoted,
@@ -30,7 +30,7 @@ from perdure.codec import (
     references,
     to_bytes,
     verified,
-    with_parts,
+    with_blobs,
 )
 from perdure.kernel import (
     CHUNK_LENGTH,
@@ -81,7 +81,7 @@ class PieceWriter:
         encoded = as_kept(value).require_encoded()
         if len(encoded.text) <= length_max:
             return needs.take(encoded)
-        return to_bytes(part_reference(needs.refer(encoded)))
+        return to_bytes(blob_reference(needs.refer(encoded)))
 
     def delivery(self, delivery: Delivery, needs: Needs) -> bytes:
         """Encode a delivery."""
@@ -212,12 +212,12 @@ class PieceReader:
     """
 
     def __init__(
-        self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str, *, brings_parts: bool = False
+        self, codec: Codec, blobs: Mapping[str, bytes], checkpoint_id: str, *, brings_blobs: bool = False
     ) -> None:
         self._codec = codec
-        self._parts = parts
+        self._blobs = blobs
         self._checkpoint_id = checkpoint_id
-        self._brings_parts = brings_parts
+        self._brings_blobs = brings_blobs
 
     def snapshot(self, tree: dict[str, Any], counts: tuple[int, int, int]) -> Snapshot:
         """Decode a snapshot from its tree of entries."""
@@ -291,7 +291,7 @@ class PieceReader:
         return None if entry is None else loads(self._text(entry))
 
     def _text(self, entry: Entry) -> bytes:
-        return entry if isinstance(entry, bytes) else verified(self._parts, entry)
+        return entry if isinstance(entry, bytes) else verified(self._blobs, entry)
 
     def stored(self, entry: Entry, path: str) -> Kept:
         """Return the value at a path of its own."""
@@ -303,9 +303,9 @@ class PieceReader:
         return self._kept(piece(tree), path)
 
     def _kept(self, encoded: Encoded, path: str) -> Kept:
-        if encoded.refs and self._brings_parts:
-            encoded = encoded.with_parts(with_parts(encoded.refs, self._parts))
-        return Kept(path=path, encoded=encoded, stored=self._parts, checkpoint_id=self._checkpoint_id)
+        if encoded.refs and self._brings_blobs:
+            encoded = encoded.with_blobs(with_blobs(encoded.refs, self._blobs))
+        return Kept(path=path, encoded=encoded, stored=self._blobs, checkpoint_id=self._checkpoint_id)
 
     def _type(self, tree: object, path: str) -> object:
         return decode(self._codec, self.inline(tree, path))

@@ -140,7 +140,7 @@ class EventWriter:
             event_text(each, pieces, needs, self._further(each, requests or {}, checkpoint, needs)) for each in events
         ]
         encoded = needs.whole(json_array(texts))
-        return NewEvents(len(events), encoded.text, encoded.refs, encoded.parts)
+        return NewEvents(len(events), encoded.text, encoded.refs, encoded.blobs)
 
     def _further(
         self, event: PendingEvent, requests: Mapping[str, Request], checkpoint: CheckpointInfo | None, needs: Needs
@@ -161,11 +161,11 @@ class EventWriter:
 class EventReader:
     """Decodes the events of a commit with the trust of one program."""
 
-    def __init__(self, codec: Codec, batch: EventBatch, parts: Mapping[str, bytes]) -> None:
+    def __init__(self, codec: Codec, batch: EventBatch, blobs: Mapping[str, bytes]) -> None:
         self._codec = codec
         self._batch = batch
-        self._parts = parts
-        self._pieces = PieceReader(codec, parts, batch.checkpoint_id)
+        self._blobs = blobs
+        self._pieces = PieceReader(codec, blobs, batch.checkpoint_id)
 
     def events(self, *, from_seq: int = 1) -> list[WorkflowEvent[Any]]:
         """Return the events from a number on. Raises CheckpointDamagedError.
@@ -223,7 +223,7 @@ class EventReader:
 
     def _json(self, tree: object) -> Any:
         try:
-            return _unfolded(tree, self._parts)
+            return _unfolded(tree, self._blobs)
         except RecursionError:
             return tree
 
@@ -239,28 +239,28 @@ def _origin(event: PendingEvent) -> WorkflowEventSource:
     return WorkflowEventSource.FRAMEWORK if event.type in _OF_THE_ENGINE else WorkflowEventSource.EXECUTOR
 
 
-def _unfolded(tree: Any, parts: Mapping[str, bytes]) -> Any:
+def _unfolded(tree: Any, blobs: Mapping[str, bytes]) -> Any:
     """Insert blobs and chunks into a stored tree. Raises DamagedPartError."""
     match tree:
         case {"~": "part", "part": address}:
-            return _unfolded(loads(verified(parts, address)), parts)
+            return _unfolded(loads(verified(blobs, address)), blobs)
         case {"~": tag, "chunks": addresses, **further}:
-            chunks = [_unfolded(chunk, parts) for chunk in _chunks(addresses, parts)]
+            chunks = [_unfolded(chunk, blobs) for chunk in _chunks(addresses, blobs)]
             if tag == "object":
                 return {key: value for chunk in chunks for key, value in chunk.items()}
-            return {"~": tag, **_unfolded(further, parts), "items": [each for chunk in chunks for each in chunk]}
+            return {"~": tag, **_unfolded(further, blobs), "items": [each for chunk in chunks for each in chunk]}
         case dict():
-            return {key: _unfolded(value, parts) for key, value in cast("dict[str, Any]", tree).items()}
+            return {key: _unfolded(value, blobs) for key, value in cast("dict[str, Any]", tree).items()}
         case list():
-            return [_unfolded(each, parts) for each in cast("list[Any]", tree)]
+            return [_unfolded(each, blobs) for each in cast("list[Any]", tree)]
         case _:
             return tree
 
 
-def _chunks(addresses: Sequence[str], parts: Mapping[str, bytes]) -> Iterator[Any]:
+def _chunks(addresses: Sequence[str], blobs: Mapping[str, bytes]) -> Iterator[Any]:
     for address in addresses:
-        match loads(verified(parts, address)):
+        match loads(verified(blobs, address)):
             case {"~": "index", "chunks": inner}:
-                yield from _chunks(inner, parts)
+                yield from _chunks(inner, blobs)
             case chunk:
                 yield chunk

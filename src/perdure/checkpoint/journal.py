@@ -13,11 +13,11 @@ from perdure.codec import (
     DamagedPartError,
     Needs,
     as_kept,
+    blob_reference,
     dumps,
     json_array,
     json_object,
     loads,
-    part_reference,
     quoted,
     quoted_or_null,
     to_bytes,
@@ -95,7 +95,7 @@ class JournalWriter:
                 entries[path] = json_array([text])
             else:
                 # Written like a value, so that the references of the record are found.
-                reference = part_reference(needs.refer(fresh.encoded))
+                reference = blob_reference(needs.refer(fresh.encoded))
                 entries[path] = to_bytes(reference)
         return needs.whole(json_object(entries))
 
@@ -122,8 +122,8 @@ def stored_of(done: ActivationResult, before: Snapshot) -> set[str]:
 class JournalReader:
     """Decodes the journal records that follow a checkpoint."""
 
-    def __init__(self, codec: Codec, parts: Mapping[str, bytes], checkpoint_id: str) -> None:
-        self._pieces = PieceReader(codec, parts, checkpoint_id, brings_parts=True)
+    def __init__(self, codec: Codec, blobs: Mapping[str, bytes], checkpoint_id: str) -> None:
+        self._pieces = PieceReader(codec, blobs, checkpoint_id, brings_blobs=True)
         self._values = CodedValues(codec)
         self._checkpoint_id = checkpoint_id
 

@@ -11,7 +11,7 @@ from perdure.checkpoint.contents import Contents, entries_of, gathered, only, pa
 from perdure.checkpoint.documents import PieceReader, PieceWriter, tree_of
 from perdure.codec import DamagedPartError, dumps, loads, plain, verified
 from perdure.errors import CheckpointDamagedError, PartDamagedError, WorkflowCheckpointException
-from perdure.records import Manifest, NewRun, Part, digest
+from perdure.records import Blob, Manifest, NewRun, digest
 from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class _Draft:
     """A checkpoint under construction: inline texts, and new blobs by path."""
 
     pieces: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    fresh: dict[str, Part] = field(default_factory=dict[str, Part])
-    nested: list[Part] = field(default_factory=list[Part])
+    fresh: dict[str, Blob] = field(default_factory=dict[str, Blob])
+    nested: list[Blob] = field(default_factory=list[Blob])
     changed: list[str] = field(default_factory=list[str])
     gone: set[str] = field(default_factory=set[str])
     """Removed paths whose blobs are still needed."""
@@ -129,7 +129,7 @@ class Writer:
     def __init__(self, codec: Codec, graph: Mapping[str, Any], author: Author, head: Written | None = None) -> None:
         self._codec = codec
         self._finder = ChangeFinder(PieceWriter(codec))
-        self._graph = plain(graph).part()
+        self._graph = plain(graph).blob()
         self._author = author
         self._head = head or Written()
         self._next = self._head
@@ -143,7 +143,7 @@ class Writer:
         timestamp: str,
         kind: str,
         trace: str | None = None,
-    ) -> tuple[Manifest, tuple[Part, ...]]:
+    ) -> tuple[Manifest, tuple[Blob, ...]]:
         """Return the manifest of a snapshot and the blobs that the previous checkpoint may not have."""
         head = self._head
         # An entry may be listed although it is equal.
@@ -151,7 +151,7 @@ class Writer:
         if head.snapshot is None:
             there = {"graph", *changes.fresh}
             changes.gone = [path for path in head.contents.entries() if path not in there]
-        contents, parts, changed = self._contents(changes)
+        contents, blobs, changed = self._contents(changes)
         run = self._author.origin
         checkpoint_id = f"{run.run_id}@{position}"
         header = _header(
@@ -179,7 +179,7 @@ class Writer:
             gone=tuple(contents.gone),
         )
         self._next = Written(manifest, contents, snapshot, frozenset(changed))
-        return manifest, parts
+        return manifest, blobs
 
     def stand(self, manifest: Manifest) -> None:
         """Make the last written checkpoint the head. Until then, the next one still follows the previous head."""
@@ -199,7 +199,7 @@ class Writer:
         """Return True if the next checkpoint is written as differences from this one."""
         return self._head.manifest is manifest
 
-    def _contents(self, changes: Changes) -> tuple[Contents, tuple[Part, ...], list[str]]:
+    def _contents(self, changes: Changes) -> tuple[Contents, tuple[Blob, ...], list[str]]:
         """Return the contents of the checkpoint, its new blobs, and the changed values."""
         before, gone, draft = self._head.contents, frozenset(changes.gone), _Draft()
         if before.toc.get("graph") != self._graph.hash:
@@ -213,18 +213,18 @@ class Writer:
         for path, text in before.pieces.items():
             if path not in draft.pieces and path not in draft.fresh and path not in gone:
                 # It did not change again, so it becomes a blob and costs nothing from now on.
-                draft.fresh[path] = Part.of(text)
+                draft.fresh[path] = Blob.of(text)
         if full:
             self._gather(draft, full)
         contents, base = before.followed(
             draft.pieces,
-            changed={path: part.hash for path, part in draft.fresh.items()},
+            changed={path: blob.hash for path, blob in draft.fresh.items()},
             removed=[path for path in (*changes.gone, *draft.gone) if path in before.toc or path in before.listed],
         )
         if not draft.fresh and base is None:
             return contents, (), draft.changed
-        parts = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
-        return contents, tuple({part.hash: part for part in parts}.values()), draft.changed
+        blobs = [*draft.nested, *draft.fresh.values(), *([] if base is None else [base])]
+        return contents, tuple({blob.hash: blob for blob in blobs}.values()), draft.changed
 
     def _gather(self, draft: _Draft, full: Sequence[str]) -> None:
         """Group the full chunks of trails."""
@@ -237,7 +237,7 @@ class Writer:
         for path in full:
             for each in gathered(path, address):
                 draft.nested += [draft.fresh.pop(old) for old in (each.path, *each.gone) if old in draft.fresh]
-                draft.fresh[each.path] = each.part
+                draft.fresh[each.path] = each.blob
                 draft.gone.update(each.gone)
 
     def _place(self, draft: _Draft, path: str, entry: Fresh) -> None:
@@ -249,10 +249,10 @@ class Writer:
             draft.pieces[path] = text
             draft.room -= len(text)
         else:
-            part = entry.part()
-            if address == part.hash:
+            blob = entry.blob()
+            if address == blob.hash:
                 return
-            draft.fresh[path] = part
+            draft.fresh[path] = blob
             draft.nested += entry.nested()
         if entry.pace == "value":
             draft.changed.append(path)
@@ -325,18 +325,18 @@ def known_paths(manifest: Manifest) -> set[str]:
 class Reader:
     """Reads the snapshot of one checkpoint. Values stay encoded until they are needed."""
 
-    def __init__(self, manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> None:
+    def __init__(self, manifest: Manifest, blobs: Mapping[str, bytes], codec: Codec) -> None:
         self._manifest = manifest
-        self._parts = parts
+        self._blobs = blobs
         # The next checkpoint must write the blobs of inline texts again.
-        self._pieces = PieceReader(codec, parts, manifest.checkpoint_id, brings_parts=bool(manifest.refs))
+        self._pieces = PieceReader(codec, blobs, manifest.checkpoint_id, brings_blobs=bool(manifest.refs))
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot. Raises CheckpointDamagedError."""
         header = header_of(self._manifest)
         counts = (header["turn"], self._manifest.iteration_count, header["since_input"])
         try:
-            snapshot = self._pieces.snapshot(tree_of(entries_of(self._manifest, self._parts)), counts)
+            snapshot = self._pieces.snapshot(tree_of(entries_of(self._manifest, self._blobs)), counts)
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
         return replace(snapshot, withheld_kwargs=tuple(header.get("withheld_kwargs", ())))
@@ -347,7 +347,7 @@ class Reader:
         Raises CheckpointDamagedError.
         """
         try:
-            contents = Contents.of(self._manifest, self._parts)
+            contents = Contents.of(self._manifest, self._blobs)
         except DamagedPartError as error:
             raise self._damaged(error) from error
         if self._manifest.refs:
@@ -359,7 +359,7 @@ class Reader:
         """Return the answered requests without reading anything else."""
         try:
             manifest = only(self._manifest, ("answered/",))
-            return self._pieces.answered(tree_of(entries_of(manifest, self._parts)))
+            return self._pieces.answered(tree_of(entries_of(manifest, self._blobs)))
         except (DamagedPartError, KeyError, TypeError, ValueError) as error:
             raise self._damaged(error) from error
 
@@ -367,7 +367,7 @@ class Reader:
         """Return the stored description of the graph; empty for a checkpoint that was made by hand."""
         address = self._manifest.toc.get("graph")
         try:
-            return {} if address is None else loads(verified(self._parts, address))
+            return {} if address is None else loads(verified(self._blobs, address))
         except DamagedPartError as error:
             raise self._damaged(error) from error
 

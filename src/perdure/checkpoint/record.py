@@ -94,17 +94,17 @@ class Source:
     read: Callable[[Iterable[str]], Mapping[str, bytes]]
     codec: Callable[[], Codec]
 
-    def parts(self) -> Mapping[str, bytes]:
+    def blobs(self) -> Mapping[str, bytes]:
         """Read all blobs. Raises CheckpointDamagedError."""
         with naming(self.manifest.checkpoint_id):
             return self.read(self.manifest.roots)
 
     def values(self) -> dict[str, Any]:
         """Decode the value fields. Raises CheckpointDamagedError or UntrustedTypeError."""
-        codec, parts = self.codec(), self.parts()
+        codec, blobs = self.codec(), self.blobs()
         if SAVED_FIELDS_PATH in self.manifest.toc:
-            return saved_fields(self.manifest, parts, codec)
-        return checkpoint_fields(Reader(self.manifest, parts, codec).snapshot(), CodedValues(codec))
+            return saved_fields(self.manifest, blobs, codec)
+        return checkpoint_fields(Reader(self.manifest, blobs, codec).snapshot(), CodedValues(codec))
 
 
 class StoredCheckpoint(WorkflowCheckpoint):
@@ -159,13 +159,13 @@ class StoredCheckpoint(WorkflowCheckpoint):
         )
 
 
-def saved_fields(manifest: Manifest, parts: Mapping[str, bytes], codec: Codec) -> dict[str, Any]:
+def saved_fields(manifest: Manifest, blobs: Mapping[str, bytes], codec: Codec) -> dict[str, Any]:
     """Decode the values of a checkpoint that was made by hand."""
     try:
-        encoded = piece(loads(verified(parts, manifest.toc[SAVED_FIELDS_PATH])))
+        encoded = piece(loads(verified(blobs, manifest.toc[SAVED_FIELDS_PATH])))
     except DamagedPartError as error:
         raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
-    return decode(codec, Kept(path="checkpoint", encoded=encoded, stored=parts, checkpoint_id=manifest.checkpoint_id))
+    return decode(codec, Kept(path="checkpoint", encoded=encoded, stored=blobs, checkpoint_id=manifest.checkpoint_id))
 
 
 def checkpoint_fields(snapshot: Snapshot, values: Values) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def _inside(kept: Kept, tree: object, path: str) -> Kept:
     """Return a value inside of a record, with the blobs of the record."""
     stored: Mapping[str, bytes] | None = kept.stored
     if stored is None:
-        stored = {part.hash: part.data for part in kept.require_encoded().parts}
+        stored = {blob.hash: blob.data for blob in kept.require_encoded().blobs}
     return Kept(path=path, encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
 
 
@@ -213,10 +213,10 @@ def arguments_digest(fn: Callable[..., Any], args: tuple[Any, ...], values: Valu
     return _digest_of(_bound(fn, args), values)
 
 
-def call_digest(fn: Callable[..., Any], args: tuple[Any, ...], parts: tuple[Any, ...], values: Values) -> str | None:
+def call_digest(fn: Callable[..., Any], args: tuple[Any, ...], blobs: tuple[Any, ...], values: Values) -> str | None:
     """Return a digest of a step's arguments and of what else tells its function from others; None if there is none."""
     bound = _bound(fn, args)
-    return _digest_of((bound, parts) if parts else bound, values)
+    return _digest_of((bound, blobs) if blobs else bound, values)
 
 
 def _bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[object, ...]:
@@ -277,7 +277,7 @@ def fields_of(kept: Kept, cls: Any) -> Mapping[str, Kept]:
         return {name: Kept(path=f"{kept.path}.{name}", live=getattr(found, name), has_live=True) for name in names}
     encoded, stored = kept.require_encoded(), kept.stored
     if stored is None:
-        stored = {part.hash: part.data for part in encoded.parts}
+        stored = {blob.hash: blob.data for blob in encoded.blobs}
     return {
         name: Kept(path=f"{kept.path}.{name}", encoded=piece(tree), stored=stored, checkpoint_id=kept.checkpoint_id)
         for name, tree in _trees(encoded.text, stored_name(cls)).items()

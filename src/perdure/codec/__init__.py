@@ -17,7 +17,7 @@ from perdure.codec.encoded import (
     quoted_or_null,
     references,
     verified,
-    with_parts,
+    with_blobs,
 )
 from perdure.codec.errors import DamagedPartError
 from perdure.codec.objects import DataclassKind
@@ -45,7 +45,7 @@ from perdure.codec.values import (
     as_kept,
     decode,
 )
-from perdure.codec.writer import part_reference, to_bytes
+from perdure.codec.writer import blob_reference, to_bytes
 
 __all__ = [
     "DEFAULT_SIZE_LIMITS",
@@ -66,6 +66,7 @@ __all__ = [
     "WeighingCodec",
     "array",
     "as_kept",
+    "blob_reference",
     "decode",
     "document",
     "dumps",
@@ -75,7 +76,6 @@ __all__ = [
     "json_array",
     "json_object",
     "loads",
-    "part_reference",
     "piece",
     "plain",
     "plain_data",
@@ -89,5 +89,5 @@ __all__ = [
     "stored_name",
     "to_bytes",
     "verified",
-    "with_parts",
+    "with_blobs",
 ]

@@ -36,7 +36,7 @@ from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
     Write,
     Writer,
-    part_reference,
+    blob_reference,
     quote,
     text_leaf,
     to_bytes,
@@ -126,7 +126,7 @@ class Codec:
             return Encoded(to_bytes(text), (), (), writer.immutable)
         return Encoded(
             to_bytes(text),
-            writer.parts,
+            writer.blobs,
             tuple(sorted(set(refs))),
             writer.immutable,
             writer.branches,
@@ -146,9 +146,9 @@ class Codec:
             return _whole(bytes_leaf(self._memo, value)) if len(value) > RAW_LENGTH_MAX else None
         return _CONSTANTS[value]
 
-    def decode(self, text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
+    def decode(self, text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
         """Decode a new copy of a value. Raises DamagedPartError, UntrustedTypeError or IncompatibleTypeError."""
-        return self.read(text, Source(parts), path=path)
+        return self.read(text, Source(blobs), path=path)
 
     def read(self, text: bytes, source: Source, *, path: str, checkpoint_id: str | None = None) -> Any:
         """Decode a new copy of a value. Raises UntrustedTypeError or IncompatibleTypeError.
@@ -164,10 +164,10 @@ class Codec:
         """Replace a text longer than `limit` by a reference to a blob, so that it fits into a document."""
         if len(encoded.text) <= limit:
             return encoded
-        part = encoded.part()
-        parts = {**encoded.made, part.hash: part}
-        reference = to_bytes(part_reference(part.hash))
-        return Encoded(reference, parts, (part.hash,), encoded.immutable, encoded.branches, encoded.memories)
+        blob = encoded.blob()
+        blobs = {**encoded.made, blob.hash: blob}
+        reference = to_bytes(blob_reference(blob.hash))
+        return Encoded(reference, blobs, (blob.hash,), encoded.immutable, encoded.branches, encoded.memories)
 
     def kind_of(self, value: object) -> Write:
         """Find the writer for a type that is met for the first time."""
@@ -223,10 +223,10 @@ _CONSTANTS = {
 
 def _whole(leaf: Leaf) -> Encoded:
     """Encode a value that is a single leaf."""
-    part = leaf.part
-    if part.kind == "raw":
-        return Encoded(to_bytes(leaf.text), {part.hash: part}, (part.hash,), immutable=True, memories=leaf)
-    return Encoded(part.data, (), (), immutable=True, memories=leaf).with_whole(part)
+    blob = leaf.blob
+    if blob.kind == "raw":
+        return Encoded(to_bytes(leaf.text), {blob.hash: blob}, (blob.hash,), immutable=True, memories=leaf)
+    return Encoded(blob.data, (), (), immutable=True, memories=leaf).with_whole(blob)
 
 
 def _made_kind(cls: type) -> ObjectKind | None:
@@ -237,10 +237,10 @@ def _made_kind(cls: type) -> ObjectKind | None:
     return None if make is None else make(cls, stored_name(cls))
 
 
-def plain_data(text: bytes, parts: Mapping[str, bytes], *, path: str) -> Any:
+def plain_data(text: bytes, blobs: Mapping[str, bytes], *, path: str) -> Any:
     """Decode a value without its types, as plain JSON data. Raises DamagedPartError."""
     try:
-        return Reader(_PLAIN_TAGS, Origin(None, Source(parts), path, None), Trust.of(), Memo()).text(text)
+        return Reader(_PLAIN_TAGS, Origin(None, Source(blobs), path, None), Trust.of(), Memo()).text(text)
     except Damage as damage:
         raise DamagedPartError(damage.reason, path=damage.path(path)) from damage
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from perdure.codec.errors import Damage, DamagedPartError
 from perdure.codec.reader import find_references
-from perdure.records import Part, digest
+from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,16 +29,16 @@ class Branch(Protocol):
         """The size in bytes of the blob and of everything it refers to."""
         ...
 
-    def part(self) -> Part:
+    def blob(self) -> Blob:
         """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
         ...
 
-    def within(self) -> tuple[Mapping[str, Part], Mapping[str, Branch]]:
+    def within(self) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
         """Return the blobs that this one refers to, directly or not, and further log nodes."""
         ...
 
 
-_NO_PARTS: Mapping[str, Part] = MappingProxyType({})
+_NO_BLOBS: Mapping[str, Blob] = MappingProxyType({})
 _NO_BRANCHES: Mapping[str, Branch] = MappingProxyType({})
 
 
@@ -54,7 +54,7 @@ class Encoded:
     def __init__(  # noqa: PLR0917
         self,
         text: bytes,
-        parts: Iterable[Part] | Mapping[str, Part] = (),
+        blobs: Iterable[Blob] | Mapping[str, Blob] = (),
         refs: tuple[str, ...] = (),
         immutable: bool = False,  # noqa: FBT001, FBT002  a keyword-only argument would double the time
         branches: Mapping[str, Branch] = _NO_BRANCHES,
@@ -70,8 +70,8 @@ class Encoded:
         """The log nodes of the value, by hash."""
         self.memories = memories
         """Entries of the codec's memo that live as long as this object."""
-        self._made = _by_hash(parts) if parts else _NO_PARTS
-        self._whole: Part | None = None
+        self._made = _by_hash(blobs) if blobs else _NO_BLOBS
+        self._whole: Blob | None = None
 
     def __repr__(self) -> str:
         return f"Encoded(text={self.text!r}, refs={self.refs!r}, immutable={self.immutable!r})"
@@ -85,30 +85,30 @@ class Encoded:
         return hash((self.text, self.refs, self.immutable))
 
     @property
-    def made(self) -> Mapping[str, Part]:
+    def made(self) -> Mapping[str, Blob]:
         """The blobs made with the text, by hash, without those of log nodes."""
         return self._made
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def blobs(self) -> tuple[Blob, ...]:
         """The blobs that the text needs, directly or not."""
         if not self.branches:
             return tuple(self._made.values())
-        return tuple({**self._made, **{part.hash: part for part in self.parts_in_order()}}.values())
+        return tuple({**self._made, **{blob.hash: blob for blob in self.blobs_in_order()}}.values())
 
     @property
     def size(self) -> int:
         """The size in bytes of the text and of all blobs it needs."""
         own = len(self.text)
         if self._made:
-            own += sum([len(part.data) for part in self._made.values()])
+            own += sum([len(blob.data) for blob in self._made.values()])
         return own + sum([branch.size for branch in self.branches.values()]) if self.branches else own
 
     def has(self, address: str) -> bool:
         """Return True if the text is known to need this blob. For data that was read, few blobs are known."""
         return address in self._made or address in self.branches or address in self.refs
 
-    def beyond(self, is_known: Callable[[str], bool]) -> Iterator[Part]:
+    def beyond(self, is_known: Callable[[str], bool]) -> Iterator[Blob]:
         """Yield the blobs that the text needs, except known ones and everything they refer to.
 
         `later.beyond(earlier.has)` yields what changed since an earlier value. Each blob comes after those it refers
@@ -116,66 +116,66 @@ class Encoded:
         """
         return _walked(self.refs, self._made, self.branches, is_known)
 
-    def parts_in_order(self) -> Iterator[Part]:
+    def blobs_in_order(self) -> Iterator[Blob]:
         """Yield exactly the blobs that the text needs, each after those it refers to."""
         return self.beyond(_nothing)
 
-    def part(self) -> Part:
+    def blob(self) -> Blob:
         """Return the text as a blob."""
         whole = self._whole
         if whole is None:
-            whole = self._whole = Part.of(self.text, self.refs)
+            whole = self._whole = Blob.of(self.text, self.refs)
         return whole
 
-    def with_whole(self, part: Part) -> Encoded:
+    def with_whole(self, blob: Blob) -> Encoded:
         """Set the blob of the text, which is known already."""
-        self._whole = part
+        self._whole = blob
         return self
 
-    def with_parts(self, parts: Iterable[Part]) -> Encoded:
+    def with_blobs(self, blobs: Iterable[Blob]) -> Encoded:
         """Return the same text with these blobs."""
-        return Encoded(self.text, parts, self.refs, self.immutable, self.branches, self.memories)
+        return Encoded(self.text, blobs, self.refs, self.immutable, self.branches, self.memories)
 
 
-def _by_hash(parts: Iterable[Part] | Mapping[str, Part]) -> Mapping[str, Part]:
+def _by_hash(blobs: Iterable[Blob] | Mapping[str, Blob]) -> Mapping[str, Blob]:
     # A writer passes the dict that it filled.
-    return parts if type(parts) is dict else {part.hash: part for part in parts}  # type: ignore[union-attr]
+    return blobs if type(blobs) is dict else {blob.hash: blob for blob in blobs}  # type: ignore[union-attr]
 
 
 def _nothing(_: str) -> bool:
     return False
 
 
-_Place: TypeAlias = "tuple[Part | None, Iterator[str], Mapping[str, Part], Mapping[str, Branch]]"
+_Place: TypeAlias = "tuple[Blob | None, Iterator[str], Mapping[str, Blob], Mapping[str, Branch]]"
 """A blob, the iterator over its remaining references, and where the blobs are found."""
 
 
 def _walked(
     refs: Iterable[str],
-    parts: Mapping[str, Part],
+    blobs: Mapping[str, Blob],
     branches: Mapping[str, Branch],
     is_known: Callable[[str], bool],
-) -> Iterator[Part]:
+) -> Iterator[Blob]:
     """Walk from the leaves up, without recursion, because nested values may be deep."""
     seen: set[str] = set()
-    waiting: list[_Place] = [(None, iter(refs), parts, branches)]
+    waiting: list[_Place] = [(None, iter(refs), blobs, branches)]
     while waiting:
-        part, inner, parts, branches = waiting[-1]
+        blob, inner, blobs, branches = waiting[-1]
         for address in inner:
             if address in seen or is_known(address):
                 continue
             seen.add(address)
             branch = branches.get(address)
-            found = parts.get(address) if branch is None else branch.part()
+            found = blobs.get(address) if branch is None else branch.blob()
             # A blob that is neither made here nor a log node was read from a store, so the store has it.
             if found is not None:
-                parts, branches = (parts, branches) if branch is None else branch.within()
-                waiting.append((found, iter(found.refs), parts, branches))
+                blobs, branches = (blobs, branches) if branch is None else branch.within()
+                waiting.append((found, iter(found.refs), blobs, branches))
                 break
         else:
             waiting.pop()
-            if part is not None:
-                yield part
+            if blob is not None:
+                yield blob
 
 
 # Created once: json.dumps creates an encoder for each call with options.
@@ -233,10 +233,10 @@ def json_object(members: Mapping[str, bytes]) -> bytes:
 class Needs:
     """Collects what a document refers to while its text is assembled."""
 
-    __slots__ = ("_branches", "_parts", "_refs")
+    __slots__ = ("_blobs", "_branches", "_refs")
 
     def __init__(self) -> None:
-        self._parts: dict[str, Part] = {}
+        self._blobs: dict[str, Blob] = {}
         self._branches: dict[str, Branch] = {}
         self._refs: dict[str, None] = {}
 
@@ -250,20 +250,20 @@ class Needs:
     def refer(self, encoded: Encoded) -> str:
         """Add an encoded value as a blob of its own and return its hash."""
         self._need(encoded)
-        part = encoded.part()
-        self._parts[part.hash] = part
-        self._refs[part.hash] = None
-        return part.hash
+        blob = encoded.blob()
+        self._blobs[blob.hash] = blob
+        self._refs[blob.hash] = None
+        return blob.hash
 
     def _need(self, encoded: Encoded) -> None:
-        self._parts.update(encoded.made)
+        self._blobs.update(encoded.made)
         self._branches.update(encoded.branches)
 
     def whole(self, text: bytes, *, immutable: bool = False) -> Encoded:
         """Return the finished document."""
         if not self._refs:
             return Encoded(text, (), (), immutable)
-        return Encoded(text, self._parts, tuple(self._refs), immutable, self._branches)
+        return Encoded(text, self._blobs, tuple(self._refs), immutable, self._branches)
 
 
 def plain(value: object) -> Encoded:
@@ -289,9 +289,9 @@ def piece(tree: object) -> Encoded:
     return Encoded(text, (), references(text), immutable=False)
 
 
-def verified(parts: Mapping[str, bytes], address: str) -> bytes:
+def verified(blobs: Mapping[str, bytes], address: str) -> bytes:
     """Return the bytes of a blob. Raises DamagedPartError if they are missing or damaged."""
-    data = parts.get(address)
+    data = blobs.get(address)
     if data is None:
         raise DamagedPartError(f"part {address} is missing")
     if digest(data) != address:
@@ -299,26 +299,26 @@ def verified(parts: Mapping[str, bytes], address: str) -> bytes:
     return data
 
 
-def with_parts(refs: Iterable[str], parts: Mapping[str, bytes]) -> tuple[Part, ...]:
+def with_blobs(refs: Iterable[str], blobs: Mapping[str, bytes]) -> tuple[Blob, ...]:
     """Return all blobs that these references need, directly or not. Raises DamagedPartError."""
-    found: dict[str, Part] = {}
+    found: dict[str, Blob] = {}
     waiting = list(refs)
     for address in waiting:
-        verified(parts, address)
+        verified(blobs, address)
     while waiting:
         address = waiting.pop()
-        if address not in found and address in parts:
-            found[address] = _part(address, verified(parts, address))
+        if address not in found and address in blobs:
+            found[address] = _blob(address, verified(blobs, address))
             waiting.extend(found[address].refs)
     return tuple(found.values())
 
 
-def _part(address: str, data: bytes) -> Part:
+def _blob(address: str, data: bytes) -> Blob:
     try:
         # Raw bytes of a program may look like one of our documents; what they seem to refer to does not exist.
-        return Part(address, data, references(data))
+        return Blob(address, data, references(data))
     except DamagedPartError:
-        return Part(address, data, kind="raw")
+        return Blob(address, data, kind="raw")
 
 
 def _joined(text: bytes, pieces: tuple[Encoded, ...]) -> Encoded:

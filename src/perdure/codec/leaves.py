@@ -20,12 +20,12 @@ from perdure.codec.writer import (
     LEAF_LENGTH_MIN,
     Write,
     Writer,
-    part_reference,
+    blob_reference,
     quote,
     text_leaf,
     to_bytes,
 )
-from perdure.records import Part
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,10 +92,10 @@ def bytes_leaf(memo: Memo, value: bytes) -> Leaf:
     if leaf is not None:
         return leaf
     if _can_be_raw(value):
-        part = Part.of(value, kind="raw")
-        return memo.add_leaf(Leaf(value, f'{_BYTES_HEAD},"part":"{part.hash}"}}', part))
-    part = Part.of(to_bytes(_as_base64(value, _BYTES_HEAD)))
-    return memo.add_leaf(Leaf(value, part_reference(part.hash), part))
+        blob = Blob.of(value, kind="raw")
+        return memo.add_leaf(Leaf(value, f'{_BYTES_HEAD},"part":"{blob.hash}"}}', blob))
+    blob = Blob.of(to_bytes(_as_base64(value, _BYTES_HEAD)))
+    return memo.add_leaf(Leaf(value, blob_reference(blob.hash), blob))
 
 
 def _can_be_raw(data: bytes) -> bool:
@@ -110,7 +110,7 @@ def _as_base64(data: bytes, head: str) -> str:
 def write_bytes(writer: Writer, data: bytes, head: str) -> str:
     """Write bytes into an object that starts with `head`: inline if they are short, else as a blob."""
     if _can_be_raw(data):
-        hash_ = writer.part(data, kind="raw")
+        hash_ = writer.blob(data, kind="raw")
         writer.refs.append(hash_)
         return f'{head},"part":"{hash_}"}}'
     return _as_base64(data, head)

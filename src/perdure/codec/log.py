@@ -12,7 +12,7 @@ from perdure.codec.errors import Damage, Fault, explained, index_step
 from perdure.codec.reader import INDEX_HEAD, Node, Origin, Reader, Source, Tag, find_references, parsed, require
 from perdure.codec.writer import Write, Writer, to_bytes
 from perdure.log import Log, Seals
-from perdure.records import Part
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _WIDTH = 8
 class LogNode:
     """A node of a log: a chunk of elements, or eight nodes of the height below."""
 
-    __slots__ = ("_children", "_origin", "_part", "_shared", "_size", "_within", "count", "hash", "height")
+    __slots__ = ("_blob", "_children", "_origin", "_shared", "_size", "_within", "count", "hash", "height")
 
     def __init__(
         self,
@@ -35,23 +35,23 @@ class LogNode:
         count: int,
         height: int,
         origin: Origin,
-        part: Part | None = None,
+        blob: Blob | None = None,
         size: int | None = None,
     ) -> None:
         self.hash = hash_
         self.count = count
         self.height = height
         self._origin = origin
-        self._part = part
+        self._blob = blob
         self._children: tuple[LogNode, ...] | None = None
-        self._within: tuple[Mapping[str, Part], Mapping[str, Branch]] | None = None
+        self._within: tuple[Mapping[str, Blob], Mapping[str, Branch]] | None = None
         self._shared: Sequence[Any] | None = None
         self._size = size
 
     @classmethod
-    def chunk(cls, part: Part, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> LogNode:
+    def chunk(cls, blob: Blob, elements: Sequence[Any], within: Encoded, origin: Origin, *, is_shared: bool) -> LogNode:
         """Return a chunk that was made here."""
-        self = cls(part.hash, count=len(elements), height=0, origin=origin, part=part)
+        self = cls(blob.hash, count=len(elements), height=0, origin=origin, blob=blob)
         self._children = ()
         self._within = within.made, within.branches
         self._shared = elements if is_shared else None
@@ -60,11 +60,11 @@ class LogNode:
     @classmethod
     def above(cls, children: tuple[LogNode, ...]) -> LogNode:
         """Return the parent of these nodes."""
-        part = Part.of(
+        blob = Blob.of(
             INDEX_HEAD + to_bytes(f",{_node_list(children)}}}"), tuple(sorted({child.hash for child in children}))
         )
         first, count = children[0], sum([child.count for child in children])
-        self = cls(part.hash, count=count, height=first.height + 1, origin=first._origin, part=part)
+        self = cls(blob.hash, count=count, height=first.height + 1, origin=first._origin, blob=blob)
         self._children = children
         return self
 
@@ -72,25 +72,25 @@ class LogNode:
     def size(self) -> int:
         """The size in bytes of the blob and of everything it refers to. A stored parent states it."""
         if self._size is None:
-            parts, branches = self.within()
-            inside = sum([len(part.data) for part in parts.values()]) + sum([each.size for each in branches.values()])
-            self._size = len(self.part().data) + inside
+            blobs, branches = self.within()
+            inside = sum([len(blob.data) for blob in blobs.values()]) + sum([each.size for each in branches.values()])
+            self._size = len(self.blob().data) + inside
         return self._size
 
-    def part(self) -> Part:
+    def blob(self) -> Blob:
         """Return the blob. Raises CheckpointDamagedError if it was read and is damaged."""
-        if self._part is None:
+        if self._blob is None:
             with _NamedErrors(self._origin):
                 data = self._origin.source.bytes(self.hash)
-                self._part = Part(self.hash, data, find_references(data))
-        return self._part
+                self._blob = Blob(self.hash, data, find_references(data))
+        return self._blob
 
-    def within(self) -> tuple[Mapping[str, Part], Mapping[str, Branch]]:
+    def within(self) -> tuple[Mapping[str, Blob], Mapping[str, Branch]]:
         """Return the blobs and nodes that the blob refers to."""
         if self._within is None:
             children = {child.hash: child for child in self.children()}
             with _NamedErrors(self._origin):
-                self._within = ({} if children else _stored(self.part().refs, self._origin.source)), children
+                self._within = ({} if children else _stored(self.blob().refs, self._origin.source)), children
         return self._within
 
     def children(self) -> tuple[LogNode, ...]:
@@ -101,7 +101,7 @@ class LogNode:
         return self._children
 
     def _read_children(self) -> tuple[LogNode, ...]:
-        tree = require(parsed(self.part().data), dict, "index")
+        tree = require(parsed(self.blob().data), dict, "index")
         heights = [self.height - 1] * len(require(tree.get("chunks"), list, "chunks"))
         children = _read_nodes(tree, heights, self._origin)
         if sum([child.count for child in children]) != self.count:
@@ -114,13 +114,13 @@ class LogNode:
 
     def fresh(self) -> Sequence[Any]:
         """Decode the elements of a chunk for one log."""
-        origin, part = self._origin, self.part()
+        origin, blob = self._origin, self.blob()
         assert origin.codec is not None, "a log is read by a codec"
         source = origin.source
         if self._within is not None:
-            parts, branches = self._within
-            source = Source(encoded=Encoded(part.data, parts, branches=branches))
-        elements = origin.codec.read(part.data, source, path=origin.path, checkpoint_id=origin.checkpoint_id)
+            blobs, branches = self._within
+            source = Source(encoded=Encoded(blob.data, blobs, branches=branches))
+        elements = origin.codec.read(blob.data, source, path=origin.path, checkpoint_id=origin.checkpoint_id)
         with _NamedErrors(origin):
             if len(require(elements, list, "chunk")) != self.count:
                 raise Damage(f"part {self.hash} of a log has the wrong number of elements")
@@ -187,15 +187,15 @@ class _Sealer:
     def _begin(self) -> None:
         writer = self._writer
         writer.immutable = True
-        self._refs, self._parts = len(writer.refs), len(writer.parts)
+        self._refs, self._blobs = len(writer.refs), len(writer.blobs)
 
     def _seal(self, elements: list[Any]) -> None:
         writer = self._writer
         refs = writer.refs[self._refs :]
         del writer.refs[self._refs :]
-        part = Part.of(to_bytes(f"[{','.join(self._texts)}]"), tuple(sorted(set(refs))))
-        within = _take_needs(writer, part, self._parts)
-        node = LogNode.chunk(part, elements, within, self._origin, is_shared=writer.immutable)
+        blob = Blob.of(to_bytes(f"[{','.join(self._texts)}]"), tuple(sorted(set(refs))))
+        within = _take_needs(writer, blob, self._blobs)
+        node = LogNode.chunk(blob, elements, within, self._origin, is_shared=writer.immutable)
         if not writer.immutable:
             self.own[node] = elements
         _grow(self._nodes, node)
@@ -223,21 +223,21 @@ def _grow(nodes: list[LogNode], node: LogNode) -> None:
         nodes.append(LogNode.above(children))
 
 
-def _take_needs(writer: Writer, part: Part, mark: int) -> Encoded:
+def _take_needs(writer: Writer, blob: Blob, mark: int) -> Encoded:
     """Return what a chunk needs, and remove from the writer the blobs that only this chunk needs."""
-    made: dict[str, Part] = {}
+    made: dict[str, Blob] = {}
     branches: dict[str, Branch] = {}
-    waiting = list(part.refs)
+    waiting = list(blob.refs)
     while waiting:
         address = waiting.pop()
         if address in writer.branches:
             branches[address] = writer.branches[address]
         elif address not in made:
-            made[address] = writer.parts[address]
+            made[address] = writer.blobs[address]
             waiting.extend(made[address].refs)
-    while len(writer.parts) > mark:
-        writer.parts.popitem()
-    return Encoded(part.data, made, part.refs, branches=branches)
+    while len(writer.blobs) > mark:
+        writer.blobs.popitem()
+    return Encoded(blob.data, made, blob.refs, branches=branches)
 
 
 def _unsealed_text(writer: Writer, log: Log[Any]) -> str:
@@ -279,15 +279,15 @@ def _read_node(address: Any, count: Any, height: Any, size: Any, origin: Origin)
     return node
 
 
-def _stored(refs: Iterable[str], source: Source) -> dict[str, Part]:
+def _stored(refs: Iterable[str], source: Source) -> dict[str, Blob]:
     """Return the blobs that a stored chunk refers to, directly or not."""
-    found: dict[str, Part] = {}
+    found: dict[str, Blob] = {}
     waiting = list(refs)
     while waiting:
         address = waiting.pop()
         if address not in found:
             data = source.bytes(address)
-            found[address] = Part(address, data, find_references(data))
+            found[address] = Blob(address, data, find_references(data))
             waiting.extend(found[address].refs)
     return found
 

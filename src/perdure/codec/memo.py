@@ -24,7 +24,7 @@ from perdure.codec.trust import is_enum, is_model, is_named_tuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from perdure.records import Part
+    from perdure.records import Blob
 
 ATOMS: set[type] = {
     *(NoneType, bool, int, float, complex, str, bytes, EllipsisType, range),
@@ -229,13 +229,13 @@ EntryT = TypeVar("EntryT", bound="Leaf | Chunk")
 class Leaf:
     """A long `str` or `bytes`, and its blob."""
 
-    __slots__ = ("__weakref__", "part", "text", "value")
+    __slots__ = ("__weakref__", "blob", "text", "value")
 
-    def __init__(self, value: str | bytes, text: str, part: Part) -> None:
+    def __init__(self, value: str | bytes, text: str, blob: Blob) -> None:
         self.value = value
         self.text = text
         """The reference that replaces it in the surrounding text."""
-        self.part = part
+        self.blob = blob
 
 
 class Chunk:
@@ -264,7 +264,7 @@ class Written(NamedTuple):
     """The result of writing a chunk."""
 
     address: str
-    needs: Mapping[str, Part]
+    needs: Mapping[str, Blob]
     """The blob and everything it refers to."""
     length: int
     is_last: bool
@@ -329,12 +329,12 @@ class Memo:
     def leaf_at(self, address: str, *, is_raw: bool) -> Leaf | None:
         """Return the leaf with this hash. A text and raw bytes that look like it share a hash."""
         leaf = self._by_hash.get(address)
-        return leaf if leaf is not None and (leaf.part.kind == "raw") is is_raw else None
+        return leaf if leaf is not None and (leaf.blob.kind == "raw") is is_raw else None
 
     def add_leaf(self, leaf: Leaf) -> Leaf:
         """Remember a leaf as long as somebody holds it."""
         self._by_id.put(id(leaf.value), leaf)
-        self._by_hash.put(leaf.part.hash, leaf)
+        self._by_hash.put(leaf.blob.hash, leaf)
         return leaf
 
     def is_seen_again(self, address: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from perdure.codec.errors import Damage, Fault, Untrusted, spelled
 from perdure.codec.memo import Chunk, Leaf, Memo, Uncopyable, copied, type_of
-from perdure.records import Part, digest
+from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,8 +112,8 @@ class Reader:
         data = self._source.bytes(name)
         leaf = self._memo.leaf_at(name, is_raw=True)
         if leaf is None:
-            part = Part(name, data, (), "raw")
-            leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', part))
+            blob = Blob(name, data, (), "raw")
+            leaf = self._memo.add_leaf(Leaf(data, f'{{"~":"bytes","part":"{name}"}}', blob))
         self._source.leaves[name] = leaf
         return cast("bytes", leaf.value)
 
@@ -160,7 +160,7 @@ class Reader:
         while _is_tagged(tree, "part"):
             if len(tree) != 2:  # noqa: PLR2004  the tag and the hash
                 raise Damage("a reference to a part has other members")
-            tree = self._part(require(tree.get("part"), str, "part"))
+            tree = self._blob(require(tree.get("part"), str, "part"))
         if not _is_tagged(tree) or "chunks" not in tree or self._keeps_chunks(tree["~"]):
             return tree
         node: Node = dict(tree)
@@ -176,7 +176,7 @@ class Reader:
         tag = self._tags.get(name) if isinstance(name, str) else None
         return tag is not None and tag.keeps_chunks
 
-    def _part(self, address: str) -> Any:
+    def _blob(self, address: str) -> Any:
         """Return the tree of a blob, or the value of a leaf."""
         data = self._source.bytes(address)
         leaf = self._memo.leaf_at(address, is_raw=False)
@@ -184,7 +184,7 @@ class Reader:
             tree = parsed(data)
             if type(tree) is not str:
                 return tree
-            leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Part(address, data)))
+            leaf = self._memo.add_leaf(Leaf(tree, f'{{"~":"part","part":"{address}"}}', Blob(address, data)))
         self._source.leaves[address] = leaf
         return leaf.value
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perdure.codec.encoded import Encoded
     from perdure.codec.trust import Trust
-    from perdure.records import Part
+    from perdure.records import Blob
 
 
 class Kept:
@@ -64,9 +64,9 @@ class Kept:
         assert self.encoded is not None, f"{self.path} is not encoded"
         return self.encoded
 
-    def part(self) -> Part:
+    def blob(self) -> Blob:
         """Return the encoded value as a blob."""
-        return self.require_encoded().part()
+        return self.require_encoded().blob()
 
     def source(self) -> Source:
         """Return the source of the value's blobs. It remembers what was decoded."""
@@ -260,7 +260,7 @@ def as_kept(value: object) -> Kept:
 
 _MIB = 1024 * 1024
 
-PART_SIZE_MAX = 400 * _MIB
+BLOB_SIZE_MAX = 400 * _MIB
 """The limit of every blob: SQLite and PostgreSQL end at 1 GB, and a driver may send two hex digits per byte."""
 
 
@@ -290,7 +290,7 @@ class Scale:
 
     def __init__(self, limits: SizeLimits) -> None:
         self.limits = limits
-        self._lowest = min(limit for limit in (limits.soft, limits.hard, PART_SIZE_MAX) if limit is not None)
+        self._lowest = min(limit for limit in (limits.soft, limits.hard, BLOB_SIZE_MAX) if limit is not None)
         """Smaller values need no further check."""
         self._noted: set[str] = set()
         self._pending_warnings: list[str] = []
@@ -312,9 +312,9 @@ class Scale:
         hard = self.limits.hard
         if hard is not None and size > hard:
             raise ValueTooLargeError(path=path, size=size, limit=hard)
-        largest = max((len(part.data) for part in encoded.parts), default=len(encoded.text))
-        if largest > PART_SIZE_MAX:
-            raise ValueTooLargeError(path=path, size=largest, limit=PART_SIZE_MAX, can_be_raised=False)
+        largest = max((len(blob.data) for blob in encoded.blobs), default=len(encoded.text))
+        if largest > BLOB_SIZE_MAX:
+            raise ValueTooLargeError(path=path, size=largest, limit=BLOB_SIZE_MAX, can_be_raised=False)
 
     def warnings(self) -> list[str]:
         """Return the warnings since the last call."""

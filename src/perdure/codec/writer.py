@@ -13,7 +13,7 @@ from perdure.codec.encoded import Encoded
 from perdure.codec.errors import Refusal, no_step
 from perdure.codec.memo import Chunk, Leaf, Uncopyable, Written, copied, type_of
 from perdure.codec.reader import Decodes
-from perdure.records import Part
+from perdure.records import Blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.codec.encoded import Branch
     from perdure.codec.memo import Memo
     from perdure.codec.trust import Trust
-    from perdure.records import PartKind
+    from perdure.records import BlobKind
 
 Write: TypeAlias = "Callable[[Writer, Any], str]"
 
@@ -35,12 +35,12 @@ LEVELS_MAX = 400
 """The maximum nesting of values, so that writing stays within the interpreter's stack."""
 
 # Every so many levels, texts longer than a reference are cut out, so that parsing stays within the stack.
-_LEVELS_PER_PART = 64
+_LEVELS_PER_BLOB = 64
 _REFERENCE_LENGTH = 64
 
 # A string of this length is never longer than a reference when it is quoted.
 _ALWAYS_SHORT = 8
-_NEXT_TO_CUT = frozenset({0, _LEVELS_PER_PART - 1})
+_NEXT_TO_CUT = frozenset({0, _LEVELS_PER_BLOB - 1})
 _SMALL = 10**18
 
 _RUN_LENGTH_MAX = 2048
@@ -110,12 +110,12 @@ class Writer:
         "_kind_of",
         "_kinds",
         "_length_max",
+        "blobs",
         "branches",
         "codec",
         "immutable",
         "memo",
         "memories",
-        "parts",
         "refs",
         "run_max",
         "seals",
@@ -142,7 +142,7 @@ class Writer:
         self.memories: list[object] = []
         """Memo entries that live as long as the encoded value."""
         self.sorts_mappings = sorts_mappings
-        self.parts: dict[str, Part] = {}
+        self.blobs: dict[str, Blob] = {}
         self.branches: dict[str, Branch] = {}
         """The log nodes that the text refers to."""
         self.seals: list[Callable[[], None]] = []
@@ -188,14 +188,14 @@ class Writer:
         if len(active) >= LEVELS_MAX:
             raise too_deep()
         active.add(key)
-        if len(active) % _LEVELS_PER_PART == 0 and not self.sorts_mappings:
+        if len(active) % _LEVELS_PER_BLOB == 0 and not self.sorts_mappings:
             self._length_max, self.short_max = _REFERENCE_LENGTH, _ALWAYS_SHORT
 
     def leave(self, value: object) -> None:
         """Finish writing the content of a value."""
         active = self._active
         active.discard(id(value))
-        place = len(active) % _LEVELS_PER_PART
+        place = len(active) % _LEVELS_PER_BLOB
         if self.sorts_mappings:
             return
         if place == 0 and active:
@@ -223,13 +223,13 @@ class Writer:
         texts, refs = run.texts, self.refs
         hashes: list[str] = []
         for chunk, written in run.known:
-            self.parts.update(written.needs)
+            self.blobs.update(written.needs)
             self.memories.append(chunk)
             hashes.append(written.address)
         for first, last in _chunk_bounds(texts):
             text = brackets[0] + ",".join(texts[first:last]) + brackets[1]
             begin, end = run.bounds(first, last)
-            hashes.append(self.part(to_bytes(text), refs[begin:end]))
+            hashes.append(self.blob(to_bytes(text), refs[begin:end]))
             if run.elements is not None and self.memo.is_seen_again(hashes[-1]):
                 self._remember(run, hashes[-1], (first, last), len(text))
         del refs[run.start :]
@@ -244,24 +244,24 @@ class Writer:
             # Elements of one list are mostly alike.
             run.elements = None
             return
-        needs = {address: self.parts[address]}
+        needs = {address: self.blobs[address]}
         if needs[address].refs:
-            needs = {part.hash: part for part in Encoded(b"", self.parts, (address,)).parts_in_order()}
+            needs = {blob.hash: blob for blob in Encoded(b"", self.blobs, (address,)).blobs_in_order()}
         written = Written(address, needs, length, is_last=bounds[1] == len(run.texts))
         chunk = Chunk(elements, is_shared=run.is_shared, written=written)
         self.memories.append(self.memo.add_chunk(address, chunk))
 
-    def part(self, data: bytes, refs: Sequence[str] = (), kind: PartKind = "json") -> str:
+    def blob(self, data: bytes, refs: Sequence[str] = (), kind: BlobKind = "json") -> str:
         """Add a blob and return its hash."""
-        part = Part.of(data, tuple(sorted(set(refs))) if refs else (), kind)
-        self.parts[part.hash] = part
-        return part.hash
+        blob = Blob.of(data, tuple(sorted(set(refs))) if refs else (), kind)
+        self.blobs[blob.hash] = blob
+        return blob.hash
 
     def leaf(self, leaf: Leaf) -> str:
         """Add a leaf and return the text that refers to it."""
-        part = leaf.part
-        self.parts[part.hash] = part
-        self.refs.append(part.hash)
+        blob = leaf.blob
+        self.blobs[blob.hash] = blob
+        self.refs.append(blob.hash)
         self.memories.append(leaf)
         return leaf.text
 
@@ -269,17 +269,17 @@ class Writer:
         """Return references to chunks. If they are many, write index blobs until there are few."""
         while len(hashes) > _REFERENCES_MAX:
             hashes = [
-                self.part(to_bytes(f'{{"~":"index","chunks":[{_quoted(hashes[first:last])}]}}'), hashes[first:last])
+                self.blob(to_bytes(f'{{"~":"index","chunks":[{_quoted(hashes[first:last])}]}}'), hashes[first:last])
                 for first, last in _index_bounds(hashes)
             ]
         self.refs.extend(hashes)
         return _quoted(hashes)
 
     def _cut(self, text: str, mark: int) -> str:
-        hash_ = self.part(to_bytes(text), self.refs[mark:])
+        hash_ = self.blob(to_bytes(text), self.refs[mark:])
         del self.refs[mark:]
         self.refs.append(hash_)
-        return part_reference(hash_)
+        return blob_reference(hash_)
 
 
 def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
@@ -290,7 +290,7 @@ def tagged_sequence(writer: Writer, head: str, run: Run) -> str:
     return f'{head},"chunks":[{writer.chunks(run)}]}}'
 
 
-def part_reference(hash_: str) -> str:
+def blob_reference(hash_: str) -> str:
     """Return the text of a reference to a blob."""
     return f'{{"~":"part","part":"{hash_}"}}'
 
@@ -299,8 +299,8 @@ def text_leaf(memo: Memo, value: str) -> Leaf:
     """Return a long string as a blob, made once per object while the memo has it."""
     leaf = memo.leaf(value)
     if leaf is None:
-        part = Part.of(to_bytes(quote(value)))
-        leaf = memo.add_leaf(Leaf(value, part_reference(part.hash), part))
+        blob = Blob.of(to_bytes(quote(value)))
+        leaf = memo.add_leaf(Leaf(value, blob_reference(blob.hash), blob))
     return leaf
 
 

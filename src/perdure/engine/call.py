@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from perdure.engine.recovery import LoadedRun
     from perdure.graph import Graph
     from perdure.kernel import Limits, Request, Snapshot
-    from perdure.records import Claim
+    from perdure.records import Lease
 
 
 class Absent:
@@ -66,7 +66,7 @@ class Call:
     """True if the input is made durable and nothing is run."""
     token: int | None = None
     """The fencing token of the lease, if a scheduler chose it."""
-    claim: Claim | None = None
+    lease: Lease | None = None
     """The lease, if the caller has acquired it."""
     is_hosted: bool = False
     """True if nobody asked for this very run: a failed, quarantined or cancelled one is left as it is."""

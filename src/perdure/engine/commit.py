@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.codec import Codec
     from perdure.kernel import PendingEvent, Snapshot
-    from perdure.records import Claim, Command, HeadStatus, Manifest
+    from perdure.records import Command, HeadStatus, Lease, Manifest
     from perdure.storage import Store
     from perdure.tracing import Span
 
@@ -61,7 +61,7 @@ class StoreCommitter:
         self,
         *,
         store: Store,
-        claim: Claim,
+        lease: Lease,
         codec: Codec,
         clock: Clock,
         writer: Writer,
@@ -70,10 +70,10 @@ class StoreCommitter:
         span: Span = NO_SPAN,
     ) -> None:
         self._store = store
-        self._claim = claim
+        self._lease = lease
         self._clock = clock
         self._writer = writer
-        self._log = JournalLog(store, claim, codec)
+        self._log = JournalLog(store, lease, codec)
         self._events = EventWriter(codec)
         self._span = span
         self._has_committed = False
@@ -89,7 +89,7 @@ class StoreCommitter:
         if not self._has_committed:
             records = None
             if reads_at_once(self._store):
-                since = await self._store.since_head(self._claim.run_id)
+                since = await self._store.since_head(self._lease.run_id)
                 self.commands, records = since.inbox, since.journal
             await self._log.open(self.head.checkpoint_id, self._writer.standing, records=records)
             self._link_spans()
@@ -143,13 +143,13 @@ class StoreCommitter:
             done,
             self._events.batch(events, requests=snapshot.requests, checkpoint=info),
         )
-        run_id = self._claim.run_id
+        run_id = self._lease.run_id
         try:
             if self._span is NO_SPAN:
-                self.waiting = await self._store.commit(self._claim, commit)
+                self.waiting = await self._store.commit(self._lease, commit)
             else:
                 with traced(self._span.child("perdure.commit", run_id=run_id, checkpoint_id=info.checkpoint_id)):
-                    self.waiting = await self._store.commit(self._claim, commit)
+                    self.waiting = await self._store.commit(self._lease, commit)
                 self._span.set_checkpoint(info.checkpoint_id)
         except AgentFrameworkException:
             raise

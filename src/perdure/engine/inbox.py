@@ -153,7 +153,7 @@ class Inbox:
         if found is None:
             found = await self.store.inbox(self.run_id)
         refs = [ref for command in found for ref in command.refs]
-        blobs: Mapping[str, bytes] = await self.store.parts(refs) if refs else {}
+        blobs: Mapping[str, bytes] = await self.store.blobs(refs) if refs else {}
         before = self._newest
         self._newest = max((command.number for command in found), default=before)
         self._commands = [
@@ -315,7 +315,7 @@ async def waiting_answers(binding: Binding | None, run_id: str) -> Mapping[str, 
     if binding is None or not binding.has_inbox:
         return {}
     found = await binding.store.inbox(run_id)
-    blobs = await binding.store.parts([ref for command in found for ref in command.refs])
+    blobs = await binding.store.blobs([ref for command in found for ref in command.refs])
     commands = [read_command(command, blobs, checkpoint_id=run_id) for command in found]
     return {command.request_id: command for command in commands if isinstance(command, AnswerCommand)}
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.checkpoint import JournalReader, JournalWriter, stored_of
-from perdure.codec import Encoded, Kept, as_kept, with_parts
+from perdure.codec import Encoded, Kept, as_kept, with_blobs
 from perdure.errors import AgentFrameworkException, CheckpointWriteError, EncodeError
 from perdure.records import JournalRecord
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from perdure.codec import Codec
     from perdure.kernel import Activation, ActivationResult, PendingEvent, Snapshot
-    from perdure.records import Claim
+    from perdure.records import Lease
     from perdure.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ _CHILD_EVENTS = "child/told/"
 class JournalLog:
     """The records of a run since its head, in a store."""
 
-    def __init__(self, store: Store, claim: Claim, codec: Codec) -> None:
+    def __init__(self, store: Store, lease: Lease, codec: Codec) -> None:
         self._store = store
-        self._claim = claim
+        self._lease = lease
         self.codec = codec
         self.writer = JournalWriter(codec)
         self.records: dict[str, Kept] = {}
@@ -51,9 +51,9 @@ class JournalLog:
         """Read the records that an earlier attempt made since the head, unless they are given."""
         self.head, self.before = head, before
         if records is None:
-            records = await self._store.journal(self._claim.run_id)
+            records = await self._store.journal(self._lease.run_id)
         refs = [ref for record in records for ref in record.refs]
-        blobs: Mapping[str, bytes] = await self._store.parts(refs) if refs else {}
+        blobs: Mapping[str, bytes] = await self._store.blobs(refs) if refs else {}
         self.records = {
             record.key: Kept(
                 path=f"record {record.key!r}",
@@ -80,7 +80,7 @@ class JournalLog:
         """Return a reader for one record."""
         stored = kept.stored
         if stored is None:
-            stored = {part.hash: part.data for part in kept.require_encoded().parts}
+            stored = {blob.hash: blob.data for blob in kept.require_encoded().blobs}
         return JournalReader(self.codec, stored, self.head or "")
 
     def queue(
@@ -101,7 +101,7 @@ class JournalLog:
 
     def _add(self, key: str, encoded: Encoded, stored: Collection[str] | None = None) -> JournalRecord:
         self.records[key] = Kept(path=f"record {key!r}", encoded=encoded, checkpoint_id=self.head or "")
-        blobs = tuple(encoded.beyond(stored.__contains__)) if stored else encoded.parts
+        blobs = tuple(encoded.beyond(stored.__contains__)) if stored else encoded.blobs
         return JournalRecord(key, encoded.text, encoded.refs, blobs, is_progress=key != TRACE)
 
     async def _write_queued(self) -> None:
@@ -109,19 +109,19 @@ class JournalLog:
         while self._queued:
             records, self._queued = self._queued, []
             try:
-                await self._store.record(self._claim, head=self.head, records=records, durable=False)
+                await self._store.record(self._lease, head=self.head, records=records, durable=False)
             except Exception as error:  # noqa: BLE001 - the commit that follows reports it, or makes the records void
-                logger.warning("run %r: finished work could not be recorded: %s", self._claim.run_id, error)
+                logger.warning("run %r: finished work could not be recorded: %s", self._lease.run_id, error)
 
     async def put(self, key: str, encoded: Encoded, *, is_progress: bool) -> None:
         """Write one record and wait until it is durable."""
-        record = JournalRecord(key, encoded.text, encoded.refs, encoded.parts, is_progress)
+        record = JournalRecord(key, encoded.text, encoded.refs, encoded.blobs, is_progress)
         try:
-            await self._store.record(self._claim, head=self.head, records=[record])
+            await self._store.record(self._lease, head=self.head, records=[record])
         except AgentFrameworkException:
             raise
         except Exception as error:
-            raise CheckpointWriteError(run_id=self._claim.run_id, reason=f"{type(error).__name__}: {error}") from error
+            raise CheckpointWriteError(run_id=self._lease.run_id, reason=f"{type(error).__name__}: {error}") from error
         self._add(key, encoded)
 
 
@@ -275,5 +275,5 @@ def _with_blobs(kept: Kept) -> Kept:
     encoded = kept.require_encoded()
     if kept.stored is None or not encoded.refs:
         return kept
-    whole = Encoded(encoded.text, with_parts(encoded.refs, kept.stored), encoded.refs, immutable=False)
+    whole = Encoded(encoded.text, with_blobs(encoded.refs, kept.stored), encoded.refs, immutable=False)
     return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)

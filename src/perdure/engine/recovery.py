@@ -20,7 +20,7 @@ from perdure.checkpoint import (
     origin_of,
     saved_fields,
 )
-from perdure.codec import Kept, as_kept, with_parts
+from perdure.codec import Kept, as_kept, with_blobs
 from perdure.engine.call import ABSENT
 from perdure.engine.commit import StoreCommitter
 from perdure.engine.lease import LOCAL_LEASES
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.graph import Graph, WorkflowMessage
     from perdure.kernel import Output
-    from perdure.records import Claim, Manifest, RunRecord
+    from perdure.records import Lease, Manifest, RunRecord
     from perdure.storage import Binding
     from perdure.tracing import Span
 
@@ -56,7 +56,7 @@ class LoadedRun:
     snapshot: Snapshot
     values: Values
     binding: Binding | None = None
-    claim: Claim | None = None
+    lease: Lease | None = None
     head: Manifest | None = None
     position: int = -1
     run_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -86,9 +86,9 @@ class LoadedRun:
 
     def committer(self, blueprint: Blueprint, span: Span = NO_SPAN) -> StoreCommitter:
         """Return a committer that continues at the head. The writer of the last call is reused if it fits."""
-        binding, claim, writer = self.binding, self.claim, self.writer
+        binding, lease, writer = self.binding, self.lease, self.writer
         assert binding is not None, "a run without a storage is not committed"
-        assert claim is not None, "a run is written only under a lease"
+        assert lease is not None, "a run is written only under a lease"
         author = Author(self.origin, blueprint.signature_hash, blueprint.graph.rules.version)
         if writer is None or not writer.follows(self.head) or not writer.is_of(binding.codec, author):
             is_head = self.written is not None and self.written.manifest is self.head
@@ -96,7 +96,7 @@ class LoadedRun:
         self.written = None
         return StoreCommitter(
             store=binding.store,
-            claim=claim,
+            lease=lease,
             codec=binding.codec,
             clock=blueprint.clock,
             writer=writer,
@@ -126,8 +126,8 @@ async def start(
     """Create a run and take its lease. Its first commit is still to come."""
     await acquire(run_id)
     origin = new_run(blueprint, run_id, input_digest=input_digest)
-    claim = await binding.store.claim(run_id, create=origin, takeover=takeover)
-    return LoadedRun(origin, Snapshot(), binding.values, binding, claim, is_new=True)
+    lease = await binding.store.acquire(run_id, create=origin, takeover=takeover)
+    return LoadedRun(origin, Snapshot(), binding.values, binding, lease, is_new=True)
 
 
 async def open_run(
@@ -138,11 +138,11 @@ async def open_run(
     *,
     takeover: bool = False,
     token: int | None = None,
-    claim: Claim | None = None,
+    lease: Lease | None = None,
 ) -> LoadedRun:
     """Open a run at its head, under a new lease unless the caller has one. Raises RunNotFoundError."""
     await acquire(run_id)
-    taken = claim or await binding.store.claim(run_id, takeover=takeover, token=token)
+    taken = lease or await binding.store.acquire(run_id, takeover=takeover, token=token)
     return await _load(blueprint, binding, taken)
 
 
@@ -155,12 +155,12 @@ async def open_checkpoint(
         record = await binding.store.run(manifest.run_id)
     if record is not None and record.head == checkpoint_id:
         await acquire(manifest.run_id)
-        claim = await binding.store.claim(manifest.run_id, takeover=takeover)
-        run = await _load(blueprint, binding, claim, read=manifest, blobs=blobs)
+        lease = await binding.store.acquire(manifest.run_id, takeover=takeover)
+        run = await _load(blueprint, binding, lease, read=manifest, blobs=blobs)
         if run.head_id == checkpoint_id:
             return run
         # Another process advanced the run before we had the lease: the checkpoint is an older one by now.
-        await binding.store.release(claim)
+        await binding.store.release(lease)
     return await _fork(blueprint, binding, acquire, manifest, blobs=blobs)
 
 
@@ -173,33 +173,33 @@ async def _read_checkpoint(
         return await binding.store.manifest(checkpoint_id), None, None
     with naming(checkpoint_id):
         whole = await store.whole_checkpoint(checkpoint_id)
-    return whole.manifest, whole.run, whole.parts
+    return whole.manifest, whole.run, whole.blobs
 
 
 async def _load(
     blueprint: Blueprint,
     binding: Binding,
-    claim: Claim,
+    lease: Lease,
     *,
     read: Manifest | None = None,
     blobs: Mapping[str, bytes] | None = None,
 ) -> LoadedRun:
     """Load a run at its head. A checkpoint that was read before is used if it is the head."""
     try:
-        record, head = await _head_of(binding, claim)
+        record, head = await _head_of(binding, lease)
         # A checkpoint with the id of the head may be one of a run that was deleted and begun again.
         if read is None or read.checkpoint_id != head or origin_of(read).nonce != record.nonce:
             read, _, blobs = await _read_checkpoint(binding, head)
         snapshot, written = await _read_snapshot(blueprint, binding, read, blobs=blobs)
     except BaseException:
-        await binding.store.release(claim, halt=claim.halt)
+        await binding.store.release(lease, halt=lease.halt)
         raise
     return LoadedRun(
         _origin(record),
         snapshot,
         binding.values,
         binding,
-        claim,
+        lease,
         read,
         position=record.position,
         written=written,
@@ -207,10 +207,10 @@ async def _load(
     )
 
 
-async def _head_of(binding: Binding, claim: Claim) -> tuple[RunRecord, str]:
-    record = claim.record or await binding.store.run(claim.run_id)
+async def _head_of(binding: Binding, lease: Lease) -> tuple[RunRecord, str]:
+    record = lease.record or await binding.store.run(lease.run_id)
     if record is None or record.head is None:
-        raise RunNotFoundError(claim.run_id)
+        raise RunNotFoundError(lease.run_id)
     return record, record.head
 
 
@@ -255,7 +255,7 @@ async def _fork(
 async def create_fork(run: LoadedRun) -> None:
     """Create a fork in the store and take its lease."""
     if run.is_unstored_fork and run.binding is not None:
-        run.claim = await run.binding.store.claim(run.run_id, create=run.origin)
+        run.lease = await run.binding.store.acquire(run.run_id, create=run.origin)
         run.is_unstored_fork = False
 
 
@@ -271,8 +271,8 @@ async def fork(
     run = await _fork(blueprint, binding, _acquire_nothing, manifest)
     changed = run.snapshot if change is None else change(run.snapshot)
     await create_fork(run)
-    claim = run.claim
-    assert claim is not None, "a fork is created with a lease"
+    lease = run.lease
+    assert lease is not None, "a fork is created with a lease"
     try:
         if change is not None:
             committer = run.committer(blueprint)
@@ -280,7 +280,7 @@ async def fork(
             run = replace(run, snapshot=changed, head=committer.head, position=committer.position)
             run.read_from = run.head_id
     finally:
-        await binding.store.release(claim)
+        await binding.store.release(lease)
     return run
 
 
@@ -300,14 +300,14 @@ async def rewind(blueprint: Blueprint, binding: Binding, *, run_id: str, checkpo
     snapshot, written = await _read_snapshot(blueprint, binding, manifest)
     nonce = blueprint.clock.new_id()
     async with LOCAL_LEASES.hold(store.place, run_id):
-        claim = await store.claim(run_id)
+        lease = await store.acquire(run_id)
         try:
             record = await store.run(run_id)
             assert record is not None, "a run that has a checkpoint is known"
             assert record.head is not None, "a run that has a checkpoint has a head"
-            await store.rewind(claim, expected_head=record.head, to=checkpoint_id, nonce=nonce)
+            await store.rewind(lease, expected_head=record.head, to=checkpoint_id, nonce=nonce)
         finally:
-            await store.release(claim)
+            await store.release(lease)
     return LoadedRun(
         replace(_origin(record), nonce=nonce),
         snapshot,
@@ -338,7 +338,7 @@ async def answered_since(run: LoadedRun) -> Snapshot | None:
         return None
     manifest = await store.manifest(record.head)
     with naming(manifest.checkpoint_id):
-        blobs = await store.parts(manifest.roots)
+        blobs = await store.blobs(manifest.roots)
     return Snapshot(answered=Reader(manifest, blobs, run.binding.codec).answered())
 
 
@@ -351,7 +351,7 @@ async def _read_snapshot(
     """
     if blobs is None:
         with naming(manifest.checkpoint_id):
-            blobs = await binding.store.parts(manifest.roots)
+            blobs = await binding.store.blobs(manifest.roots)
     graph, values = blueprint.graph, binding.values
     reader = Reader(manifest, blobs, binding.codec)
     if SAVED_FIELDS_PATH in manifest.toc:
@@ -460,7 +460,7 @@ def convert_values(snapshot: Snapshot, before: Values, after: Values) -> Snapsho
         if kept.stored is None:
             return kept
         encoded = kept.require_encoded()
-        whole = encoded.with_parts(with_parts(encoded.refs, kept.stored))
+        whole = encoded.with_blobs(with_blobs(encoded.refs, kept.stored))
         return Kept(path=kept.path, encoded=whole, checkpoint_id=kept.checkpoint_id)
 
     def request(old: Request) -> Request:

@@ -81,7 +81,7 @@ class Session:
             binding = self._blueprint.bound(call.storage)
             self._place = binding.store.place
             run = self.run = await self._open_stored(binding)
-        halt = run.claim.halt if run.claim is not None else None
+        halt = run.lease.halt if run.lease is not None else None
         if call.is_hosted and halt is not None:
             error = RunParkedError if halt.kind == "parked" else RunFailedError
             raise error(run.run_id, reason=halt.reason, at=halt.at)
@@ -128,7 +128,7 @@ class Session:
             return run
         live = LiveValues()
         snapshot = convert_values(run.snapshot, run.values, live)
-        return replace(run, snapshot=snapshot, values=live, binding=None, claim=None, read_from=run.head_id)
+        return replace(run, snapshot=snapshot, values=live, binding=None, lease=None, read_from=run.head_id)
 
     def _attach(self, *, same_input: bool) -> None:
         """Attach to an existing run: the message must be its first input given again. Raises RunExistsError."""
@@ -178,7 +178,7 @@ class Session:
             record.run_id,
             takeover=call.takeover,
             token=call.token,
-            claim=call.claim,
+            lease=call.lease,
         )
 
     async def _adopt(self, binding: Binding, own: LoadedRun) -> LoadedRun:
@@ -202,8 +202,8 @@ class Session:
                 self._blueprint, binding, self._acquire, own.run_id, takeover=self._call.takeover
             )
         await self._acquire(own.run_id)
-        claim = await binding.store.claim(own.run_id, takeover=self._call.takeover)
-        own.claim, own.binding, own.values = claim, binding, binding.values
+        lease = await binding.store.acquire(own.run_id, takeover=self._call.takeover)
+        own.lease, own.binding, own.values = lease, binding, binding.values
         return own
 
     async def _acquire(self, run_id: str) -> None:
@@ -331,7 +331,7 @@ class Session:
 
     async def _apply_input(self, run: LoadedRun, committer: StoreCommitter | None) -> Events:
         """Apply the input of the call and commit it. If a command has come first, check the input again."""
-        by = str(run.claim.owner) if run.claim is not None else None
+        by = str(run.lease.owner) if run.lease is not None else None
         while True:
             given = self._input
             assert given is not None, "a session is opened before it is read"
@@ -372,15 +372,15 @@ class Session:
                 span.say(**{f"perdure.spent.{name}": amount for name, amount in run.snapshot.limits.spent.items()})
             span.end(error)
         try:
-            if run is not None and run.binding is not None and run.claim is not None:
+            if run is not None and run.binding is not None and run.lease is not None:
                 lacks_kwargs = self._call.skip_past_events and isinstance(error, MissingRunKwargsError)
                 if self._has_run or lacks_kwargs:
                     clock, read_from = self._blueprint.clock, run.read_from
                     halt = None if error is None else failure_of(error, clock, read_from=read_from)
                 else:
                     # Nothing was run, so the run's earlier status holds.
-                    halt = run.claim.halt if error is not None else None
-                await run.binding.store.release(run.claim, halt=halt)
+                    halt = run.lease.halt if error is not None else None
+                await run.binding.store.release(run.lease, halt=halt)
         finally:
             LOCAL_LEASES.release(self.lease)
 

@@ -192,14 +192,14 @@ class Steps:
 
     def _identity_in_subtask(self, call: StepCall) -> str:
         """Return the digest of a call that nothing but its name and arguments identify. Raises StepMismatchError."""
-        parts = () if call.is_stable else identifying_parts(call.fn, self.owner.executor)
-        if parts is None:
+        blobs = () if call.is_stable else identifying_blobs(call.fn, self.owner.executor)
+        if blobs is None:
             raise self._mismatch(
                 call,
                 "is a lambda or closure that is called in a subtask, where the order of calls is a matter of timing: "
                 "give it its own key=..., or use a plain function and hand it what it needs as arguments",
             )
-        digest = call_digest(call.fn, call.args, parts, self._context.values)
+        digest = call_digest(call.fn, call.args, blobs, self._context.values)
         if digest is None and self._context.keeps_records:
             raise self._mismatch(
                 call,
@@ -594,16 +594,16 @@ def _count(scope: CallScope, name: str, digest: str) -> str:
     return f"{digest}.{ordinal}"
 
 
-def identifying_parts(fn: Callable[..., Any], executor: object) -> tuple[object, ...] | None:
+def identifying_blobs(fn: Callable[..., Any], executor: object) -> tuple[object, ...] | None:
     """Return what tells a function from others of its name, to be digested; None if nothing does.
 
     A function that its module knows by its name needs nothing else. A closure is told apart by nothing.
     """
     found: object = without_partial(fn)
     if isinstance(found, MethodType):
-        parts = identifying_parts(found.__func__, executor)
+        blobs = identifying_blobs(found.__func__, executor)
         is_known = found.__self__ is executor or isinstance(found.__self__, type)
-        return parts if parts is None or is_known else (*parts, found.__self__)
+        return blobs if blobs is None or is_known else (*blobs, found.__self__)
     if isinstance(found, FunctionType):
         if _is_importable(found):
             return ()

@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from perdure.events import WorkflowEvent
     from perdure.graph import Executor, Graph
     from perdure.hosting.scheduler import Dispatch
-    from perdure.records import Claim, RunRecord
+    from perdure.records import Lease, RunRecord
     from perdure.storage import HostStore, StoreStorage
 
 
-async def quarantine(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Claim | None:
+async def quarantine(store: HostStore, clock: Clock, record: RunRecord, token: int | None = None) -> Lease | None:
     """Quarantine a run that killed too many processes. Return its lease if it has made progress since."""
     run_id, last = record.run_id, record.owner
     async with LOCAL_LEASES.hold(store.place, run_id):
-        claim = await store.claim(run_id, token=token)
-        if claim.attempts <= record.attempts:
-            return claim
+        lease = await store.acquire(run_id, token=token)
+        if lease.attempts <= record.attempts:
+            return lease
         reason = (
             f"the last {record.attempts} processes that advanced it died without progress, "
             f"most recently {last or 'unknown'}"
         )
-        await store.release(claim, halt=Halt("parked", now(clock), reason))
+        await store.release(lease, halt=Halt("parked", now(clock), reason))
         return None
 
 
@@ -75,8 +75,8 @@ async def fail(store: HostStore, clock: Clock, run_id: str, error: Exception, *,
     if halt is None or (has_opened and not is_ours):
         return False
     async with LOCAL_LEASES.hold(store.place, run_id):
-        claim = await store.claim(run_id)
-        await store.release(claim, halt=halt)
+        lease = await store.acquire(run_id)
+        await store.release(lease, halt=halt)
     return True
 
 
@@ -85,8 +85,8 @@ async def end_halt(store: HostStore, run_id: str) -> None:
     # A process that holds the lease has ended the halt already.
     with suppress(RunBusyError):
         async with LOCAL_LEASES.hold(store.place, run_id):
-            claim = await store.claim(run_id)
-            await store.release(claim)
+            lease = await store.acquire(run_id)
+            await store.release(lease)
 
 
 logger = logging.getLogger(__name__)
@@ -168,29 +168,29 @@ class Advancer:
         except Exception:
             logger.exception("workflow %r of run %r could not be built", record.workflow_name, run_id)
             return Rest(None, tries_again=True)
-        claim: Claim | None = None
+        lease: Lease | None = None
         if record.attempts >= self._max_attempts:
-            claim = await quarantine(self._store, self._clock, record, dispatch.token)
-            if claim is None:
+            lease = await quarantine(self._store, self._clock, record, dispatch.token)
+            if lease is None:
                 logger.error("run %r was quarantined after %d attempts", run_id, record.attempts)
                 return Rest("quarantined")
-        return await self._drive_leased(attempt, dispatch, record, claim)
+        return await self._drive_leased(attempt, dispatch, record, lease)
 
     async def _drive_leased(
-        self, attempt: _Attempt, dispatch: Dispatch, record: RunRecord, claim: Claim | None
+        self, attempt: _Attempt, dispatch: Dispatch, record: RunRecord, lease: Lease | None
     ) -> Rest:
         """Drive a run to its next stop. A run that is leased already continues under that lease."""
         try:
             with no_exit():
-                await self._drive(attempt, dispatch, claim)
+                await self._drive(attempt, dispatch, lease)
         except Exception as error:  # noqa: BLE001 - sorted there, and raised again if it is nobody's fault
             return await self._failed(attempt, record, error)
         finally:
-            if claim is not None and not attempt.has_opened:
-                await self._store.release(claim, halt=claim.halt)
+            if lease is not None and not attempt.has_opened:
+                await self._store.release(lease, halt=lease.halt)
         return attempt.rest()
 
-    async def _drive(self, attempt: _Attempt, dispatch: Dispatch, claim: Claim | None) -> None:
+    async def _drive(self, attempt: _Attempt, dispatch: Dispatch, lease: Lease | None) -> None:
         call = Call(
             run_id=dispatch.run_id,
             storage=self._storage,
@@ -199,7 +199,7 @@ class Advancer:
             waits=False,
             streaming=True,
             token=dispatch.token,
-            claim=claim,
+            lease=lease,
         )
         stream = attempt.workflow.stream(call)
         try:

@@ -172,15 +172,15 @@ class Head:
 
     manifest: Manifest
     codec: Codec
-    parts: Mapping[str, bytes]
+    blobs: Mapping[str, bytes]
 
     @classmethod
     async def read(cls, storage: StoreStorage, checkpoint_id: str) -> Head:
         """Read a checkpoint. Raises CheckpointNotFoundError, CheckpointDamagedError."""
         manifest = await storage.store.manifest(checkpoint_id)
         with naming(checkpoint_id):
-            parts = await storage.store.parts(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
-        return cls(manifest, storage.codec(), parts)
+            blobs = await storage.store.blobs(_only(manifest, (_OUTPUTS, _REQUEST)).roots)
+        return cls(manifest, storage.codec(), blobs)
 
     @property
     def status(self) -> HeadStatus:
@@ -211,7 +211,7 @@ class Head:
             ]
 
     def _snapshot(self, path: str) -> Snapshot:
-        return Reader(_only(self.manifest, (path,)), self.parts, self.codec).snapshot()
+        return Reader(_only(self.manifest, (path,)), self.blobs, self.codec).snapshot()
 
 
 def _only(manifest: Manifest, beginnings: tuple[str, ...]) -> Manifest:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from perdure.records import (
         Archive,
-        Claim,
         Command,
         Commit,
         Due,
         EventBatch,
         Halt,
         JournalRecord,
+        Lease,
         Manifest,
         Mark,
         NewRun,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class PendingCommit:
     """A commit in the queue, and how it ended."""
 
-    claim: Claim
+    lease: Lease
     commit: Commit
     error: Exception | None = None
     waiting: int = 0
@@ -52,7 +52,7 @@ class PendingCommit:
 class PendingRecords:
     """Journal records in the queue, and how they ended."""
 
-    claim: Claim
+    lease: Lease
     head: str | None
     records: Sequence[JournalRecord]
     is_durable: bool
@@ -70,15 +70,15 @@ Pending: TypeAlias = PendingCommit | PendingRecords
 class RunWriter(Protocol):
     """Changes of one run by its owner."""
 
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim: ...
+    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease: ...
 
-    def release(self, claim: Claim, *, halt: Halt | None) -> None: ...
+    def release(self, lease: Lease, *, halt: Halt | None) -> None: ...
 
     def write(self, pending: Sequence[Pending]) -> None:
         """Write each entry whole or not at all, in order. Note the error of an entry that was not written."""
         ...
 
-    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None: ...
+    def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None: ...
 
 
 class RunReader(Protocol):
@@ -110,7 +110,7 @@ class CheckpointReader(Protocol):
 
     def latest(self, *, workflow_name: str) -> Manifest | None: ...
 
-    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
+    def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]: ...
 
 
 class Inboxes(Protocol):

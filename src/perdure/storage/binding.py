@@ -39,7 +39,7 @@ class Binding:
         if self.foreign is not None:
             return await self.foreign.checkpoints(run_id)
         mine = await self.store.manifests(run_id=run_id)
-        return [StoredCheckpoint.of(Source(manifest, self.store.read_parts, lambda: self.codec)) for manifest in mine]
+        return [StoredCheckpoint.of(Source(manifest, self.store.read_blobs, lambda: self.codec)) for manifest in mine]
 
 
 def bind(storage: object, *, workflow_name: str, trust: Trust, is_lenient: bool = False) -> Binding:

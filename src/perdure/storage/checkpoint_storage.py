@@ -8,7 +8,7 @@ from perdure.checkpoint import SAVED_FIELDS_PATH, VALUE_FIELDS
 from perdure.checkpoint.manifest import FORMAT
 from perdure.codec import dumps, references
 from perdure.errors import EncodeError
-from perdure.records import Manifest, Part
+from perdure.records import Blob, Manifest
 from perdure.typenames import describe_stored
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class CheckpointStorage(Protocol):
         ...
 
 
-def carried_manifest(checkpoint: StoredCheckpoint) -> tuple[Manifest, tuple[Part, ...]]:
+def carried_manifest(checkpoint: StoredCheckpoint) -> tuple[Manifest, tuple[Blob, ...]]:
     """Return the manifest and blobs of a checkpoint from another storage, byte by byte."""
-    blobs = checkpoint.source.parts().values()
-    return checkpoint.source.manifest, tuple(Part.of(data, references(data)) for data in blobs)
+    blobs = checkpoint.source.blobs().values()
+    return checkpoint.source.manifest, tuple(Blob.of(data, references(data)) for data in blobs)
 
 
-def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Part, ...]]:
+def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manifest, tuple[Blob, ...]]:
     """Encode a checkpoint that was made by hand. Its values are one blob. Raises EncodeError."""
     encoded = codec.encode({name: getattr(checkpoint, name) for name in VALUE_FIELDS}, path="checkpoint")
     run_id = checkpoint.run_id or f"saved:{checkpoint.checkpoint_id}"
@@ -68,9 +68,9 @@ def saved_manifest(checkpoint: WorkflowCheckpoint, codec: Codec) -> tuple[Manife
         timestamp=checkpoint.timestamp,
         iteration_count=checkpoint.iteration_count,
         header=_header(checkpoint, run_id),
-        toc={SAVED_FIELDS_PATH: encoded.part().hash},
+        toc={SAVED_FIELDS_PATH: encoded.blob().hash},
     )
-    return manifest, (*encoded.parts, encoded.part())
+    return manifest, (*encoded.blobs, encoded.blob())
 
 
 def _header(checkpoint: WorkflowCheckpoint, run_id: str) -> bytes:

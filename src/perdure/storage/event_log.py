@@ -91,7 +91,7 @@ async def _read_events(
     """Return the events of a batch from `cursor` on."""
     try:
         try:
-            blobs: Mapping[str, bytes] = await store.parts(batch.refs) if batch.refs else {}
+            blobs: Mapping[str, bytes] = await store.blobs(batch.refs) if batch.refs else {}
         except BlobDamagedError as error:
             raise CheckpointDamagedError(batch.checkpoint_id, error.reason) from error
         return EventReader(codec(), batch, blobs).events(from_seq=cursor)

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
     from perdure.records import (
         Archive,
-        Claim,
         Command,
         Commit,
         Due,
         EventBatch,
         Halt,
         JournalRecord,
+        Lease,
         Manifest,
         Mark,
         NewRun,
@@ -44,9 +44,9 @@ def require_durability(word: str) -> Durability:
 class Leases(Protocol):
     """The right to advance a run. The store knows its own process as the owner."""
 
-    async def claim(
+    async def acquire(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
-    ) -> Claim:
+    ) -> Lease:
         """Take the lease of a run for this process. If the run is unknown and `create` is given, create it.
 
         Replaces a lease of this process, of a process that is certainly dead, and one that has expired by the store's
@@ -61,7 +61,7 @@ class Leases(Protocol):
         """
         ...
 
-    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
+    async def release(self, lease: Lease, *, halt: Halt | None = None) -> None:
         """Release a run, if the lease still holds. With a halt it does not go on by itself."""
         ...
 
@@ -69,7 +69,7 @@ class Leases(Protocol):
 class Runs(Protocol):
     """The history of runs. A checkpoint never changes once it is written."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> int:
+    async def commit(self, lease: Lease, commit: Commit) -> int:
         """Write the blobs, the checkpoint, its events and the head in one transaction.
 
         The same transaction voids the run's journal and removes the consumed commands from the inbox. Then retention is
@@ -83,7 +83,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    async def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back to an older checkpoint of the run.
 
         Later checkpoints stay readable. The journal, and commands that expect something of the head, are dropped. The
@@ -106,7 +106,7 @@ class Journals(Protocol):
     """Work that a run has finished since its head. A journal is void once the head moves."""
 
     async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+        self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         """Store records of the superstep that follows `head`, with their blobs: all of them or none.
 
@@ -183,14 +183,14 @@ class Checkpoints(Protocol):
         """Return the newest commit of any run of the workflow, found without reading the others."""
         ...
 
-    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    async def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Return the bytes of blobs, and of all blobs that they refer to, directly or not.
 
         A missing blob is left out: the reader knows which checkpoint needs it, and reports it.
         """
         ...
 
-    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    def read_blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Do the same, blocking. Listed checkpoints read their values when somebody looks at them."""
         ...
 
@@ -199,7 +199,7 @@ class Openings(Protocol):
     """Optional: read in one go what is needed to open a run. Without it, each thing is read by itself."""
 
     async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
-        """Do `manifest`, `parts` of its roots, and `run` of its run. Raises the errors of these."""
+        """Do `manifest`, `blobs` of its roots, and `run` of its run. Raises the errors of these."""
         ...
 
     async def since_head(self, run_id: str) -> SinceHead:
@@ -302,7 +302,7 @@ class Transfers(Protocol):
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
         """Remove a run with its checkpoints, journal, inbox and events. Return False if there is none.
 
-        Its blobs are left to `collect`. Raises RunBusyError like `claim`, and WorkflowCheckpointException if a fork
+        Its blobs are left to `collect`. Raises RunBusyError like `acquire`, and WorkflowCheckpointException if a fork
         needs one of its checkpoints.
         """
         ...

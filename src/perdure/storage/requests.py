@@ -91,11 +91,11 @@ class _Head:
     """The requests in the newest checkpoint of a run. The head of a new fork is a checkpoint of another run."""
 
     manifest: Manifest
-    parts: Mapping[str, bytes]
+    blobs: Mapping[str, bytes]
     requests: Mapping[str, _Open]
 
     @classmethod
-    def of(cls, manifest: Manifest, parts: Mapping[str, bytes]) -> _Head:
+    def of(cls, manifest: Manifest, blobs: Mapping[str, bytes]) -> _Head:
         """Read the requests of a checkpoint. Raises CheckpointDamagedError."""
         infos = header_of(manifest)["pending_request_info_events"]
         requests: dict[str, _Open] = {}
@@ -103,12 +103,12 @@ class _Head:
             if path.startswith(_REQUEST):
                 request_id = path.removeprefix(_REQUEST)
                 try:
-                    document = loads(verified(parts, address))
+                    document = loads(verified(blobs, address))
                 except DamagedPartError as error:
                     raise CheckpointDamagedError(manifest.checkpoint_id, str(error)) from error
                 info = infos[request_id]
                 requests[request_id] = _Open(address, document, info["response_type"], info["request_type"])
-        return cls(manifest, parts, requests)
+        return cls(manifest, blobs, requests)
 
 
 class RequestQueue:
@@ -173,9 +173,9 @@ class RequestQueue:
         text, path = dumps(document["data"]), f"request {document['id']!r}"
         try:
             try:
-                return self._codec().decode(text, head.parts, path=path)
+                return self._codec().decode(text, head.blobs, path=path)
             except (UntrustedTypeError, IncompatibleTypeError):
-                return plain_data(text, head.parts, path=path)
+                return plain_data(text, head.blobs, path=path)
         except DamagedPartError as error:
             raise CheckpointDamagedError(head.manifest.checkpoint_id, str(error)) from error
 
@@ -190,7 +190,7 @@ class RequestQueue:
                 manifest = await self._store.manifest(head)
                 wanted = [address for path, address in manifest.toc.items() if path.startswith((_REQUEST, paths))]
                 with naming(head):
-                    return _Head.of(manifest, await self._store.parts(wanted))
+                    return _Head.of(manifest, await self._store.blobs(wanted))
             except (CheckpointNotFoundError, CheckpointDamagedError):
                 if await self._head_id(run_id) == head:
                     raise
@@ -208,8 +208,8 @@ class RequestQueue:
         return {answer.request_id: answer for answer in read}
 
     async def _read(self, run_id: str, command: Command) -> AnswerCommand:
-        parts = await self._store.parts(command.refs)
-        read = read_command(command, parts, checkpoint_id=run_id)
+        blobs = await self._store.blobs(command.refs)
+        read = read_command(command, blobs, checkpoint_id=run_id)
         assert isinstance(read, AnswerCommand), "only answers have the ids of answers"
         return read
 
@@ -267,7 +267,7 @@ class RequestQueue:
         head = await self._head(run_id, paths=_ANSWERED)
         if request_id in head.requests:
             return head.requests[request_id]
-        for answered in reversed(list(Reader(head.manifest, head.parts, self._codec()).answered())):
+        for answered in reversed(list(Reader(head.manifest, head.blobs, self._codec()).answered())):
             if answered.request_id == request_id:
                 raise AlreadyAnsweredError(
                     request_id, run_id=run_id, answered_at=answered.at, by=answered.by, what=answered.what

@@ -27,7 +27,7 @@ from perdure.storage.retention import moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from perdure.records import Archive, Claim, Command, Commit, Halt, HeadStatus, NewRun, Owner, Part
+    from perdure.records import Archive, Blob, Command, Commit, Halt, HeadStatus, Lease, NewRun, Owner
 
 BEFORE_THE_FIRST = -1
 
@@ -73,7 +73,7 @@ def new_state(create: NewRun) -> RunState:
     return RunState(record, token=0)
 
 
-def require_claimable(
+def require_leasable(
     state: RunState | None,
     run_id: str,
     *,
@@ -107,7 +107,7 @@ def require_here(state: RunState) -> None:
         raise RunExportedError(state.record.run_id, at=halt.at)
 
 
-def claim(state: RunState, *, owner: Owner, token: int) -> RunState:
+def acquire(state: RunState, *, owner: Owner, token: int) -> RunState:
     """Return the run with a new owner."""
     assert token > state.token, f"token {token} does not follow {state.token}"
     attempts = state.record.attempts + 1
@@ -222,18 +222,18 @@ def may_wake(record: RunRecord) -> bool:
     return record.halt is None and record.status != "cancelled"
 
 
-def is_held(state: RunState | None, claim: Claim) -> bool:
+def is_held(state: RunState | None, lease: Lease) -> bool:
     """Return whether the lease still holds."""
-    return state is not None and state.token == claim.token and state.record.owner is not None
+    return state is not None and state.token == lease.token and state.record.owner is not None
 
 
-def require_claim(state: RunState | None, claim: Claim, *, expected_head: str | None) -> RunState:
+def require_lease(state: RunState | None, lease: Lease, *, expected_head: str | None) -> RunState:
     """Return the run, if the lease still holds. Raises StaleHeadError, LeaseLostError."""
     if state is None:
-        raise StaleHeadError(claim.run_id, expected=expected_head, head=None)
-    if not is_held(state, claim):
+        raise StaleHeadError(lease.run_id, expected=expected_head, head=None)
+    if not is_held(state, lease):
         owner = state.record.owner
-        raise LeaseLostError(claim.run_id, owner=str(owner) if owner else "a process that has released it since")
+        raise LeaseLostError(lease.run_id, owner=str(owner) if owner else "a process that has released it since")
     return state
 
 
@@ -256,17 +256,17 @@ def require_next(state: RunState, commit: Commit) -> None:
 def require_complete(state: RunState, commit: Commit) -> None:
     """Refuse the first commit of a fork that relies on blobs of its parent, which is gone."""
     told = commit.events
-    parts = {part.hash: part.refs for part in (*commit.parts, *(told.parts if told else ()))}
+    blobs = {blob.hash: blob.refs for blob in (*commit.blobs, *(told.blobs if told else ()))}
     wanted = list(dict.fromkeys((*commit.manifest.roots, *(told.refs if told else ()))))
     seen = set(wanted)
-    for part_hash in wanted:
-        if part_hash not in parts:
+    for blob_hash in wanted:
+        if blob_hash not in blobs:
             raise WorkflowCheckpointException(
                 f"run {state.record.run_id!r} can't go on: {state.needed_checkpoint!r}, from which it was forked, was "
                 "deleted before the fork had a checkpoint of its own; remove it, and fork from another checkpoint"
             )
         # The list grows during the iteration.
-        further = [each for each in parts[part_hash] if each not in seen]
+        further = [each for each in blobs[blob_hash] if each not in seen]
         wanted.extend(further)
         seen.update(further)
 
@@ -287,15 +287,15 @@ def require_postable(state: RunState | None, run_id: str, command: Command, toc:
         raise RunNotFoundError(run_id)
     require_here(state)
     if command.expects is not None:
-        path, part_hash = command.expects
-        if toc.get(path) != part_hash:
+        path, blob_hash = command.expects
+        if toc.get(path) != blob_hash:
             raise StaleCommandError(run_id, path=path)
     return state
 
 
 def number_command(command: Command, *, number: int) -> Command:
     """Return a command as it waits in an inbox."""
-    return replace(command, parts=(), number=number)
+    return replace(command, blobs=(), number=number)
 
 
 def number_events(state: RunState, commit: Commit) -> EventBatch | None:
@@ -368,27 +368,27 @@ def archive_roots(archive: Archive) -> Iterator[str]:
     return itertools.chain.from_iterable(itertools.chain(of_checkpoints, of_others))
 
 
-def complete_archive(archive: Archive, parts: Iterable[Part]) -> Archive:
+def complete_archive(archive: Archive, blobs: Iterable[Blob]) -> Archive:
     """Return the archive with its blobs. Raises CheckpointDamagedError if one is missing or damaged."""
-    there = {part.hash: part for part in parts}
-    for part in there.values():
-        if digest(part.data) != part.hash:
-            raise CheckpointDamagedError(_which_needs(archive, part.hash, there), f"its blob {part.hash!r} is damaged")
-    wanted = itertools.chain(archive_roots(archive), *(part.refs for part in there.values()))
+    there = {blob.hash: blob for blob in blobs}
+    for blob in there.values():
+        if digest(blob.data) != blob.hash:
+            raise CheckpointDamagedError(_which_needs(archive, blob.hash, there), f"its blob {blob.hash!r} is damaged")
+    wanted = itertools.chain(archive_roots(archive), *(blob.refs for blob in there.values()))
     missing = next((each for each in wanted if each not in there), None)
     if missing is not None:
         raise CheckpointDamagedError(_which_needs(archive, missing, there), f"its blob {missing!r} is missing")
-    return replace(archive, parts=tuple(there.values()))
+    return replace(archive, blobs=tuple(there.values()))
 
 
-def _which_needs(archive: Archive, part_hash: str, there: Mapping[str, Part]) -> str:
+def _which_needs(archive: Archive, blob_hash: str, there: Mapping[str, Blob]) -> str:
     """Return the checkpoint that needs a blob, or the head if something else needs it."""
     for checkpoint in archive.checkpoints:
         waiting = list(checkpoint.manifest.roots)
         seen: set[str] = set()
         while waiting:
             each = waiting.pop()
-            if each == part_hash:
+            if each == blob_hash:
                 return checkpoint.manifest.checkpoint_id
             if each in there and each not in seen:
                 seen.add(each)

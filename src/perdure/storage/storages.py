@@ -9,7 +9,7 @@ from perdure.checkpoint import Source, StoredCheckpoint, WorkflowCheckpoint, is_
 from perdure.clock import Clock, SystemClock
 from perdure.codec import DEFAULT_SIZE_LIMITS, NO_SIZE_LIMITS, Codec, SizeLimits, Trust, WeighingCodec
 from perdure.errors import CheckpointNotFoundError, WorkflowCheckpointException
-from perdure.records import Commit, Manifest, NewRun, Part, Retention
+from perdure.records import Blob, Commit, Manifest, NewRun, Retention
 from perdure.storage.checkpoint_storage import carried_manifest, saved_manifest
 from perdure.storage.event_log import committed_events
 from perdure.storage.export import export_run, import_run
@@ -82,20 +82,20 @@ class StoreStorage:
             await self._commit(manifest, blobs)
         return manifest.checkpoint_id
 
-    async def _commit(self, manifest: Manifest, blobs: tuple[Part, ...]) -> None:
+    async def _commit(self, manifest: Manifest, blobs: tuple[Blob, ...]) -> None:
         origin = await self._origin(manifest)
-        claim = await self.store.claim(manifest.run_id, create=origin)
+        lease = await self.store.acquire(manifest.run_id, create=origin)
         try:
             record = await self.store.run(manifest.run_id)
             position, head = (record.position, record.head) if record is not None else (-1, None)
             manifest = replace(manifest, position=max(manifest.position, position + 1))
-            await self.store.commit(claim, Commit(manifest, blobs, head, settled=is_settled(manifest)))
+            await self.store.commit(lease, Commit(manifest, blobs, head, settled=is_settled(manifest)))
             if record is not None and record.nonce != origin.nonce:
                 # The run was rewound between this checkpoint and those before it.
                 here = manifest.checkpoint_id
-                await self.store.rewind(claim, expected_head=here, to=here, nonce=origin.nonce)
+                await self.store.rewind(lease, expected_head=here, to=here, nonce=origin.nonce)
         finally:
-            await self.store.release(claim)
+            await self.store.release(lease)
 
     async def _origin(self, manifest: Manifest) -> NewRun:
         """Return how the run of a checkpoint began. A parent that is not here is left out."""
@@ -143,7 +143,7 @@ class StoreStorage:
         return list(await self.store.ids(workflow_name=workflow_name))
 
     def _view(self, manifest: Manifest) -> WorkflowCheckpoint:
-        return StoredCheckpoint.of(Source(manifest, self.store.read_parts, self.codec))
+        return StoredCheckpoint.of(Source(manifest, self.store.read_blobs, self.codec))
 
     @property
     def _queue(self) -> RequestQueue:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from perdure.records import (
         Archive,
-        Claim,
         Command,
         Commit,
         Due,
         EventBatch,
         Halt,
         JournalRecord,
+        Lease,
         Manifest,
         Mark,
         NewRun,
@@ -79,7 +79,7 @@ class BackedStore(Generic[B]):
         self._group = GroupWriter[B](functools.partial(self._submit, ordered=True), self._write_group)
         self._is_collection_due = False
         self._collection: Future[int] | None = None
-        self._failed_releases: deque[tuple[str, Claim, Halt | None]] = deque()
+        self._failed_releases: deque[tuple[str, Lease, Halt | None]] = deque()
         """Releases to try again, each with its tenant. A run whose owner is alive would wait forever."""
         self._poller = notifications.Poller(lambda: self._do(_changes), pause)
         forget_parent_in_child(self)
@@ -137,16 +137,16 @@ class BackedStore(Generic[B]):
 
         return change
 
-    async def claim(
+    async def acquire(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
-    ) -> Claim:
+    ) -> Lease:
         """Take the lease of a run for this process. If the caller is cancelled, the lease is returned."""
         require_run_id(run_id)
 
-        handover: Future[Claim] = Future()
+        handover: Future[Lease] = Future()
 
-        def claim(backend: B) -> Claim:
-            taken = backend.claim(run_id, create=create, takeover=takeover, token=token)
+        def acquire(backend: B) -> Lease:
+            taken = backend.acquire(run_id, create=create, takeover=takeover, token=token)
             self._retry_releases(backend)
             if handover.set_running_or_notify_cancel():
                 handover.set_result(taken)
@@ -154,7 +154,7 @@ class BackedStore(Generic[B]):
                 self._try_release(backend, taken, taken.halt)
             return taken
 
-        job = self._submit(self._then_notify(run_id, claim), creates=create is not None)
+        job = self._submit(self._then_notify(run_id, acquire), creates=create is not None)
         try:
             return await wait_for(job)
         except asyncio.CancelledError:
@@ -168,59 +168,59 @@ class BackedStore(Generic[B]):
                         await self.release(taken, halt=taken.halt)
             raise
 
-    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
+    async def release(self, lease: Lease, *, halt: Halt | None = None) -> None:
         """Release a run if the lease still holds. Goes on if the caller is cancelled; tried again if it fails."""
 
         def release(backend: B) -> None:
-            backend.release(claim, halt=halt)
+            backend.release(lease, halt=halt)
             self._retry_releases(backend)
 
         job = self._submit(release)
-        job.add_done_callback(functools.partial(self._note_release, claim, halt))
+        job.add_done_callback(functools.partial(self._note_release, lease, halt))
         await wait_for(job)
 
-    def _try_release(self, backend: B, claim: Claim, halt: Halt | None) -> bool:
+    def _try_release(self, backend: B, lease: Lease, halt: Halt | None) -> bool:
         """Release a run for a caller who is gone. Return whether that worked."""
         job: Future[None] = Future()
         try:
-            job.set_result(backend.release(claim, halt=halt))
+            job.set_result(backend.release(lease, halt=halt))
         except Exception as error:  # noqa: BLE001 - it is tried again
             job.set_exception(error)
-        self._note_release(claim, halt, job)
+        self._note_release(lease, halt, job)
         return job.exception() is None
 
-    def _note_release(self, claim: Claim, halt: Halt | None, job: Future[None]) -> None:
+    def _note_release(self, lease: Lease, halt: Halt | None, job: Future[None]) -> None:
         """Notify others of a release, and remember it if it failed."""
         error = job.exception()
         # A run that can't be read can't be claimed by anybody either, so it does not matter who has it.
         if error is not None and not isinstance(error, CheckpointDamagedError):
-            self._failed_releases.append((self._tenant, claim, halt))
-        notifications.notify(self._place, claim.run_id, inbox=False, is_work=True)
+            self._failed_releases.append((self._tenant, lease, halt))
+        notifications.notify(self._place, lease.run_id, inbox=False, is_work=True)
 
     def _retry_releases(self, backend: B) -> None:
         """Try failed releases of this tenant again, until one fails."""
         for _ in range(len(self._failed_releases)):
             try:
-                tenant, claim, halt = self._failed_releases.popleft()
+                tenant, lease, halt = self._failed_releases.popleft()
             except IndexError:
                 return  # another thread was faster
             if tenant != self._tenant:
-                self._failed_releases.append((tenant, claim, halt))
-            elif not self._try_release(backend, claim, halt):
+                self._failed_releases.append((tenant, lease, halt))
+            elif not self._try_release(backend, lease, halt):
                 return
 
-    async def commit(self, claim: Claim, commit: Commit) -> int:
+    async def commit(self, lease: Lease, commit: Commit) -> int:
         """Write one commit. Return the number of the newest command that waits."""
         require_checkpoint_id(commit.manifest.checkpoint_id)
-        pending = PendingCommit(claim, commit)
+        pending = PendingCommit(lease, commit)
         await self._write(pending)
         return pending.waiting
 
     async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+        self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         """Keep records of the superstep that follows the head."""
-        await self._write(PendingRecords(claim, head, tuple(records), durable))
+        await self._write(PendingRecords(lease, head, tuple(records), durable))
 
     async def _write(self, pending: Pending) -> None:
         if self._worker.is_inline:
@@ -247,7 +247,7 @@ class BackedStore(Generic[B]):
             self._retry_releases(backend)
         commits = [each for each in pending if isinstance(each, PendingCommit)]
         for commit in commits:
-            notifications.notify(self._place, commit.claim.run_id, inbox=bool(commit.commit.consumed))
+            notifications.notify(self._place, commit.lease.run_id, inbox=bool(commit.commit.consumed))
             for run_id in commit.removed:
                 notifications.notify(self._place, run_id)
         if commits:
@@ -259,14 +259,14 @@ class BackedStore(Generic[B]):
         """Drop, in a forked child, a collection that the parent has begun."""
         self._collection = None
 
-    async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    async def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back."""
         require_checkpoint_id(to)
 
         def rewind(backend: B) -> None:
-            backend.rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
+            backend.rewind(lease, expected_head=expected_head, to=to, nonce=nonce)
 
-        await self._do(self._then_notify(claim.run_id, rewind))
+        await self._do(self._then_notify(lease.run_id, rewind))
 
     async def run(self, run_id: str) -> RunRecord | None:
         """Return the record of a run, or None."""
@@ -332,15 +332,15 @@ class BackedStore(Generic[B]):
         """Return the newest checkpoint of a workflow."""
         return await self._do(lambda backend: backend.latest(workflow_name=workflow_name))
 
-    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    async def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Return blobs with all that they refer to."""
         wanted = tuple(roots)
-        return await self._do(lambda backend: backend.parts(wanted))
+        return await self._do(lambda backend: backend.blobs(wanted))
 
-    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    def read_blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Return blobs with all that they refer to, blocking."""
         wanted = tuple(roots)
-        return self._submit(lambda backend: backend.parts(wanted)).result()
+        return self._submit(lambda backend: backend.blobs(wanted)).result()
 
     async def whole_checkpoint(self, checkpoint_id: str) -> WholeCheckpoint:
         """Return a checkpoint with its blobs and its run."""
@@ -348,7 +348,7 @@ class BackedStore(Generic[B]):
 
         def read(backend: B) -> WholeCheckpoint:
             manifest = backend.manifest(checkpoint_id)
-            return WholeCheckpoint(manifest, backend.parts(manifest.roots), backend.run(manifest.run_id))
+            return WholeCheckpoint(manifest, backend.blobs(manifest.roots), backend.run(manifest.run_id))
 
         return await self._do(read)
 

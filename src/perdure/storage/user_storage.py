@@ -20,7 +20,7 @@ from perdure.errors import (
     StaleHeadError,
     WorkflowCheckpointException,
 )
-from perdure.records import Claim, Manifest, Owner, RunRecord
+from perdure.records import Lease, Manifest, Owner, RunRecord
 from perdure.storage.checkpoint_storage import saved_manifest
 from perdure.storage.rules import new_state
 
@@ -94,38 +94,38 @@ class ForeignStore:
         """Identify the user's object."""
         return f"object:{id(self._storage)}"
 
-    async def claim(
+    async def acquire(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
-    ) -> Claim:
+    ) -> Lease:
         """Return a lease without a meaning: everybody gets one."""
         del takeover, token
         if create is not None:
             self._memory.of(run_id).begun = create
-        return Claim(run_id, 0, _NOBODY)
+        return Lease(run_id, 0, _NOBODY)
 
-    async def release(self, claim: Claim, *, halt: Halt | None = None) -> None:
+    async def release(self, lease: Lease, *, halt: Halt | None = None) -> None:
         """Do nothing, since there are no leases."""
 
-    async def commit(self, claim: Claim, commit: Commit) -> int:
+    async def commit(self, lease: Lease, commit: Commit) -> int:
         """Save the checkpoint, if the head is the expected one."""
-        record = await self.run(claim.run_id)
+        record = await self.run(lease.run_id)
         head = None if record is None else record.head
         if head != commit.expected_head:
-            raise StaleHeadError(claim.run_id, expected=commit.expected_head, head=head)
+            raise StaleHeadError(lease.run_id, expected=commit.expected_head, head=head)
         blobs = await self._all_blobs(commit)
         await self._storage.save(self._encode(commit.manifest, blobs))
-        remembered = self._memory.of(claim.run_id)
+        remembered = self._memory.of(lease.run_id)
         remembered.head, remembered.blobs = commit.manifest, blobs
         return 0
 
     async def _all_blobs(self, commit: Commit) -> Mapping[str, bytes]:
         """Return all blobs of a checkpoint: the new ones, and those of its predecessor."""
-        new = {blob.hash: blob.data for blob in commit.parts}
+        new = {blob.hash: blob.data for blob in commit.blobs}
         known = {**self._memory.of(commit.manifest.run_id).blobs, **new}
         blobs, is_missing = _closure(commit.manifest.roots, known)
         if is_missing and commit.expected_head is not None:
             before = await self.manifest(commit.expected_head)
-            known |= self.read_parts(before.roots)
+            known |= self.read_blobs(before.roots)
             blobs, is_missing = _closure(commit.manifest.roots, known)
         if is_missing:
             raise WorkflowCheckpointException(
@@ -149,15 +149,15 @@ class ForeignStore:
         checkpoint.metadata = {**stored.metadata, ENVELOPE: envelope}
         return checkpoint
 
-    async def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    async def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         """Raise WorkflowCheckpointException: the six methods can't do this."""
-        del claim, expected_head, to, nonce
+        del lease, expected_head, to, nonce
         raise WorkflowCheckpointException(
             "a storage of your own with the six methods can't move a run back; use fork, or a shipped storage"
         )
 
     async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+        self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         """Do nothing: there is no journal, so an interrupted superstep is repeated."""
 
@@ -276,11 +276,11 @@ class ForeignStore:
         checkpoint = await self._storage.get_latest(workflow_name=workflow_name)
         return None if checkpoint is None else self._manifest(checkpoint)
 
-    async def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    async def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Return the blobs of checkpoints that were just read."""
-        return self.read_parts(roots)
+        return self.read_blobs(roots)
 
-    def read_parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    def read_blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         """Return the blobs of checkpoints that were just read."""
         known = {key: data for blobs in self._read.values() for key, data in blobs.items()}
         return _closure(roots, known)[0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     from perdure.clock import Clock
-    from perdure.records import Claim
+    from perdure.records import Lease
     from perdure.storage import TenantStore
     from perdure.threads.thread import ThreadName
 
@@ -118,21 +118,21 @@ class ThreadLeases:
         self._clock = clock
 
     @contextlib.asynccontextmanager
-    async def of(self, name: ThreadName, *, creates: bool = True) -> AsyncGenerator[Claim]:
+    async def of(self, name: ThreadName, *, creates: bool = True) -> AsyncGenerator[Lease]:
         """Take the lease of a thread, and create the thread if `creates`. Raises RunNotFoundError."""
         async with turn(f"{self._store.place} {name.run_id}"):
             with thread_errors(name):
-                claim = await self._claim(name, creates=creates)
+                lease = await self._lease(name, creates=creates)
             try:
-                yield claim
+                yield lease
             finally:
-                await self._store.release(claim)
+                await self._store.release(lease)
 
-    async def _claim(self, name: ThreadName, *, creates: bool) -> Claim:
+    async def _lease(self, name: ThreadName, *, creates: bool) -> Lease:
         create = self._new_run(name) if creates else None
         for looks in itertools.count():
             with contextlib.suppress(RunBusyError):
-                return await self._store.claim(name.run_id, create=create, takeover=looks >= _LOOKS_MAX)
+                return await self._store.acquire(name.run_id, create=create, takeover=looks >= _LOOKS_MAX)
             await _pause(_LOOK_SECONDS)
         raise AssertionError("a claim that takes over is made")
 

@@ -21,7 +21,7 @@ from perdure.threads.thread import ForkPoint, Header, Place, ThreadName, batch_o
 
 if TYPE_CHECKING:
     from perdure.clock import Clock
-    from perdure.records import Claim, NewEvents, RunRecord
+    from perdure.records import Lease, NewEvents, RunRecord
     from perdure.storage import TenantStore
     from perdure.threads.lease import ThreadLeases
     from perdure.threads.thread import Appended, Batch, Thread, ThreadEvent
@@ -110,8 +110,8 @@ class ThreadReader:
                 batches = await self._store.events(place.name.run_id, after=after - place.base, limit=wanted)
                 if not batches:
                     break
-                parts = await self._store.parts({ref for batch in batches for ref in batch.refs})
-                whole = [batch_of(place.name, each, parts, base=place.base) for each in batches]
+                blobs = await self._store.blobs({ref for batch in batches for ref in batch.refs})
+                whole = [batch_of(place.name, each, blobs, base=place.base) for each in batches]
                 found += [_cut(each, after=after, until=until) for each in whole]
                 after = place.base + batches[-1].last
         return [batch for batch in found if batch.events]
@@ -144,14 +144,14 @@ class ThreadWriter:
         while True:
             try:
                 with thread_errors(name):
-                    async with self._leases.of(name) as claim:
-                        return await self._append(claim, name, new, expected=expected, looks_behind=looks_behind)
+                    async with self._leases.of(name) as lease:
+                        return await self._append(lease, name, new, expected=expected, looks_behind=looks_behind)
             except (LeaseLostError, StaleHeadError):
                 # Another owner has replaced us. If the connection was lost, our write may have succeeded.
                 looks_behind = since
 
     async def _append(
-        self, claim: Claim, name: ThreadName, new: Appended, *, expected: int | None, looks_behind: int | None
+        self, lease: Lease, name: ThreadName, new: Appended, *, expected: int | None, looks_behind: int | None
     ) -> int:
         place = await self._reader.find(name)
         sequence = place.sequence if place else 0
@@ -165,7 +165,7 @@ class ThreadWriter:
         header = Header(new.id, tags=new.tags)
         if place is not None:
             header = Header(new.id, place.header.forked_from, {**place.header.tags, **new.tags})
-        await self.commit(claim, name, place, header, at=new.at, events=new.events)
+        await self.commit(lease, name, place, header, at=new.at, events=new.events)
         return sequence + new.events.count
 
     async def _find_append(self, place: Place, new: Appended, *, behind: int) -> int | None:
@@ -176,7 +176,7 @@ class ThreadWriter:
 
     async def commit(
         self,
-        claim: Claim,
+        lease: Lease,
         name: ThreadName,
         place: Place | None,
         header: Header,
@@ -198,7 +198,7 @@ class ThreadWriter:
             toc={},
         )
         # Settled, so that no host takes a thread for work.
-        await self._store.commit(claim, Commit(manifest, (), head, settled=True, status="idle", events=events))
+        await self._store.commit(lease, Commit(manifest, (), head, settled=True, status="idle", events=events))
 
 
 def require_at(name: ThreadName, place: Place | None, expected: int | None) -> None:
@@ -237,17 +237,17 @@ class ThreadForks:
         if parent == new:
             raise ThreadExistsError(new.session_id, new.thread_id, what="the thread to be forked itself")
         async with AsyncExitStack() as held:
-            claims: dict[ThreadName, Claim] = {}
+            leases: dict[ThreadName, Lease] = {}
             # Take leases in a fixed order, or two tasks that fork each other's threads would deadlock.
             for each in sorted((parent, new), key=lambda name: name.run_id):
-                claims[each] = await held.enter_async_context(self._leases.of(each, creates=each == new))
+                leases[each] = await held.enter_async_context(self._leases.of(each, creates=each == new))
             place = await self._reader.find(parent)
             if place is None:
                 raise ThreadNotFoundError(parent.session_id, parent.thread_id)
             point = ForkPoint(parent.thread_id, await self._point(place, from_message))
             found = await self._reader.find(new)
             if found is None:
-                found = await self._made(claims[parent], place, claims[new], new, point)
+                found = await self._made(leases[parent], place, leases[new], new, point)
             return _same(found, point).thread()
 
     async def _point(self, place: Place, from_message: str | int | None) -> int:
@@ -267,9 +267,9 @@ class ThreadForks:
         name = place.name
         raise ThreadNotFoundError(name.session_id, name.thread_id, message=from_message, last=place.sequence)
 
-    async def _made(self, held: Claim, parent: Place, claim: Claim, new: ThreadName, point: ForkPoint) -> Place:
+    async def _made(self, held: Lease, parent: Place, lease: Lease, new: ThreadName, point: ForkPoint) -> Place:
         header = Header(self._clock.new_id(), point)
-        await self._writer.commit(claim, new, None, header, at=self._clock.now().isoformat())
+        await self._writer.commit(lease, new, None, header, at=self._clock.now().isoformat())
         try:
             # Only the owner of the parent's lease knows that nobody is deleting it.
             await self._store.record(held, head=parent.record.head, records=(), durable=False)

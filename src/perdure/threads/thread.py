@@ -168,7 +168,7 @@ def appended(
         b",".join(texts),
     )
     whole = needs.whole(text)
-    return Appended(append_id, at, key, tags, NewEvents(len(messages), whole.text, whole.refs, whole.parts))
+    return Appended(append_id, at, key, tags, NewEvents(len(messages), whole.text, whole.refs, whole.blobs))
 
 
 def _encoded(codec: Codec, name: ThreadName, message: Message, number: int) -> Any:
@@ -178,7 +178,7 @@ def _encoded(codec: Codec, name: ThreadName, message: Message, number: int) -> A
         raise ThreadMessageError(name.session_id, name.thread_id, path=error.path, reason=error.reason) from error
 
 
-def batch_of(name: ThreadName, batch: EventBatch, parts: Mapping[str, bytes], *, base: int) -> Batch:
+def batch_of(name: ThreadName, batch: EventBatch, blobs: Mapping[str, bytes], *, base: int) -> Batch:
     """Decode one append. `base` is the number of events shared with the parent.
 
     Raises ThreadDamagedError, UntrustedTypeError, IncompatibleTypeError.
@@ -186,7 +186,7 @@ def batch_of(name: ThreadName, batch: EventBatch, parts: Mapping[str, bytes], *,
     where = f"events {base + batch.first} to {base + batch.last}"
     try:
         require_format(cast("dict[str, Any]", loads(batch.data))["format"])
-        found = Codec(Trust.of()).decode(batch.data, parts, path=where)
+        found = Codec(Trust.of()).decode(batch.data, blobs, path=where)
         events = tuple(
             ThreadEvent(base + number, _message(message), message_id, found["at"], found["key"], dict(found["tags"]))
             for number, (message_id, message) in enumerate(found["messages"], start=batch.first)

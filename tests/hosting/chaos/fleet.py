@@ -130,22 +130,22 @@ class Fleet:
 
     def _signs(self) -> dict[What, set[int]]:
         """The processes that have begun to serve, those that have claims, those that have steps in flight."""
-        serving, claims, flying = set[int](), dict[tuple[str, int], int](), dict[tuple[str, str], int]()
+        serving, leases, flying = set[int](), dict[tuple[str, int], int](), dict[tuple[str, str], int]()
         for fact in self.place.world.facts():
             match fact.what:
                 case "serving":
                     serving.add(fact.pid)
                 case "claimed":
-                    claims[fact.run, fact.token] = fact.pid
+                    leases[fact.run, fact.token] = fact.pid
                 case "released":
-                    claims.pop((fact.run, fact.token), None)
+                    leases.pop((fact.run, fact.token), None)
                 case "effect":
                     flying[fact.work] = fact.pid
                 case "returned":
                     flying.pop(fact.work, None)
                 case _:
                     pass
-        return {"serving": serving, "claimed": set(claims.values()), "effect": set(flying.values())}
+        return {"serving": serving, "claimed": set(leases.values()), "effect": set(flying.values())}
 
     def require_alive(self) -> None:
         """Refuse hosts that have ended by themselves."""

@@ -36,7 +36,7 @@ _SHOWN_MAX = 20
 _NOWHERE = Mark(head="", events=-1, commands=-1)
 """The mark of no run at all: whoever has seen it is told at once how far a run is."""
 _RESTART_SECONDS_MAX = 1.0
-_STARTING_PART = 0.7
+_STARTING_BLOB = 0.7
 """In which part of the storm the runs are started."""
 
 
@@ -127,9 +127,9 @@ class Storm:
             self._strike(ship, what, wind)
         await asyncio.gather(*self._repairs)
 
-    def _open_doors(self, part: float) -> None:
+    def _open_doors(self, blob: float) -> None:
         """Let so many customers in that all are there before the wind ends."""
-        for door in self._doors[: math.ceil(self._weather.runs * part / _STARTING_PART)]:
+        for door in self._doors[: math.ceil(self._weather.runs * blob / _STARTING_BLOB)]:
             door.set()
 
     def _strike(self, ship: Ship, what: int, wind: Chance) -> None:

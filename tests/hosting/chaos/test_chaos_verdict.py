@@ -85,12 +85,12 @@ def test_work_that_was_never_done_and_work_that_was_not_wanted_are_found() -> No
     assert list(Trial.of([born(A), effect(A), returned(A)]).violations([])) == [f"{WORK} was not to be done"]
 
 
-def test_a_write_under_a_claim_that_had_been_replaced_is_found() -> None:
+def test_a_write_under_a_lease_that_had_been_replaced_is_found() -> None:
     def fact(what: What, pid: int, token: int, key: str = "") -> Fact:
         return Fact(what, pid, "r", key=key, token=token)
 
-    claims = [fact("claimed", A, 1), fact("writing", A, 1, "1"), fact("claimed", B, 2), fact("wrote", A, 1, "1")]
-    late = [*claims, fact("writing", A, 1, "2")]
+    leases = [fact("claimed", A, 1), fact("writing", A, 1, "1"), fact("claimed", B, 2), fact("wrote", A, 1, "1")]
+    late = [*leases, fact("writing", A, 1, "2")]
     assert list(Trial.of([*late, fact("refused", A, 1, "2")]).violations([])) == []
     assert len(list(Trial.of([*late, fact("wrote", A, 1, "2")]).violations([]))) == 1
 

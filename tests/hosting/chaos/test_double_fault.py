@@ -114,7 +114,7 @@ async def test_a_run_goes_on_when_its_host_is_frozen_and_the_next_one_dies(
             await fleet.end(scene.a)
         told = f"first 3, second 3, third 3, told by {scene.a.pid}"
         assert result.get_outputs() == [told, "beside 3"]
-        require_nothing_of_the_old_claim(scene)
+        require_nothing_of_the_old_lease(scene)
         require_effects(scene)
         await require_whole(storage)
 
@@ -134,18 +134,18 @@ async def test_a_host_that_was_replaced_and_fails_when_it_wakes_does_not_fail_th
             await fleet.end(scene.a)
             await fleet.end(scene.b)
         assert result.get_outputs() == [f"first 3, second 3, third 3, told by {scene.b.pid}", "beside 3"]
-        claims = [fact.pid for fact in place.world.facts() if fact.what == "claimed"]
-        assert claims == [scene.a.pid, scene.b.pid], "who was replaced has nothing to say"
+        leases = [fact.pid for fact in place.world.facts() if fact.what == "claimed"]
+        assert leases == [scene.a.pid, scene.b.pid], "who was replaced has nothing to say"
         await require_whole(storage)
 
 
-def require_nothing_of_the_old_claim(scene: Scene) -> None:
+def require_nothing_of_the_old_lease(scene: Scene) -> None:
     """A has written nothing under its first claim since B had the run; what it tried was refused."""
     facts = [fact for fact in scene.place.world.facts() if fact.run == RUN]
-    claims = [fact for fact in facts if fact.what == "claimed"]
-    assert [fact.pid for fact in claims] == [scene.a.pid, scene.b.pid, scene.a.pid]
-    assert all(one.token < other.token for one, other in itertools.pairwise(claims))
-    first = claims[0].token
+    leases = [fact for fact in facts if fact.what == "claimed"]
+    assert [fact.pid for fact in leases] == [scene.a.pid, scene.b.pid, scene.a.pid]
+    assert all(one.token < other.token for one, other in itertools.pairwise(leases))
+    first = leases[0].token
     since = [fact for fact in scene.place.world.facts()[scene.taken_over :] if fact.run == RUN]
     assert not [fact for fact in since if fact.what == "wrote" and fact.token == first]
     assert {fact.token for fact in since if fact.what == "refused"} == {first}

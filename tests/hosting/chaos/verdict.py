@@ -68,15 +68,15 @@ class Trial:
     @property
     def takeovers(self) -> int:
         """How often a run was claimed that another process had claimed and not given free."""
-        claims: dict[str, Fact] = {}
+        leases: dict[str, Fact] = {}
         count = 0
         for fact in self.facts:
-            before = claims.get(fact.run)
+            before = leases.get(fact.run)
             if fact.what == "claimed":
                 count += before is not None and before.pid != fact.pid
-                claims[fact.run] = fact
+                leases[fact.run] = fact
             elif fact.what == "released" and before is not None and before.token == fact.token:
-                del claims[fact.run]
+                del leases[fact.run]
         return count
 
     def count(self, what: What) -> int:

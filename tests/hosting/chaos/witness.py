@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.hosting.chaos.world import What, World
 
-    from perdure.records import Claim
+    from perdure.records import Lease
     from perdure.storage import StoreStorage
 
 
@@ -25,44 +25,44 @@ _writes = itertools.count(1)
 def witnessed(storage: StoreStorage, world: World) -> StoreStorage:
     """The same storage, whose store tells what it does for this process."""
     store = storage.store
-    store.claim = _claiming(store.claim, world)
+    store.acquire = _acquiring(store.acquire, world)
     store.commit = _writing("commit", store.commit, world)
     store.record = _writing("record", store.record, world)
     store.release = _releasing(store.release, world)
     return storage
 
 
-def _claiming(claim: Callable[..., Awaitable[Claim]], world: World) -> Callable[..., Any]:
-    async def claiming(run_id: str, **options: Any) -> Claim:
-        claimed = await claim(run_id, **options)
-        _tell(world, "claimed", claimed)
-        return claimed
+def _acquiring(lease: Callable[..., Awaitable[Lease]], world: World) -> Callable[..., Any]:
+    async def acquiring(run_id: str, **options: Any) -> Lease:
+        acquired = await lease(run_id, **options)
+        _tell(world, "claimed", acquired)
+        return acquired
 
-    return claiming
+    return acquiring
 
 
 def _writing(name: str, write: Callable[..., Awaitable[Any]], world: World) -> Callable[..., Any]:
-    async def writing(claim: Claim, *args: Any, **options: Any) -> Any:
+    async def writing(lease: Lease, *args: Any, **options: Any) -> Any:
         number = f"{os.getpid()}-{next(_writes)}"
-        _tell(world, "writing", claim, name, number)
+        _tell(world, "writing", lease, name, number)
         try:
-            outcome = await write(claim, *args, **options)
+            outcome = await write(lease, *args, **options)
         except ClaimLostError:
-            _tell(world, "refused", claim, name, number)
+            _tell(world, "refused", lease, name, number)
             raise
-        _tell(world, "wrote", claim, name, number)
+        _tell(world, "wrote", lease, name, number)
         return outcome
 
     return writing
 
 
 def _releasing(release: Callable[..., Awaitable[None]], world: World) -> Callable[..., Any]:
-    async def releasing(claim: Claim, **options: Any) -> None:
-        await release(claim, **options)
-        _tell(world, "released", claim)
+    async def releasing(lease: Lease, **options: Any) -> None:
+        await release(lease, **options)
+        _tell(world, "released", lease)
 
     return releasing
 
 
-def _tell(world: World, what: What, claim: Claim, name: str = "", key: str = "") -> None:
-    world.note(Fact(what, os.getpid(), claim.run_id, name, key, token=claim.token))
+def _tell(world: World, what: What, lease: Lease, name: str = "", key: str = "") -> None:
+    world.note(Fact(what, os.getpid(), lease.run_id, name, key, token=lease.token))

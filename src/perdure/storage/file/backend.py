@@ -14,7 +14,7 @@ from perdure.errors import (
     CheckpointWriteError,
     WorkflowCheckpointException,
 )
-from perdure.records import Claim, Mark
+from perdure.records import Lease, Mark
 from perdure.storage import retention as keep
 from perdure.storage import rules
 from perdure.storage.backend import PendingCommit, PendingRecords
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import (
         Archive,
+        Blob,
         Command,
         Commit,
         EventBatch,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         Manifest,
         NewRun,
         Owner,
-        Part,
         Retention,
         RunRecord,
         RunStatus,
@@ -99,13 +99,13 @@ class FileBackend:
                 self._tenants.popitem(last=False)
         return backend
 
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
+    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
         with self._errors(), self._files.lock():
             log = self._files.logs.of(run_id)
             line = log.current()
             if line is None:
                 self._require_unused(run_id)
-            state = rules.require_claimable(
+            state = rules.require_leasable(
                 line.state if line else None,
                 run_id,
                 create=create,
@@ -115,13 +115,13 @@ class FileBackend:
             )
             owner, number = self._owners.enter(), self._files.counter.take()
             # A token from outside may be larger than any number that was taken here.
-            claimed = rules.claim(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
+            acquired = rules.acquire(state, owner=owner, token=max(number, state.token + 1) if token is None else token)
             if state.is_new or line is None:
-                self._begin(log, claimed, life=number)
+                self._begin(log, acquired, life=number)
             else:
                 # A lease need not survive the machine, because its owner does not.
-                log.append(replace(line, change="claim", state=claimed, subject=None), sync=False)
-        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt, claimed.record)
+                log.append(replace(line, change="claim", state=acquired, subject=None), sync=False)
+        return Lease(run_id, acquired.token, owner, acquired.record.attempts, state.record.halt, acquired.record)
 
     def _require_unused(self, run_id: str) -> None:
         """Refuse an id that has a checkpoint but no log."""
@@ -141,11 +141,11 @@ class FileBackend:
         if parent is not None:
             self._files.logs.sync()
 
-    def release(self, claim: Claim, *, halt: Halt | None) -> None:
+    def release(self, lease: Lease, *, halt: Halt | None) -> None:
         with self._errors(), self._files.lock():
-            log = self._files.logs.of(claim.run_id)
+            log = self._files.logs.of(lease.run_id)
             line = log.current()
-            if line is None or not rules.is_held(line.state, claim):
+            if line is None or not rules.is_held(line.state, lease):
                 return
             if line.state.is_known:
                 self._files.counter.take()
@@ -161,10 +161,10 @@ class FileBackend:
         for each in pending:
             match each:
                 case PendingRecords():
-                    records.setdefault(each.claim.run_id, []).append(each)
+                    records.setdefault(each.lease.run_id, []).append(each)
                 case PendingCommit():
-                    if each.claim.run_id in records:
-                        self._record(records.pop(each.claim.run_id))
+                    if each.lease.run_id in records:
+                        self._record(records.pop(each.lease.run_id))
                     with _error_of(each), self._files.lock():
                         self._commit(each)
         for waiting in records.values():
@@ -172,13 +172,13 @@ class FileBackend:
 
     def _record(self, waiting: Sequence[PendingRecords]) -> None:
         """Append the records of one run to its journal: one line for each call, all in one write."""
-        calls: list[tuple[Sequence[JournalRecord], Sequence[Part]]] = []
+        calls: list[tuple[Sequence[JournalRecord], Sequence[Blob]]] = []
         run: LogLine | None = None
         is_progress = False
         with _error_of(*waiting), self._files.lock():
             for each in waiting:
                 with _error_of(each):
-                    run = self._require(each.claim, expected_head=each.head)
+                    run = self._require(each.lease, expected_head=each.head)
                     records, inline, large = split_records(each.records)
                     self._files.blobs.add(large)
                     calls.append((records, inline))
@@ -191,18 +191,18 @@ class FileBackend:
                     progressed = replace(run, change="progress", state=rules.note_progress(run.state), subject=None)
                     self._files.logs.of(run.record.run_id).append(progressed, sync=False)
 
-    def _require(self, claim: Claim, *, expected_head: str | None) -> LogLine:
+    def _require(self, lease: Lease, *, expected_head: str | None) -> LogLine:
         """Return the run if the lease is still valid and the head is the expected one."""
-        line = self._line(claim.run_id)
-        state = rules.require_claim(line.state if line else None, claim, expected_head=expected_head)
+        line = self._line(lease.run_id)
+        state = rules.require_lease(line.state if line else None, lease, expected_head=expected_head)
         rules.require_head(state, expected_head)
         assert line is not None, "a state comes from a line"
         return line
 
     def _commit(self, pending: PendingCommit) -> None:
-        claim, commit, files = pending.claim, pending.commit, self._files
-        log, inbox = files.logs.of(claim.run_id), files.inboxes.of(claim.run_id)
-        before = self._require(claim, expected_head=commit.expected_head)
+        lease, commit, files = pending.lease, pending.commit, self._files
+        log, inbox = files.logs.of(lease.run_id), files.inboxes.of(lease.run_id)
+        before = self._require(lease, expected_head=commit.expected_head)
         rules.require_next(before.state, commit)
         parent = before.state.needed_checkpoint
         if parent is not None and not files.checkpoints.exists(parent):
@@ -213,7 +213,7 @@ class FileBackend:
         rules.require_consumed({command.id for command in waiting}, commit)
         consumed = [command for command in waiting if command.id in commit.consumed]
         # A deleted checkpoint may have left a journal, and this commit may have its id.
-        files.journals.of(claim.run_id).drop_if_void(before.record)
+        files.journals.of(lease.run_id).drop_if_void(before.record)
         file = self._checkpoint(before, commit)
         if len(before.consumed) > CONSUMED_MAX:
             inbox.shorten(before)
@@ -241,14 +241,14 @@ class FileBackend:
         manifest, events = commit.manifest, commit.events
         inline, beside = place(
             (*manifest.roots, *(events.refs if events else ())),
-            carried=previous.parts if previous else {},
-            new={part.hash: part for part in (*commit.parts, *(events.parts if events else ()))},
+            carried=previous.blobs if previous else {},
+            new={blob.hash: blob for blob in (*commit.blobs, *(events.blobs if events else ()))},
         )
         file = CheckpointFile(
             manifest=replace(manifest, toc=MappingProxyType(dict(manifest.toc))),
             settled=commit.settled,
             sequence=self._files.counter.take(),
-            parts=inline,
+            blobs=inline,
             status=commit.status,
             wake_at=commit.wake_at,
             events=before.record.events + (events.count if events else 0),
@@ -283,14 +283,14 @@ class FileBackend:
             files.events.named(name).shorten(after)
             files.counter.add_pruned(1)
 
-    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         with self._errors(), self._files.lock():
-            log = self._files.logs.of(claim.run_id)
-            line = self._require(claim, expected_head=expected_head)
+            log = self._files.logs.of(lease.run_id)
+            line = self._require(lease, expected_head=expected_head)
             file = self._files.checkpoints.find(to)
-            if file is None or file.manifest.run_id != claim.run_id:
+            if file is None or file.manifest.run_id != lease.run_id:
                 raise CheckpointNotFoundError(to)
-            dropped = self._files.inboxes.of(claim.run_id).expecting(line)
+            dropped = self._files.inboxes.of(lease.run_id).expecting(line)
             self._files.counter.take()
             state = rules.move_head(
                 line.state, head=to, settled=file.settled, nonce=nonce, status=file.status, wake_at=file.wake_at
@@ -379,7 +379,7 @@ class FileBackend:
             file = self._files.checkpoints.find(head) if head else None
             rules.require_postable(line.state if line else None, run_id, command, file.manifest.toc if file else {})
             assert line is not None, "a run that is known has a line"
-            inline, large = lines.split_parts(command.parts)
+            inline, large = lines.split_blobs(command.blobs)
             self._files.blobs.add(large)
             posted = rules.number_command(command, number=self._files.counter.take())
             inbox.append(line, posted, inline)
@@ -438,9 +438,9 @@ class FileBackend:
             newest = max(entries, key=lambda entry: entry.sequence, default=None)
             return self.manifest(newest.checkpoint_id) if newest else None
 
-    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         with self._errors():
-            return {part_hash: part.data for part_hash, part in self._files.find_parts(roots).items()}
+            return {blob_hash: blob.data for blob_hash, blob in self._files.find_blobs(roots).items()}
 
     def delete(self, checkpoint_id: str) -> bool:
         with self._errors(), self._files.lock():
@@ -480,7 +480,7 @@ def _error_of(*pending: Pending) -> Generator[None]:
         yield
     except OSError as error:
         for each in pending:
-            failure = CheckpointWriteError(run_id=each.claim.run_id, reason=error.strerror or str(error))
+            failure = CheckpointWriteError(run_id=each.lease.run_id, reason=error.strerror or str(error))
             failure.__cause__ = error
             each.error = each.error or failure
     except Exception as error:  # noqa: BLE001 - see above

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import unquote
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import EventBatch, Manifest, Part, digest
+from perdure.records import Blob, EventBatch, Manifest, digest
 from perdure.storage.ids import file_name
 from perdure.storage.retention import Entry, moment
 
@@ -46,7 +46,7 @@ _OWN_FIELDS = frozenset({"manifest", "toc", "pieces", "events", "parts", "checks
 
 _PIECES = b',\n  "pieces": '
 _EVENTS = b',\n  "events": '
-_PARTS = b',\n  "parts": {'
+_BLOBS = b',\n  "parts": {'
 _REFS = b'": {"refs": '
 _VALUE = b', "value": '
 _BASE64 = b', "base64": "'
@@ -85,7 +85,7 @@ class CheckpointFile:
     settled: bool
     sequence: int
     """The place of this commit among all commits of the store."""
-    parts: Mapping[str, Part] = field(repr=False)
+    blobs: Mapping[str, Blob] = field(repr=False)
     """The small blobs, by hash."""
     status: HeadStatus = "running"
     wake_at: str | None = None
@@ -197,15 +197,15 @@ class CheckpointFiles:
         self._disk.remove(self.path(checkpoint_id))
         self._cache.pop(checkpoint_id, None)
 
-    def find_part(self, part_hash: str) -> Part | None:
+    def find_blob(self, blob_hash: str) -> Blob | None:
         """Return a blob that one of the files contains, if that was read before."""
         try:
-            file = self.find(self._places[part_hash]) if part_hash in self._places else None
+            file = self.find(self._places[blob_hash]) if blob_hash in self._places else None
         except CheckpointDamagedError:
             return None
-        return file.parts.get(part_hash) if file else None
+        return file.blobs.get(blob_hash) if file else None
 
-    def locate_parts(self) -> None:
+    def locate_blobs(self) -> None:
         """Read all files, so that `find_part` knows their blobs."""
         for name in self.names():
             try:
@@ -231,24 +231,24 @@ class CheckpointFiles:
         checkpoint_id = file.manifest.checkpoint_id
         if self.path(checkpoint_id).name != name:
             raise CheckpointDamagedError(label, f"its file contains {checkpoint_id!r}")
-        self._note_parts(file)
+        self._note_blobs(file)
         return file
 
     def _remember(self, stamp: Stamp, file: CheckpointFile) -> None:
         self._cache[file.manifest.checkpoint_id] = (stamp, file)
         if len(self._cache) > _CACHED_FILES_MAX:
             self._cache.popitem(last=False)
-        self._note_parts(file)
+        self._note_blobs(file)
 
-    def _note_parts(self, file: CheckpointFile) -> None:
+    def _note_blobs(self, file: CheckpointFile) -> None:
         if len(self._places) > _CACHED_PLACES_MAX:
             self._places.clear()
-        self._places.update(dict.fromkeys(file.parts, file.manifest.checkpoint_id))
+        self._places.update(dict.fromkeys(file.blobs, file.manifest.checkpoint_id))
 
 
-def fits_inline(part: Part) -> bool:
+def fits_inline(blob: Blob) -> bool:
     """Ask whether a blob is small, and JSON that fits on one line unchanged."""
-    return part.kind == "json" and len(part.data) <= _INLINE_SIZE_MAX and _fits_line(part.data)
+    return blob.kind == "json" and len(blob.data) <= _INLINE_SIZE_MAX and _fits_line(blob.data)
 
 
 def encode(file: CheckpointFile) -> bytes:
@@ -259,8 +259,8 @@ def encode(file: CheckpointFile) -> bytes:
     top = ",\n  ".join(f"{_TEXT.encode(name)}: {_TEXT.encode(value)}" for name, value in fields.items())
     pieces = _encode_pieces(manifest.pieces) if manifest.pieces else b""
     events = _encode_events(file.batch) if file.batch else b""
-    parts = b",".join(map(_encode_part, file.parts.values()))
-    body = b"".join((b"{\n  ", top.encode("utf-8", "surrogatepass"), pieces, events, _PARTS, parts, b"\n  }"))
+    blobs = b",".join(map(_encode_blob, file.blobs.values()))
+    body = b"".join((b"{\n  ", top.encode("utf-8", "surrogatepass"), pieces, events, _BLOBS, blobs, b"\n  }"))
     return body + _CHECKSUM + digest(body).encode("ascii") + _END
 
 
@@ -314,7 +314,7 @@ def _decode_object(data: bytes) -> dict[str, Any] | None:
 
 def _decode_body(body: bytes) -> CheckpointFile:
     # The file's own line breaks are the only ones, so the marks can't be part of a value.
-    top, _, part_lines = body.partition(_PARTS)
+    top, _, blob_lines = body.partition(_BLOBS)
     top, _, events_line = top.partition(_EVENTS)
     top, _, pieces = top.partition(_PIECES)
     fields = json.loads((top + b"\n}").decode("utf-8", "surrogatepass"))
@@ -339,7 +339,7 @@ def _decode_body(body: bytes) -> CheckpointFile:
         wake_at=wake_at,
         events=events,
         batch=_decode_events(manifest, events_line) if events_line else None,
-        parts={part.hash: part for part in map(_decode_part, part_lines.split(b"\n")[1:-1])},
+        blobs={blob.hash: blob for blob in map(_decode_blob, blob_lines.split(b"\n")[1:-1])},
         run=RunAfter(run["after"], tuple(run["consumed"]), run["forgotten"]) if run else None,
     )
 
@@ -374,15 +374,15 @@ def _decode_events(manifest: Manifest, line: bytes) -> EventBatch:
     return EventBatch(manifest.run_id, manifest.checkpoint_id, fields["first"], fields["count"], data, refs)
 
 
-def _encode_part(part: Part) -> bytes:
-    refs = json.dumps(part.refs).encode("ascii")
-    return b'\n    "' + part.hash.encode("ascii") + _REFS + refs + _VALUE + part.data + b"}"
+def _encode_blob(blob: Blob) -> bytes:
+    refs = json.dumps(blob.refs).encode("ascii")
+    return b'\n    "' + blob.hash.encode("ascii") + _REFS + refs + _VALUE + blob.data + b"}"
 
 
-def _decode_part(line: bytes) -> Part:
+def _decode_blob(line: bytes) -> Blob:
     key, _, rest = line.partition(_REFS)
     refs, _, value = rest.partition(_VALUE)
-    return Part(
+    return Blob(
         hash=key.removeprefix(b'    "').decode("ascii"),
         data=value.removesuffix(b",").removesuffix(b"}"),
         refs=tuple(json.loads(refs)),

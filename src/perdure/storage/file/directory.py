@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import Part
+    from perdure.records import Blob
     from perdure.storage.disk import Disk
 
 Place = NewType("Place", str)
@@ -87,23 +87,23 @@ class Directory:
             with self.lock():
                 pass
 
-    def find_parts(self, roots: Iterable[str], *, known: Mapping[str, Part] | None = None) -> dict[str, Part]:
+    def find_blobs(self, roots: Iterable[str], *, known: Mapping[str, Blob] | None = None) -> dict[str, Blob]:
         """Return these blobs and all that they refer to, as far as they are found anywhere."""
         at_hand = known or {}
-        anywhere: dict[str, Part] | None = None
+        anywhere: dict[str, Blob] | None = None
 
-        def find(part_hash: str) -> Part | None:
+        def find(blob_hash: str) -> Blob | None:
             nonlocal anywhere
             files = self.journals, self.inboxes, self.events
-            found = at_hand.get(part_hash) or self.checkpoints.find_part(part_hash)
-            found = found or next((part for each in files if (part := each.find_part(part_hash))), None)
-            found = found or self.blobs.find(part_hash)
+            found = at_hand.get(blob_hash) or self.checkpoints.find_blob(blob_hash)
+            found = found or next((blob for each in files if (blob := each.find_blob(blob_hash))), None)
+            found = found or self.blobs.find(blob_hash)
             if found:
                 return found
             if anywhere is None:
-                self.checkpoints.locate_parts()
-                anywhere = {part: data for each in files for part, data in each.read_parts().items()}
-            return self.checkpoints.find_part(part_hash) or anywhere.get(part_hash)
+                self.checkpoints.locate_blobs()
+                anywhere = {blob: data for each in files for blob, data in each.read_blobs().items()}
+            return self.checkpoints.find_blob(blob_hash) or anywhere.get(blob_hash)
 
         return closure(roots, find)
 

@@ -50,7 +50,7 @@ def read_events(directory: Directory, log: RunLog, run: LogLine, *, after: int, 
 def old_batches(run: LogLine, files: Iterable[CheckpointFile]) -> list[OldBatch]:
     """Return the events of checkpoints that are to be removed, as far as the run has not forgotten them."""
     return [
-        OldBatch(file.batch, file.entry.moment, tuple(closure(file.batch.refs, file.parts.get).values()))
+        OldBatch(file.batch, file.entry.moment, tuple(closure(file.batch.refs, file.blobs.get).values()))
         for file in files
         if file.batch and file.batch.last > run.forgotten
     ]
@@ -146,7 +146,7 @@ class History:
         for _ in range(min(len(self._unexamined), _EXAMINED_RUNS_PER_COMMIT_MAX)):
             log = self._directory.logs.named(self._unexamined.popleft())
             run = self._finished(log, cutoff)
-            if run is None or run.record.run_id == pending.claim.run_id:
+            if run is None or run.record.run_id == pending.lease.run_id:
                 continue
             self.remove(log)
             pending.removed += (run.record.run_id,)
@@ -225,21 +225,21 @@ class _Collection:
         """Return these blobs and all that they refer to."""
         reached = set(roots)
         waiting = list(reached)
-        for part_hash in waiting:
+        for blob_hash in waiting:
             # The list grows during the loop. Every hash comes once.
-            further = set(self._refs_of(part_hash)) - reached
+            further = set(self._refs_of(blob_hash)) - reached
             waiting.extend(further)
             reached |= further
         return reached
 
-    def _refs_of(self, part_hash: str) -> Sequence[str]:
-        refs = self._refs.get(part_hash)
+    def _refs_of(self, blob_hash: str) -> Sequence[str]:
+        refs = self._refs.get(blob_hash)
         if refs is None:
-            refs = self._directory.blobs.refs_of(part_hash)
+            refs = self._directory.blobs.refs_of(blob_hash)
             if refs is None:
                 # It may get a file before the lock is taken.
                 return ()
-            self._refs[part_hash] = refs
+            self._refs[blob_hash] = refs
         return refs
 
     def of_checkpoints(self) -> Iterator[str]:
@@ -295,8 +295,8 @@ def needed_blobs(file: CheckpointFile, *, with_events: bool = True) -> set[str]:
     roots = set(file.manifest.roots)
     if file.batch and with_events:
         roots.update(file.batch.refs)
-    inline = closure(roots, file.parts.get)
-    return roots.union(itertools.chain.from_iterable(part.refs for part in inline.values()))
+    inline = closure(roots, file.blobs.get)
+    return roots.union(itertools.chain.from_iterable(blob.refs for blob in inline.values()))
 
 
 def _span(entry: LogEntry) -> Span:

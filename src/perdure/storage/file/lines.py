@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException
-from perdure.records import Part, digest
+from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,21 +150,21 @@ def decode_bytes(fields: dict[str, Any]) -> bytes:
     return fields["text"].encode("utf-8") if "text" in fields else base64.b64decode(fields["base64"])
 
 
-def encode_parts(parts: Iterable[Part]) -> list[dict[str, Any]]:
+def encode_blobs(blobs: Iterable[Blob]) -> list[dict[str, Any]]:
     """Return blobs as fields of a line."""
-    return [{"hash": each.hash, "kind": each.kind, "refs": each.refs, **encode_bytes(each.data)} for each in parts]
+    return [{"hash": each.hash, "kind": each.kind, "refs": each.refs, **encode_bytes(each.data)} for each in blobs]
 
 
-def decode_parts(fields: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
+def decode_blobs(fields: Iterable[dict[str, Any]]) -> tuple[Blob, ...]:
     """Return the blobs that `encode_parts` has encoded."""
-    return tuple(Part(each["hash"], decode_bytes(each), tuple(each["refs"]), each["kind"]) for each in fields)
+    return tuple(Blob(each["hash"], decode_bytes(each), tuple(each["refs"]), each["kind"]) for each in fields)
 
 
-def split_parts(parts: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+def split_blobs(blobs: Iterable[Blob]) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
     """Return the blobs that go into a line and those that get files of their own, each once."""
-    distinct = {part.hash: part for part in parts}.values()
-    inline = tuple(part for part in distinct if len(part.data) <= _INLINE_SIZE_MAX)
-    return inline, tuple(part for part in distinct if len(part.data) > _INLINE_SIZE_MAX)
+    distinct = {blob.hash: blob for blob in blobs}.values()
+    inline = tuple(blob for blob in distinct if len(blob.data) <= _INLINE_SIZE_MAX)
+    return inline, tuple(blob for blob in distinct if len(blob.data) > _INLINE_SIZE_MAX)
 
 
 class LineFile:
@@ -186,14 +186,14 @@ class LineFile:
         if self._disk.stamp(self._path):
             self._disk.remove(self._path)
 
-    def find_part(self, part_hash: str) -> Part | None:
+    def find_blob(self, blob_hash: str) -> Blob | None:
         """Return a blob that the file contains, if it was read before."""
         raise NotImplementedError
 
-    def read_parts(self) -> Iterator[Part]:
+    def read_blobs(self) -> Iterator[Blob]:
         """Read every blob that the file contains. Raises WorkflowCheckpointException."""
         for line in self._read_lines()[0]:
-            yield from decode_parts(line.value["parts"])
+            yield from decode_blobs(line.value["parts"])
 
     def _clear(self) -> None:
         raise NotImplementedError

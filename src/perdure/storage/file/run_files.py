@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import Part, RunRecord
+    from perdure.records import Blob, RunRecord
     from perdure.storage.disk import Disk
     from perdure.storage.file.run_log import LogLine
 
@@ -65,19 +65,19 @@ class RunFiles(Generic[F]):
         """Return the names of all files."""
         return [name for name in self._disk.names(self._directory) if name.endswith(SUFFIX)]
 
-    def find_part(self, part_hash: str) -> Part | None:
+    def find_blob(self, blob_hash: str) -> Blob | None:
         """Return a blob that one of the files contains, if that was read before."""
-        found = (file.find_part(part_hash) for file in self._cache.values())
-        return next((part for part in found if part), None)
+        found = (file.find_blob(blob_hash) for file in self._cache.values())
+        return next((blob for blob in found if blob), None)
 
-    def read_parts(self) -> Mapping[str, Part]:
+    def read_blobs(self) -> Mapping[str, Blob]:
         """Read the blobs of all files."""
-        parts: dict[str, Part] = {}
+        blobs: dict[str, Blob] = {}
         for name in self.names():
             # Nobody asked for a damaged file. Whoever does gets the error.
             with contextlib.suppress(WorkflowCheckpointException):
-                parts.update((part.hash, part) for part in self.named(name).read_parts())
-        return parts
+                blobs.update((blob.hash, blob) for blob in self.named(name).read_blobs())
+        return blobs
 
 
 class Journal(LineFile):
@@ -93,7 +93,7 @@ class Journal(LineFile):
     def _clear(self) -> None:
         self._belongs_to: tuple[str | None, str] | None = None
         self._records: dict[str, JournalRecord] = {}
-        self._parts: dict[str, Part] = {}
+        self._blobs: dict[str, Blob] = {}
         self._synced = 0
         """The offset up to which the file is known to be fsynced."""
         self._replaced = 0
@@ -111,8 +111,8 @@ class Journal(LineFile):
         if self._belongs_to != (value["head"], value["nonce"]):
             self._belongs_to = (value["head"], value["nonce"])
             self._records.clear()
-            self._parts.clear()
-        self._parts.update((part.hash, part) for part in lines.decode_parts(value["parts"]))
+            self._blobs.clear()
+        self._blobs.update((blob.hash, blob) for blob in lines.decode_blobs(value["parts"]))
         for each in value["records"]:
             before = self._records.get(each["key"])
             self._replaced += before is not None and self._has_blobs(before)
@@ -120,8 +120,8 @@ class Journal(LineFile):
             self._records[each["key"]] = JournalRecord(each["key"], lines.decode_bytes(each), tuple(each["refs"]))
 
     @override
-    def find_part(self, part_hash: str) -> Part | None:
-        return self._parts.get(part_hash)
+    def find_blob(self, blob_hash: str) -> Blob | None:
+        return self._blobs.get(blob_hash)
 
     def records(self, run: RunRecord) -> Sequence[JournalRecord]:
         """Return the records since the head of the run. Raises CheckpointDamagedError."""
@@ -131,10 +131,10 @@ class Journal(LineFile):
     def roots(self, run: RunRecord) -> set[str]:
         """Return the blobs that the file refers to. Raises CheckpointDamagedError."""
         self._refresh(run)
-        return {ref for each in chain(self._records.values(), self._parts.values()) for ref in each.refs}
+        return {ref for each in chain(self._records.values(), self._blobs.values()) for ref in each.refs}
 
     def append(
-        self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Part]]], *, sync: bool
+        self, run: RunRecord, calls: Sequence[tuple[Sequence[JournalRecord], Sequence[Blob]]], *, sync: bool
     ) -> None:
         """Append the records of several calls with their small blobs. Raises CheckpointDamagedError."""
         self._refresh(run)
@@ -162,18 +162,18 @@ class Journal(LineFile):
         return self._replaced + sum(map(self._has_blobs, self._records.values()))
 
     def _has_blobs(self, record: JournalRecord) -> bool:
-        return not self._parts.keys() >= set(record.refs)
+        return not self._blobs.keys() >= set(record.refs)
 
     def _compact(self, run: RunRecord) -> None:
         """Remove records that were replaced, and the blobs that only they needed."""
         records, replaced = self.records(run), self._replaced
-        parts = closure(chain.from_iterable(record.refs for record in records), self._parts.get)
-        self._rewrite([journal_line(run, records, tuple(parts.values()))])
+        blobs = closure(chain.from_iterable(record.refs for record in records), self._blobs.get)
+        self._rewrite([journal_line(run, records, tuple(blobs.values()))])
         self._synced, self._replaced = self._end, replaced
 
 
 def journal_line(
-    run: RunRecord, records: Sequence[JournalRecord], parts: Sequence[Part], *, synced: int = 0
+    run: RunRecord, records: Sequence[JournalRecord], blobs: Sequence[Blob], *, synced: int = 0
 ) -> dict[str, Any]:
     """Return the line of a journal for the records of one call."""
     return {
@@ -181,7 +181,7 @@ def journal_line(
         "nonce": run.nonce,
         "synced": synced,
         "records": [{"key": each.key, "refs": each.refs, **lines.encode_bytes(each.data)} for each in records],
-        "parts": lines.encode_parts(parts),
+        "parts": lines.encode_blobs(blobs),
     }
 
 
@@ -191,7 +191,7 @@ class _Posted:
 
     life: int
     command: Command
-    parts: tuple[Part, ...]
+    blobs: tuple[Blob, ...]
 
 
 class Inbox(LineFile):
@@ -219,12 +219,12 @@ class Inbox(LineFile):
             expects=(expects[0], expects[1]) if expects else None,
             number=value["number"],
         )
-        self._posted.append(_Posted(value["life"], command, lines.decode_parts(value["parts"])))
+        self._posted.append(_Posted(value["life"], command, lines.decode_blobs(value["parts"])))
 
     @override
-    def find_part(self, part_hash: str) -> Part | None:
-        parts = chain.from_iterable(posted.parts for posted in self._posted)
-        return next((part for part in parts if part.hash == part_hash), None)
+    def find_blob(self, blob_hash: str) -> Blob | None:
+        blobs = chain.from_iterable(posted.blobs for posted in self._posted)
+        return next((blob for blob in blobs if blob.hash == blob_hash), None)
 
     def waiting(self, run: LogLine) -> list[Command]:
         """Return the commands that wait, in order. Raises CheckpointDamagedError."""
@@ -243,7 +243,7 @@ class Inbox(LineFile):
         return {
             ref
             for posted in self._waiting(run)
-            for ref in chain(posted.command.refs, *(part.refs for part in posted.parts))
+            for ref in chain(posted.command.refs, *(blob.refs for blob in posted.blobs))
         }
 
     def highest_number(self, run: LogLine) -> int:
@@ -251,10 +251,10 @@ class Inbox(LineFile):
         self._refresh(run.record)
         return max((posted.command.number for posted in self._posted), default=0)
 
-    def append(self, run: LogLine, command: Command, parts: Sequence[Part]) -> None:
+    def append(self, run: LogLine, command: Command, blobs: Sequence[Blob]) -> None:
         """Append a command durably. Raises CheckpointDamagedError."""
         self._refresh(run.record)
-        self._append([inbox_line(run.life, command, parts)], sync=True)
+        self._append([inbox_line(run.life, command, blobs)], sync=True)
 
     def sync(self, run: LogLine) -> None:
         """Make the file durable. The process that wrote it may have died before its fsync."""
@@ -272,7 +272,7 @@ class Inbox(LineFile):
             self._keep(waiting)
 
     def _keep(self, posted: Iterable[_Posted]) -> None:
-        self._rewrite([inbox_line(each.life, each.command, each.parts) for each in posted])
+        self._rewrite([inbox_line(each.life, each.command, each.blobs) for each in posted])
 
     def _waiting(self, run: LogLine) -> Sequence[_Posted]:
         self._refresh(run.record)
@@ -280,7 +280,7 @@ class Inbox(LineFile):
         return [each for each in self._posted if each.life == run.life and each.command.number not in consumed]
 
 
-def inbox_line(life: int, command: Command, parts: Sequence[Part]) -> dict[str, Any]:
+def inbox_line(life: int, command: Command, blobs: Sequence[Blob]) -> dict[str, Any]:
     """Return the line of an inbox for a command to the run that began with that token."""
     return {
         "life": life,
@@ -290,7 +290,7 @@ def inbox_line(life: int, command: Command, parts: Sequence[Part]) -> dict[str, 
         "expects": command.expects,
         "refs": command.refs,
         **lines.encode_bytes(command.data),
-        "parts": lines.encode_parts(parts),
+        "parts": lines.encode_blobs(blobs),
     }
 
 
@@ -300,7 +300,7 @@ class OldBatch:
 
     batch: EventBatch
     moment: float | None
-    parts: tuple[Part, ...]
+    blobs: tuple[Blob, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,19 +347,19 @@ class EventFile(LineFile):
         span = Span(value["first"], value["first"] + value["count"] - 1, value["moment"])
         place = _Place(value["life"], span, line.start, line.end)
         self._lines.append(place)
-        self._places.update((part["hash"], place) for part in value["parts"])
+        self._places.update((blob["hash"], place) for blob in value["parts"])
 
     @override
-    def find_part(self, part_hash: str) -> Part | None:
-        place = self._places.get(part_hash)
+    def find_blob(self, blob_hash: str) -> Blob | None:
+        place = self._places.get(blob_hash)
         if place is None:
             return None
         try:
-            parts = lines.decode_parts(self._read(place)["parts"])
+            blobs = lines.decode_blobs(self._read(place)["parts"])
         except (FileNotFoundError, WorkflowCheckpointException):
             # The file was replaced.
             return None
-        return next((part for part in parts if part.hash == part_hash), None)
+        return next((blob for blob in blobs if blob.hash == blob_hash), None)
 
     def spans(self, run: LogLine) -> Mapping[int, Span]:
         """Return the spans of the batches in the file, by their first numbers. Raises CheckpointDamagedError."""
@@ -385,7 +385,7 @@ class EventFile(LineFile):
     def roots(self, run: LogLine) -> set[str]:
         """Return the blobs that the batches refer to. Raises CheckpointDamagedError."""
         values = [self._read_of(run, place) for place in self._places_of(run).values()]
-        return {ref for each in values for ref in chain(each["refs"], *(part["refs"] for part in each["parts"]))}
+        return {ref for each in values for ref in chain(each["refs"], *(blob["refs"] for blob in each["parts"]))}
 
     def append(self, run: LogLine, batches: Sequence[OldBatch]) -> None:
         """Append batches durably. Raises CheckpointDamagedError."""
@@ -443,14 +443,14 @@ def event_line(life: int, old: OldBatch) -> dict[str, Any]:
         "moment": old.moment,
         "refs": batch.refs,
         **lines.encode_bytes(batch.data),
-        "parts": lines.encode_parts(old.parts),
+        "parts": lines.encode_blobs(old.blobs),
     }
 
 
 def split_records(
     records: Iterable[JournalRecord],
-) -> tuple[tuple[JournalRecord, ...], tuple[Part, ...], tuple[Part, ...]]:
+) -> tuple[tuple[JournalRecord, ...], tuple[Blob, ...], tuple[Blob, ...]]:
     """Return the records for one line, their small blobs and the large ones, which get files of their own."""
     records = tuple(records)
-    inline, large = lines.split_parts(part for record in records for part in record.parts)
-    return tuple(replace(record, parts=()) for record in records), inline, large
+    inline, large = lines.split_blobs(blob for record in records for blob in record.blobs)
+    return tuple(replace(record, blobs=()) for record in records), inline, large

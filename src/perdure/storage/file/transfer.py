@@ -25,7 +25,7 @@ from perdure.storage.file.run_log import LogLine, encode_log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from perdure.records import Part
+    from perdure.records import Blob
     from perdure.storage.file.directory import Directory, Place, Target
     from perdure.storage.file.history import History
     from perdure.storage.file.run_log import RunLog
@@ -38,20 +38,20 @@ def archive(directory: Directory, run_id: str) -> Archive:
     state = rules.require_own_history(run.state if run else None, run_id)
     assert run is not None, "a state comes from a line"
     files = list(log.files())
-    without_parts = Archive(
+    without_blobs = Archive(
         record=rules.archive_record(state),
         checkpoints=tuple(ArchivedCheckpoint(file.manifest, file.settled, file.status, file.wake_at) for file in files),
-        parts=(),
+        blobs=(),
         journal=tuple(directory.journals.of(run_id).records(state.record)),
         inbox=tuple(directory.inboxes.of(run_id).waiting(run)),
         events=tuple(read_events(directory, log, run, after=0, limit=sys.maxsize)),
     )
-    inline = {part.hash: part for file in files for part in file.parts.values()}
+    inline = {blob.hash: blob for file in files for blob in file.blobs.values()}
     try:
-        parts = directory.find_parts(rules.archive_roots(without_parts), known=inline)
+        blobs = directory.find_blobs(rules.archive_roots(without_blobs), known=inline)
     except BlobDamagedError as error:
         raise CheckpointDamagedError(state.record.head or run_id, error.reason) from error
-    return rules.complete_archive(without_parts, parts.values())
+    return rules.complete_archive(without_blobs, blobs.values())
 
 
 def forks_of(directory: Directory, log: RunLog) -> Mapping[str, str]:
@@ -74,7 +74,7 @@ def restore(directory: Directory, archived: Archive) -> None:
     with directory.disk.always_fsync():
         files = _Restoration(directory, archived, log).files()
     # Blobs that were here already may have been written without fsync.
-    directory.blobs.flush(part.hash for part in archived.parts)
+    directory.blobs.flush(blob.hash for blob in archived.blobs)
     directory.change_run(log, files, removed=removed)
 
 
@@ -85,7 +85,7 @@ class _Restoration:
         self._directory = directory
         self._archive = archived
         self._name = log.path.name
-        self._parts = {part.hash: part for part in archived.parts}
+        self._blobs = {blob.hash: blob for blob in archived.blobs}
         # Smaller than the number of any commit that follows, like the token of a run that begins here.
         self._life = directory.counter.take()
 
@@ -112,13 +112,13 @@ class _Restoration:
             batch = batches.get(manifest.checkpoint_id)
             events = batch.last if batch else events
             roots = (*manifest.roots, *(batch.refs if batch else ()))
-            inline, beside = place(roots, carried={}, new=self._parts)
+            inline, beside = place(roots, carried={}, new=self._blobs)
             self._directory.blobs.add(beside.values())
             yield CheckpointFile(
                 manifest=replace(manifest, toc=MappingProxyType(dict(manifest.toc))),
                 settled=checkpoint.settled,
                 sequence=self._directory.counter.take(),
-                parts=inline,
+                blobs=inline,
                 status=checkpoint.status,
                 wake_at=checkpoint.wake_at,
                 events=events,
@@ -140,8 +140,8 @@ class _Restoration:
         records = self._archive.journal
         if not records:
             return b""
-        parts = self._place(ref for record in records for ref in record.refs)
-        return lines.encode(journal_line(self._archive.record, records, parts))
+        blobs = self._place(ref for record in records for ref in record.refs)
+        return lines.encode(journal_line(self._archive.record, records, blobs))
 
     def _inbox(self) -> bytes:
         commands = (
@@ -159,9 +159,9 @@ class _Restoration:
         )
         return b"".join(lines.encode(event_line(self._life, each)) for each in old)
 
-    def _place(self, refs: Iterable[str]) -> tuple[Part, ...]:
+    def _place(self, refs: Iterable[str]) -> tuple[Blob, ...]:
         """Return the blobs that go into a line, and write the others to files."""
-        inline, large = lines.split_parts(closure(refs, self._parts.get).values())
+        inline, large = lines.split_blobs(closure(refs, self._blobs.get).values())
         self._directory.blobs.add(large)
         return inline
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
-from perdure.records import Claim
+from perdure.records import Lease
 from perdure.storage.backend import PendingCommit
 from perdure.storage.postgres.database import ConflictError, ConnectionLostError
 from perdure.storage.sql.backend import SqlBackend
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.storage.rules import RunState
 
 
-class _LastClaim(threading.local):
+class _LastLease(threading.local):
     """The lease that the thread last tried to take: its token, and the halt that it would end."""
 
     token: int | None = None
@@ -52,31 +52,31 @@ class PostgresBackend(SqlBackend):
         self._postgres = database
         self._retry = database.retry
         self._session = owners
-        self._last_claim = _LastClaim()
+        self._last_lease = _LastLease()
 
     @override
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
-        def claim() -> Claim:
+    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
+        def acquire() -> Lease:
             # Others have to see that we are alive before they see that we own something.
             self._session.enter()
-            return super(PostgresBackend, self).claim(run_id, create=create, takeover=takeover, token=token)
+            return super(PostgresBackend, self).acquire(run_id, create=create, takeover=takeover, token=token)
 
-        self._last_claim.token = None
-        return self._retry(claim, again=lambda: self._find_own_claim(run_id) or claim())
+        self._last_lease.token = None
+        return self._retry(acquire, again=lambda: self._find_own_lease(run_id) or acquire())
 
     @override
     def _next_token(self, state: RunState, given: int | None) -> int:
         token = super()._next_token(state, given)
-        self._last_claim.token, self._last_claim.halt = token, state.record.halt
+        self._last_lease.token, self._last_lease.halt = token, state.record.halt
         return token
 
-    def _find_own_claim(self, run_id: str) -> Claim | None:
+    def _find_own_lease(self, run_id: str) -> Lease | None:
         """Return the lease that was tried last, if we have it."""
         state, me = self._read_when_settled(run_id), self._session.enter()
-        token = self._last_claim.token
+        token = self._last_lease.token
         if token is None or state is None or state.token != token or state.record.owner != me:
             return None
-        return Claim(run_id, token, me, state.record.attempts, self._last_claim.halt, state.record)
+        return Lease(run_id, token, me, state.record.attempts, self._last_lease.halt, state.record)
 
     def _read_when_settled(self, run_id: str) -> RunState | None:
         """Return a run once no transaction changes it any more, not even one of our own lost session."""
@@ -85,13 +85,13 @@ class PostgresBackend(SqlBackend):
             return self._tables.lock_run(run_id)
 
     @override
-    def release(self, claim: Claim, *, halt: Halt | None) -> None:
-        self._retry(lambda: super(PostgresBackend, self).release(claim, halt=halt))
+    def release(self, lease: Lease, *, halt: Halt | None) -> None:
+        self._retry(lambda: super(PostgresBackend, self).release(lease, halt=halt))
 
     @override
     def write(self, pending: Sequence[Pending]) -> None:
         # Everybody locks runs in the same order. The writes of one run keep theirs.
-        ordered = sorted(pending, key=lambda each: each.claim.run_id)
+        ordered = sorted(pending, key=lambda each: each.lease.run_id)
         is_unknown = False
 
         def write() -> None:
@@ -130,7 +130,7 @@ class PostgresBackend(SqlBackend):
     def _write_again(self, pending: Sequence[Pending]) -> None:
         """Write the entries that are not there."""
         for each in pending:
-            self._known.pop(each.claim.run_id, None)
+            self._known.pop(each.lease.run_id, None)
         with self._database.errors(), self._postgres.transaction(lazy=_is_lazy(pending)):
             written = self._written(pending)
             for each in pending:
@@ -142,10 +142,10 @@ class PostgresBackend(SqlBackend):
         written: list[Pending] = []
         for number, each in enumerate(pending):
             # With the lock, no transaction changes the run any more, not even one of our own lost session.
-            state = self._tables.lock_run(each.claim.run_id)
+            state = self._tables.lock_run(each.lease.run_id)
             if isinstance(each, PendingCommit) and self._is_written(each, state):
-                each.waiting = self._tables.number("newest_command", run_id=each.claim.run_id)
-                written += [earlier for earlier in pending[: number + 1] if earlier.claim == each.claim]
+                each.waiting = self._tables.number("newest_command", run_id=each.lease.run_id)
+                written += [earlier for earlier in pending[: number + 1] if earlier.lease == each.lease]
         return written
 
     def _is_written(self, pending: PendingCommit, state: RunState | None) -> bool:
@@ -153,17 +153,17 @@ class PostgresBackend(SqlBackend):
         manifest = pending.commit.manifest
         row = self._tables.find_checkpoint(manifest.checkpoint_id)
         is_ours = row is not None and row["run_id"] == manifest.run_id and row["checksum"] == manifest.checksum()
-        return is_ours and state is not None and state.token == pending.claim.token
+        return is_ours and state is not None and state.token == pending.lease.token
 
     @override
-    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         def rewind() -> None:
-            super(PostgresBackend, self).rewind(claim, expected_head=expected_head, to=to, nonce=nonce)
+            super(PostgresBackend, self).rewind(lease, expected_head=expected_head, to=to, nonce=nonce)
 
         def rewind_again() -> None:
-            state = self._read_when_settled(claim.run_id)
+            state = self._read_when_settled(lease.run_id)
             # No run has had this nonce before.
-            if state is None or state.token != claim.token or state.record.nonce != nonce:
+            if state is None or state.token != lease.token or state.record.nonce != nonce:
                 rewind()
 
         self._retry(rewind, again=rewind_again)

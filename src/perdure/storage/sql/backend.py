@@ -19,7 +19,7 @@ import json
 from typing import TYPE_CHECKING, Self
 
 from perdure.errors import CheckpointNotFoundError
-from perdure.records import Claim, Mark
+from perdure.records import Lease, Mark
 from perdure.storage import retention as keep
 from perdure.storage import rules
 from perdure.storage.sql import rows
@@ -90,12 +90,12 @@ class SqlBackend:
             self._tenants[tenant] = found
         return found
 
-    def claim(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Claim:
+    def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
         with self._database.errors(), self._database.transaction("later"):
             if create is not None:
                 self._tables.execute("hold_run", run_id=run_id)
             found = self._tables.lock_run(run_id)
-            state = rules.require_claimable(
+            state = rules.require_leasable(
                 found,
                 run_id,
                 create=create,
@@ -104,16 +104,16 @@ class SqlBackend:
                 token=token,
             )
             owner = self._owners.enter()
-            claimed = rules.claim(state, owner=owner, token=self._next_token(state, token))
+            acquired = rules.acquire(state, owner=owner, token=self._next_token(state, token))
             if not state.is_new:
-                self._tables.update_lease(claimed)
+                self._tables.update_lease(acquired)
             else:
                 if found is not None:
                     # It died before its first commit.
                     self._tables.drop_run(run_id)
-                self._tables.execute("put_run", **rows.run_columns(claimed))
-        self._remember({run_id: claimed})
-        return Claim(run_id, claimed.token, owner, claimed.record.attempts, state.record.halt, claimed.record)
+                self._tables.execute("put_run", **rows.run_columns(acquired))
+        self._remember({run_id: acquired})
+        return Lease(run_id, acquired.token, owner, acquired.record.attempts, state.record.halt, acquired.record)
 
     def _next_token(self, state: rules.RunState, given: int | None) -> int:
         if given is None:
@@ -126,19 +126,19 @@ class SqlBackend:
             self._known.clear()
         self._known.update(states)
 
-    def release(self, claim: Claim, *, halt: Halt | None) -> None:
-        self._known.pop(claim.run_id, None)
+    def release(self, lease: Lease, *, halt: Halt | None) -> None:
+        self._known.pop(lease.run_id, None)
         # A run that has moved to another store must not come back to life here, even after a power cut.
         is_exported = halt is not None and halt.kind == "exported"
         sync = "later" if halt is None else "always" if is_exported else "as chosen"
         with self._database.errors(), self._database.transaction(sync):
-            state = self._tables.lock_run(claim.run_id)
-            if state is None or not rules.is_held(state, claim):
+            state = self._tables.lock_run(lease.run_id)
+            if state is None or not rules.is_held(state, lease):
                 return
             if state.is_known:
                 self._tables.update_lease(rules.release(state, halt=halt))
             else:
-                self._tables.drop_run(claim.run_id)
+                self._tables.drop_run(lease.run_id)
 
     def write(self, pending: Sequence[Pending]) -> None:
         sync = "as chosen" if any(each.is_durable for each in pending) else "later"
@@ -156,7 +156,7 @@ class SqlBackend:
             return
         # One entry made the group fail. Write them so that it does not disturb the others.
         for each in pending:
-            self._known.pop(each.claim.run_id, None)
+            self._known.pop(each.lease.run_id, None)
         try:
             with self._database.transaction(sync):
                 for each in pending:
@@ -182,12 +182,12 @@ class SqlBackend:
         except Exception as error:  # noqa: BLE001 - it belongs to this entry, not to the others
             pending.error = error
 
-    def rewind(self, claim: Claim, *, expected_head: str, to: str, nonce: str) -> None:
+    def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         with self._database.errors(), self._database.transaction():
-            state = rules.require_claim(self._tables.lock_run(claim.run_id), claim, expected_head=expected_head)
+            state = rules.require_lease(self._tables.lock_run(lease.run_id), lease, expected_head=expected_head)
             rules.require_head(state, expected_head)
             row = self._tables.find_checkpoint(to)
-            if row is None or row["run_id"] != claim.run_id:
+            if row is None or row["run_id"] != lease.run_id:
                 raise CheckpointNotFoundError(to)
             self._move_head(state, row, nonce=nonce)
 
@@ -264,7 +264,7 @@ class SqlBackend:
             row = self._tables.execute("latest_of_workflow", workflow_name=workflow_name).fetchone()
             return rows.read_manifest(row) if row else None
 
-    def parts(self, roots: Iterable[str]) -> Mapping[str, bytes]:
+    def blobs(self, roots: Iterable[str]) -> Mapping[str, bytes]:
         with self._database.errors():
             return {row["hash"]: _as_bytes(row["data"]) for row in self._tables.blobs(roots)}
 
@@ -276,7 +276,7 @@ class SqlBackend:
                 return waiting
             head = self._tables.find_checkpoint(state.record.head) if state and command.expects else None
             rules.require_postable(state, run_id, command, rows.read_manifest(head).toc if head else {})
-            self._tables.put_blobs(command.parts)
+            self._tables.put_blobs(command.blobs)
             return self._tables.put_command(run_id, command)
 
     def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, get_args
 
 from perdure.errors import BlobDamagedError, CheckpointDamagedError
-from perdure.records import Archive, ArchivedCheckpoint, Due, HaltKind, Part
+from perdure.records import Archive, ArchivedCheckpoint, Blob, Due, HaltKind
 from perdure.storage import retention as keep
 from perdure.storage import rules
 from perdure.storage.sql import rows
@@ -311,7 +311,7 @@ class Tables:
             self.execute("drop_batches", run_id=run_id, last=prunable[-1]["first"])
         return sum(row["has_parts"] for row in prunable)
 
-    def put_blobs(self, blobs: Iterable[Part]) -> None:
+    def put_blobs(self, blobs: Iterable[Blob]) -> None:
         """Add blobs that are not there yet, and mark the others as needed again."""
         # All writers use the same order, so that no two of them wait for each other.
         new: list[dict[str, object]] = [
@@ -344,7 +344,7 @@ class Tables:
                 )
                 for row in self.checkpoints_of_run(record.run_id)
             ),
-            parts=(),
+            blobs=(),
             journal=tuple(self.journal(record.run_id)),
             inbox=tuple(self.inbox(record.run_id)),
             events=tuple(self.events(record.run_id)),
@@ -354,7 +354,7 @@ class Tables:
         except BlobDamagedError as error:
             raise CheckpointDamagedError(str(record.head), error.reason) from error
         blobs = [
-            Part(row["hash"], row["data"], refs=tuple(json.loads(row["refs"])), kind=row["kind"])
+            Blob(row["hash"], row["data"], refs=tuple(json.loads(row["refs"])), kind=row["kind"])
             for row in found
             if isinstance(row["data"], bytes)  # a damaged cell may hold anything; then the blob is missing
         ]
@@ -367,7 +367,7 @@ class Tables:
             if self.find_checkpoint(each.manifest.checkpoint_id) is not None:
                 raise rules.duplicate_checkpoint_error(each.manifest.checkpoint_id)
         self.execute("put_run", **rows.run_columns(rules.restored_state(archive, token=token)))
-        self.put_blobs(archive.parts)
+        self.put_blobs(archive.blobs)
         self.put(
             "put_checkpoint",
             [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.clock import Clock
-    from perdure.records import Part, Retention
+    from perdure.records import Blob, Retention
     from perdure.storage.backend import Pending, PendingRecords
     from perdure.storage.sql.database import OwnerWatch, Row
     from perdure.storage.sql.tables import Tables
@@ -48,7 +48,7 @@ class GroupWrite:
         self._clock = clock
         self.states: dict[str, rules.RunState] = {}
         """Runs as this group leaves them."""
-        self._blobs: dict[str, Part] = {}
+        self._blobs: dict[str, Blob] = {}
         self._checkpoints: list[dict[str, object]] = []
         self._checkpoint_ids: set[str] = set()
         self._batches: list[dict[str, object]] = []
@@ -72,7 +72,7 @@ class GroupWrite:
 
     def _commit_known_runs(self, pending: Sequence[Pending]) -> Iterable[Pending]:
         """Commit to known runs, all in one go. Return the entries that are left for one by one."""
-        times = Counter(each.claim.run_id for each in pending)
+        times = Counter(each.lease.run_id for each in pending)
         commits: list[tuple[PendingCommit, rules.RunState]] = []
         left: list[Pending] = []
         ids: set[str] = set()
@@ -80,7 +80,7 @@ class GroupWrite:
             state = self._known_state(each)
             if (
                 state is None
-                or times[each.claim.run_id] > 1
+                or times[each.lease.run_id] > 1
                 or not isinstance(each, PendingCommit)
                 or state.needed_checkpoint is not None
                 or each.commit.taken
@@ -97,9 +97,9 @@ class GroupWrite:
 
     def _known_state(self, pending: Pending) -> rules.RunState | None:
         """Return the run as it is known, if the write follows from that."""
-        claim = pending.claim
-        state = self.states.get(claim.run_id) or self._known.get(claim.run_id)
-        if state is None or not rules.is_held(state, claim) or state.record.head != pending.expected_head:
+        lease = pending.lease
+        state = self.states.get(lease.run_id) or self._known.get(lease.run_id)
+        if state is None or not rules.is_held(state, lease) or state.record.head != pending.expected_head:
             return None
         if isinstance(pending, PendingCommit) and pending.commit.manifest.position <= state.record.position:
             return None
@@ -111,23 +111,23 @@ class GroupWrite:
         found = self._tables.commit_runs(changes)
         for (each, state), (_, after), row in zip(commits, changes, found, strict=True):
             if row is not None:
-                self.states[each.claim.run_id] = after
+                self.states[each.lease.run_id] = after
                 self._add(each, state, row)
         return [row is not None for row in found]
 
     def _add(self, pending: PendingCommit, state: rules.RunState, row: Row) -> None:
         """Do the rest of a commit whose run is changed. `row` counts the run's journal records and commands."""
         pending.error = None
-        run_id, commit = pending.claim.run_id, pending.commit
+        run_id, commit = pending.lease.run_id, pending.commit
         manifest, events = commit.manifest, commit.events
         self._checkpoint_ids.add(manifest.checkpoint_id)
         self._checkpoints.append(
             rows.checkpoint_columns(manifest, settled=commit.settled, status=commit.status, wake_at=commit.wake_at)
         )
-        self._blobs.update((blob.hash, blob) for blob in commit.parts)
+        self._blobs.update((blob.hash, blob) for blob in commit.blobs)
         batch = rules.number_events(state, commit)
         if batch is not None and events is not None:
-            self._blobs.update((blob.hash, blob) for blob in events.parts)
+            self._blobs.update((blob.hash, blob) for blob in events.blobs)
             self._batches.append(rows.event_columns(batch, keep.moment(manifest.timestamp)))
         if row["records"]:
             self._pruned += self._tables.drop_journal(run_id)
@@ -156,21 +156,21 @@ class GroupWrite:
         # The database does not know the checkpoints of this group yet.
         if commit.manifest.checkpoint_id in self._checkpoint_ids:
             raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
-        rules.require_consumed(self._tables.waiting_ids(pending.claim.run_id, commit.taken), commit)
+        rules.require_consumed(self._tables.waiting_ids(pending.lease.run_id, commit.taken), commit)
         if not all(self._commit([(pending, state)])):
             raise rules.duplicate_checkpoint_error(commit.manifest.checkpoint_id)
 
     def _lock(self, pending: Pending) -> rules.RunState:
         """Read and lock the run of a write that may go on. Raises LeaseLostError, StaleHeadError."""
-        claim = pending.claim
-        self._known.pop(claim.run_id, None)
-        found = self.states.get(claim.run_id) or self._tables.lock_run(claim.run_id)
-        state = rules.require_claim(found, claim, expected_head=pending.expected_head)
+        lease = pending.lease
+        self._known.pop(lease.run_id, None)
+        found = self.states.get(lease.run_id) or self._tables.lock_run(lease.run_id)
+        state = rules.require_lease(found, lease, expected_head=pending.expected_head)
         rules.require_head(state, pending.expected_head)
         return state
 
     def _write_records(self, pending: PendingRecords) -> None:
-        run_id = pending.claim.run_id
+        run_id = pending.lease.run_id
         is_progress = any(record.is_progress for record in pending.records)
         state = self._known_state(pending)
         row = state and self._tables.lock_run_at(state, is_progress=is_progress)
@@ -180,13 +180,13 @@ class GroupWrite:
         assert row is not None, f"run {run_id!r} has changed while it was locked"
         self.states[run_id] = rules.note_progress(state) if is_progress and state.record.attempts else state
         for record in pending.records:
-            self._blobs.update((blob.hash, blob) for blob in record.parts)
+            self._blobs.update((blob.hash, blob) for blob in record.blobs)
         self._pruned += self._tables.put_records(
             run_id, pending.records, head=pending.head, is_empty=row["records"] == 0
         )
 
     def _apply_retention(self, pending: PendingCommit) -> None:
-        run_id, head, now = pending.claim.run_id, pending.commit.manifest.checkpoint_id, self._clock.now()
+        run_id, head, now = pending.lease.run_id, pending.commit.manifest.checkpoint_id, self._clock.now()
         self._pruned += self._tables.prune_events(run_id, self._retention, now)
         self._pruned += self._tables.prune_checkpoints(run_id, self._retention, now, head=head)
         cutoff = keep.finished_cutoff(self._retention, now)
@@ -215,6 +215,6 @@ def fail_all(pending: Sequence[Pending], error: Exception) -> None:
 
 def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
     """Return the error of a write that the database refused."""
-    failure = CheckpointWriteError(run_id=pending.claim.run_id, reason=str(error))
+    failure = CheckpointWriteError(run_id=pending.lease.run_id, reason=str(error))
     failure.__cause__ = error
     return failure

@@ -192,8 +192,8 @@ def _find_places(runner: Runner, run_dir: RunDirectory) -> list[tuple[Path, int]
 
     async def pieces(storage: StoreStorage) -> Any:
         manifests = await storage.store.manifests(run_id=RUN_ID)
-        parts = storage.store.read_parts(root for manifest in manifests for root in manifest.toc.values())
-        return [data.hex() for data in (*parts.values(), *(manifest.header for manifest in manifests))]
+        blobs = storage.store.read_blobs(root for manifest in manifests for root in manifest.toc.values())
+        return [data.hex() for data in (*blobs.values(), *(manifest.header for manifest in manifests))]
 
     samples = [_middle(bytes.fromhex(text)) for text in runner.with_storage(run_dir, pieces).result()]
     places = set[tuple[Path, int]]()

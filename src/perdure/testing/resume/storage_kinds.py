@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from perdure.records import Claim, Command, Commit, JournalRecord
+    from perdure.records import Command, Commit, JournalRecord, Lease
     from perdure.storage import Store, Sync
     from perdure.testing.resume.kill_points import Chance
 
@@ -131,26 +131,26 @@ class KillingStore:
         return standing
 
     async def record(
-        self, claim: Claim, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
+        self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
     ) -> None:
         """Record finished work, or an intent."""
         is_intent = any(_OPEN_INTENT in record.data for record in records)
         finished = effects.find_finished(records)
         reach("record before all")
         with writes.track("record"):
-            await self._inner.record(claim, head=head, records=records, durable=durable)
+            await self._inner.record(lease, head=head, records=records, durable=durable)
         reach("record after all")
         effects.mark_recorded(finished)
         if is_intent:
             reach("intent after all")
 
-    async def commit(self, claim: Claim, commit: Commit) -> int:
+    async def commit(self, lease: Lease, commit: Commit) -> int:
         """Commit. Afterwards no effect of the superstep may start again."""
         kinds = self._kinds(commit)
         for kind in kinds:
             reach(f"{kind} before commit")
         with writes.track("commit"):
-            newest = await self._inner.commit(claim, commit)
+            newest = await self._inner.commit(lease, commit)
         effects.mark_committed()
         for kind in (*kinds, "emit"):
             reach(f"{kind} after commit")

@@ -19,8 +19,8 @@ from perdure.testing.stores.base import (
     finished,
     halted,
     new_run,
-    raw_part,
-    text_part,
+    raw_blob,
+    text_blob,
 )
 from perdure.testing.stores.commits import (
     CommitConformance,
@@ -33,7 +33,7 @@ from perdure.testing.stores.commits import (
 from perdure.testing.stores.event_log import EventConformance, WatchConformance
 from perdure.testing.stores.inbox import InboxConformance
 from perdure.testing.stores.journal import JournalConformance
-from perdure.testing.stores.leases import CancelConformance, ClaimConformance, ClosingConformance, TokenConformance
+from perdure.testing.stores.leases import CancelConformance, ClosingConformance, LeaseConformance, TokenConformance
 from perdure.testing.stores.retention import ForgettingConformance, RemovalConformance, RetentionConformance
 from perdure.testing.stores.tenants import (
     LEAVING_IDS,
@@ -60,13 +60,13 @@ __all__ = [
     "finished",
     "halted",
     "new_run",
-    "raw_part",
-    "text_part",
+    "raw_blob",
+    "text_blob",
 ]
 
 
 class StoreConformance(
-    ClaimConformance,
+    LeaseConformance,
     TokenConformance,
     HaltConformance,
     CommitConformance,

@@ -25,7 +25,7 @@ from perdure.testing.stores.base import (
     in_a_loop,
     new_run,
     read_contents,
-    text_part,
+    text_blob,
 )
 from perdure.testing.stores.event_log import watcher
 from perdure.testing.stores.transfer import archive_from_elsewhere
@@ -94,11 +94,11 @@ class AgendaConformance(HostStoreSuite):
         run = await _resting(store, clock, "r", status=status)
         numbers = await run.post(command("a"), command("b"))
         assert await store.due(at=_NOW, workflow_names=["flow"], limit=9) == [Due(await run.record(), numbers[-1])]
-        await run.reclaim()
+        await run.reacquire()
         await run.commit(status=status, consumed=("a",))
         await run.release()
         assert await _due(store) == ["r"]
-        await run.reclaim()
+        await run.reacquire()
         await run.commit(status=status, consumed=("b",))
         await run.release()
         assert await _due(store) == []
@@ -108,7 +108,7 @@ class AgendaConformance(HostStoreSuite):
         run = await _resting(store, clock, "r", status="cancelled", wake_at=_BEFORE)
         await run.post(command("a"))
         assert await _due(store) == []
-        await run.reclaim()
+        await run.reacquire()
         await run.commit(status="waiting")
         await run.release()
         assert await _due(store) == ["r"]
@@ -124,11 +124,11 @@ class AgendaConformance(HostStoreSuite):
         runs = [await _resting(store, clock, name) for name in "ab"]
         await runs[0].post(command("a"))
         for run in runs:
-            await run.reclaim()
+            await run.reacquire()
             await run.release(halt=halted(kind))
         assert await _due(store) == []
         if kind != "exported":
-            await runs[1].reclaim()
+            await runs[1].reacquire()
             await runs[1].release()
             assert await _due(store) == ["b"]
 
@@ -137,7 +137,7 @@ class AgendaConformance(HostStoreSuite):
         run = await _resting(store, clock, "r", status="sleeping", wake_at=_BEFORE)
         await run.post(command("a"))
         assert await _due(store) == ["r"]
-        await run.reclaim()
+        await run.reacquire()
         assert await _due(store) == []
         await run.note(finished("a"))
         await run.commit()
@@ -159,7 +159,7 @@ class AgendaConformance(HostStoreSuite):
         runs = {name: await _resting(store, clock, name) for name in "zmak"}
         await _resting(store, clock, "timer", status="sleeping", wake_at=_BEFORE)
         message = await _resting(store, clock, "message", status="idle")
-        await runs["m"].reclaim()
+        await runs["m"].reacquire()
         await runs["m"].commit()
         await runs["m"].release()
         await message.post(command("a"))
@@ -169,8 +169,8 @@ class AgendaConformance(HostStoreSuite):
     async def test_no_more_are_told_than_were_asked_for(self, store: HostStore, clock: ManualClock) -> None:
         runs = [await _resting(store, clock, f"r{number}") for number in range(6)]
         for run in runs[:3]:
-            await run.reclaim()
-        await runs[3].reclaim()
+            await run.reacquire()
+        await runs[3].reacquire()
         await runs[3].release(halt=halted())
         assert [await _due(store, limit=limit) for limit in (1, 2, 3)] == [["r4"], ["r4", "r5"], ["r4", "r5"]]
 
@@ -185,9 +185,9 @@ class AgendaConformance(HostStoreSuite):
 
     @in_a_loop
     async def test_a_run_that_never_began_is_not_due(self, store: HostStore) -> None:
-        claim = await store.claim("r", create=new_run("r"))
+        lease = await store.acquire("r", create=new_run("r"))
         assert await _due(store) == []
-        await store.release(claim)
+        await store.release(lease)
         assert await _due(store) == []
 
     @in_a_loop
@@ -215,7 +215,7 @@ class AgendaConformance(HostStoreSuite):
     @in_a_loop
     async def test_the_next_wake_is_that_of_the_head(self, store: HostStore, clock: ManualClock) -> None:
         run = await _resting(store, clock, "r", status="sleeping", wake_at=_NOW)
-        await run.reclaim()
+        await run.reacquire()
         await run.commit(status="sleeping", wake_at=_AFTER)
         assert await store.next_wake(after=_BEFORE, workflow_names=["flow"]) == _AFTER
         await run.rewind("r@0")
@@ -252,7 +252,7 @@ class AgendaConformance(HostStoreSuite):
             await asyncio.sleep(0)
             await run.post(command("a"))
             await hears
-            await run.reclaim()
+            await run.reacquire()
             subscription.clear()
             hears = asyncio.create_task(_notified(subscription))
             await asyncio.sleep(0)
@@ -269,7 +269,7 @@ class AgendaConformance(HostStoreSuite):
                 assert await _due(store) == (["r"] if number else [])
                 await run.post(command(f"{number}"))
                 await _notified(subscription)
-            await run.reclaim()
+            await run.reacquire()
             subscription.clear()
             await run.release(halt=halted())
             await _notified(subscription)
@@ -335,15 +335,15 @@ class HaltConformance(StoreSuite):
             await run.release(halt=halt)
             await store.close()
             assert (await run.record()).halt == halt
-            await run.reclaim()
+            await run.reacquire()
 
     @in_a_loop
-    async def test_the_next_claim_ends_a_halt(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_next_lease_ends_a_halt(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit(status="waiting")
         for token in (None, 1000, None):
             await run.release(halt=halted())
-            await run.reclaim(token=token)
+            await run.reacquire(token=token)
             record = await run.record()
             assert (record.halt, record.standing) == (None, "waiting")
             await store.close()
@@ -358,7 +358,7 @@ class HaltConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.release(halt=halted("failed"))
-        await run.reclaim()
+        await run.reacquire()
         await run.commit()
         await run.release(halt=halted("parked", "again"))
         record = await run.record()
@@ -377,27 +377,27 @@ class HaltConformance(StoreSuite):
         assert listed == {"failed": "ad", "waiting": "b", "idle": "e", "parked": "c", "exported": ""}
         assert [record.run_id for record in await store.runs(workflow_name="one", status="failed")] == ["a"]
         assert [record.run_id for record in await store.runs()] == list("abcde")
-        await store.claim("a")
+        await store.acquire("a")
         assert [record.run_id for record in await store.runs(status="waiting")] == ["a", "b"]
 
     @in_a_loop
     async def test_only_who_holds_the_run_can_halt_it(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        late = run.claim
+        late = run.lease
         assert late is not None
-        await run.reclaim()
+        await run.reacquire()
         await store.release(late, halt=halted())
         assert (await run.record()).halt is None
         await run.release()
-        assert run.claim is not None
-        await store.release(run.claim, halt=halted())
+        assert run.lease is not None
+        await store.release(run.lease, halt=halted())
         assert (await run.record()).halt is None
 
     @in_a_loop
     async def test_a_run_that_never_began_is_not_halted(self, store: Store) -> None:
-        claim = await store.claim("r", create=new_run("r"))
-        await store.release(claim, halt=halted())
+        lease = await store.acquire("r", create=new_run("r"))
+        await store.release(lease, halt=halted())
         assert await store.run("r") is None
         assert list(await store.runs()) == []
 
@@ -408,18 +408,18 @@ class HaltConformance(StoreSuite):
         await fork.release(halt=halted())
         record = await fork.record()
         assert (record.standing, record.status, record.head) == ("failed", "running", "r@0")
-        await fork.reclaim()
+        await fork.reacquire()
         await fork.commit()
         assert (await fork.record()).standing == "running"
 
     @in_a_loop
     async def test_what_a_halted_run_has_is_kept(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": text_part("v")}, events=events("told"))
-        await run.note(finished("a", "1", text_part("of the journal")))
+        await run.commit({"a": text_blob("v")}, events=events("told"))
+        await run.note(finished("a", "1", text_blob("of the journal")))
         await run.post(command("before", "1"))
         await run.release(halt=halted())
-        await run.post(command("after", "2", text_part("of the inbox")))
+        await run.post(command("after", "2", text_blob("of the inbox")))
         assert await store.collect() == 0
         assert await run.noted() == ["a=1"]
         assert await run.inbox() == ["before=1", "after=2"]
@@ -452,25 +452,25 @@ class HaltConformance(StoreSuite):
         await run.release(halt=halted("exported"))
         before = await run.record()
         with pytest.raises(RunExportedError) as caught:
-            await store.claim("r")
+            await store.acquire("r")
         assert (caught.value.run_id, caught.value.at) == ("r", halted().at)
         with pytest.raises(RunExportedError):
-            await store.claim("r", takeover=True)
+            await store.acquire("r", takeover=True)
         with pytest.raises(RunExportedError):
-            await store.claim("r", token=2**60)
+            await store.acquire("r", token=2**60)
         with pytest.raises(RunExportedError):
-            await store.claim("r", create=new_run("r"))
+            await store.acquire("r", create=new_run("r"))
         with pytest.raises(RunExportedError):
-            await store.post("r", command("a", "lost", text_part("lost")))
+            await store.post("r", command("a", "lost", text_blob("lost")))
         assert await run.record() == before
         assert await run.inbox() == []
         await store.collect()
-        assert await store.parts([text_part("lost").hash]) == {}
+        assert await store.blobs([text_blob("lost").hash]) == {}
 
     @in_a_loop
     async def test_an_exported_run_can_be_read(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": text_part("v")}, events=events("told"))
+        await run.commit({"a": text_blob("v")}, events=events("told"))
         await run.note(finished("a", "1"))
         await run.post(command("b", "2"))
         await run.release(halt=halted("exported"))
@@ -615,7 +615,7 @@ class StandingConformance(StoreSuite):
         for handed_out in (runs, inbox, told):
             if isinstance(handed_out, list):
                 handed_out.clear()
-        await store.claim("r", create=new_run("r"))
+        await store.acquire("r", create=new_run("r"))
         after = [list(await store.runs()), list(await store.inbox("r")), list(await store.events("r"))]
         assert after[1:] == before[1:]
         assert [record.run_id for record in await store.runs()] == ["r"]

@@ -12,7 +12,7 @@ import pytest
 from typing_extensions import override
 
 from perdure.errors import LeaseLostError, StaleHeadError
-from perdure.records import Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Part, Retention
+from perdure.records import Blob, Command, Commit, Halt, JournalRecord, Manifest, Mark, NewEvents, NewRun, Retention
 from perdure.testing.clock import ManualClock
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from perdure.clock import Clock
     from perdure.records import (
         Archive,
-        Claim,
         EventBatch,
         HaltKind,
         HeadStatus,
+        Lease,
         RunRecord,
     )
     from perdure.storage import HostStore, Store, TenantStore
@@ -107,23 +107,23 @@ async def latest_id(store: Store, workflow_name: str) -> str:
 async def read_contents(store: Store, checkpoint_id: str) -> Mapping[str, bytes]:
     """Return the values of a checkpoint by path."""
     manifest = await store.manifest(checkpoint_id)
-    parts = await store.parts(manifest.toc.values())
-    return {path: parts[part] for path, part in manifest.toc.items()}
+    blobs = await store.blobs(manifest.toc.values())
+    return {path: blobs[blob] for path, blob in manifest.toc.items()}
 
 
-async def wait_for_collection(run: RunDriver, parts: Sequence[Part], **values: Part) -> bool:
+async def wait_for_collection(run: RunDriver, blobs: Sequence[Blob], **values: Blob) -> bool:
     """Commit these values until a third of the unused blobs is collected. Return True if that happened.
 
     Closes the store.
     """
-    hashes, fewer = [part.hash for part in parts], 2 * len(parts) // 3
+    hashes, fewer = [blob.hash for blob in blobs], 2 * len(blobs) // 3
     for _ in range(LATE_COMMITS_MAX):
-        if len(await run.store.parts(hashes)) < fewer:
+        if len(await run.store.blobs(hashes)) < fewer:
             break
         await run.commit(values)
     # Closing the store waits for a background collection.
     await run.store.close()
-    return len(await run.store.parts(hashes)) < fewer
+    return len(await run.store.blobs(hashes)) < fewer
 
 
 NOWHERE = Mark(head="nowhere", events=-1, commands=-1)
@@ -149,7 +149,7 @@ class RunDriver:
         self.clock = clock
         self.run_id = run_id
         self.workflow_name = workflow_name
-        self.claim: Claim | None = None
+        self.lease: Lease | None = None
         self.head: str | None = None
         self.position = -1
         self.waiting = 0
@@ -162,11 +162,11 @@ class RunDriver:
         """Take the lease of a new run, or of a fork if there is a `parent`."""
         driver = cls(store, clock, run_id, workflow_name)
         driver.head = parent
-        driver.claim = await store.claim(run_id, create=new_run(run_id, workflow_name, parent=parent))
+        driver.lease = await store.acquire(run_id, create=new_run(run_id, workflow_name, parent=parent))
         return driver
 
     def next_commit(
-        self, values: Mapping[str, Part] | None = None, *, checkpoint_id: str | None = None, **further: Unpack[Further]
+        self, values: Mapping[str, Blob] | None = None, *, checkpoint_id: str | None = None, **further: Unpack[Further]
     ) -> Commit:
         """Return the next commit. `values` has blobs by path."""
         contents = values or {}
@@ -179,39 +179,39 @@ class RunDriver:
             timestamp=self.clock.now().isoformat(),
             iteration_count=self.position + 1,
             header=b'{"note":"f\xc3\xbcr dich","numbers":[1,2.5,null]}',
-            toc={path: part.hash for path, part in contents.items()},
+            toc={path: blob.hash for path, blob in contents.items()},
         )
         return replace(Commit(manifest, tuple(contents.values()), self.head, settled=False), **further)
 
-    async def write(self, commit: Commit, *further: Part) -> str:
+    async def write(self, commit: Commit, *further: Blob) -> str:
         """Write the commit, with further blobs that its own refer to."""
-        assert self.claim is not None
-        self.waiting = await self.store.commit(self.claim, replace(commit, parts=(*commit.parts, *further)))
+        assert self.lease is not None
+        self.waiting = await self.store.commit(self.lease, replace(commit, blobs=(*commit.blobs, *further)))
         self.head = commit.manifest.checkpoint_id
         self.position = commit.manifest.position
         return self.head
 
     async def commit(
         self,
-        values: Mapping[str, Part] | None = None,
-        *parts: Part,
+        values: Mapping[str, Blob] | None = None,
+        *blobs: Blob,
         checkpoint_id: str | None = None,
         **further: Unpack[Further],
     ) -> str:
         """Write the next commit and return its id."""
-        return await self.write(self.next_commit(values, checkpoint_id=checkpoint_id, **further), *parts)
+        return await self.write(self.next_commit(values, checkpoint_id=checkpoint_id, **further), *blobs)
 
     async def rewind(self, to: str, *, nonce: str = "another") -> None:
         """Move the head back."""
-        assert self.claim is not None
+        assert self.lease is not None
         assert self.head is not None
-        await self.store.rewind(self.claim, expected_head=self.head, to=to, nonce=nonce)
+        await self.store.rewind(self.lease, expected_head=self.head, to=to, nonce=nonce)
         self.head = to
 
     async def note(self, *records: JournalRecord, durable: bool = True) -> None:
         """Record finished work of the current superstep."""
-        assert self.claim is not None
-        await self.store.record(self.claim, head=self.head, records=records, durable=durable)
+        assert self.lease is not None
+        await self.store.record(self.lease, head=self.head, records=records, durable=durable)
 
     async def noted(self) -> Sequence[str]:
         """Return key and data of each journal record."""
@@ -239,18 +239,18 @@ class RunDriver:
 
     def at(self, head: str, events: int = 0, commands: int = 0) -> Mark:
         """Return the mark that the run should have at this head, while this driver holds its lease."""
-        assert self.claim is not None
-        return Mark(head, events, commands, self.claim.owner.id)
+        assert self.lease is not None
+        return Mark(head, events, commands, self.lease.owner.id)
 
-    async def reclaim(self, *, token: int | None = None) -> Claim:
+    async def reacquire(self, *, token: int | None = None) -> Lease:
         """Take the lease again, like a later process that finds the run at the same place."""
-        self.claim = await self.store.claim(self.run_id, token=token)
-        return self.claim
+        self.lease = await self.store.acquire(self.run_id, token=token)
+        return self.lease
 
     async def release(self, *, halt: Halt | None = None) -> None:
         """Release the run."""
-        assert self.claim is not None
-        await self.store.release(self.claim, halt=halt)
+        assert self.lease is not None
+        await self.store.release(self.lease, halt=halt)
 
     async def record(self) -> RunRecord:
         """Return the run's record in the store."""
@@ -276,31 +276,31 @@ def halted(kind: HaltKind = "failed", reason: str = "of this and that") -> Halt:
     return Halt(kind, "2024-02-03T04:05:06+00:00", reason, b"\xff of the engine\n\0")
 
 
-def text_part(text: str, *refs: Part) -> Part:
+def text_blob(text: str, *refs: Blob) -> Blob:
     """Return a small blob: a JSON string."""
-    return Part.of(f'"{text}"'.encode(), tuple(part.hash for part in refs))
+    return Blob.of(f'"{text}"'.encode(), tuple(blob.hash for blob in refs))
 
 
-def raw_part(data: bytes, *refs: Part) -> Part:
+def raw_blob(data: bytes, *refs: Blob) -> Blob:
     """Return a blob of any bytes."""
-    return Part.of(data, tuple(part.hash for part in refs), kind="raw")
+    return Blob.of(data, tuple(blob.hash for blob in refs), kind="raw")
 
 
-def finished(key: str, data: str = "", *parts: Part) -> JournalRecord:
+def finished(key: str, data: str = "", *blobs: Blob) -> JournalRecord:
     """Return a journal record with the blobs that it refers to."""
-    return JournalRecord(key, data.encode(), tuple(part.hash for part in parts), parts)
+    return JournalRecord(key, data.encode(), tuple(blob.hash for blob in blobs), blobs)
 
 
-def command(command_id: str, data: str = "", *parts: Part, expects: tuple[str, str] | None = None) -> Command:
+def command(command_id: str, data: str = "", *blobs: Blob, expects: tuple[str, str] | None = None) -> Command:
     """Return a command with the blobs that it refers to."""
     return Command(
-        command_id, "message", data.encode(), tuple(part.hash for part in parts), parts=parts, expects=expects
+        command_id, "message", data.encode(), tuple(blob.hash for blob in blobs), blobs=blobs, expects=expects
     )
 
 
-def events(*texts: str, parts: tuple[Part, ...] = ()) -> NewEvents:
+def events(*texts: str, blobs: tuple[Blob, ...] = ()) -> NewEvents:
     """Return events with these texts, and the blobs that they refer to."""
-    return NewEvents(len(texts), "\n".join(texts).encode(), tuple(part.hash for part in parts), parts)
+    return NewEvents(len(texts), "\n".join(texts).encode(), tuple(blob.hash for blob in blobs), blobs)
 
 
 SOON, LATE = "2024-05-01T10:00:00+00:00", "2025-05-01T10:00:00+00:00"
@@ -317,21 +317,21 @@ async def make_sample_run(
 
     All contents contain `of`, so that tests can tell the owners apart.
     """
-    leaf, asked = raw_part(f"leaf of {of} ".encode() * 900), text_part(f"asked by {of}")
-    values = {"state/ключ": text_part(f"tree of {of}", leaf), "empty": raw_part(b""), "asked": asked}
+    leaf, asked = raw_blob(f"leaf of {of} ".encode() * 900), text_blob(f"asked by {of}")
+    values = {"state/ключ": text_blob(f"tree of {of}", leaf), "empty": raw_blob(b""), "asked": asked}
     run = await RunDriver.start(store, clock, run_id, workflow_name=name)
-    await run.commit(values, leaf, events=events(f"1 {of}", f"2 {of}", parts=(text_part(f"told to {of}"),)))
-    await run.commit({**values, "b": text_part(f"b of {of}")}, status="waiting", wake_at=SOON)
+    await run.commit(values, leaf, events=events(f"1 {of}", f"2 {of}", blobs=(text_blob(f"told to {of}"),)))
+    await run.commit({**values, "b": text_blob(f"b of {of}")}, status="waiting", wake_at=SOON)
     await run.post(command("consumed", of))
     await run.commit(status="sleeping", wake_at=LATE, consumed=("consumed",), events=events(f"3 {of}"))
-    await run.commit({"c": raw_part(f"c of {of}".encode() * 900)}, checkpoint_id=f"{run_id} by name")
-    commit = run.next_commit({"d": text_part(f"d of {of}")}, settled=True, status="idle", events=events(f"4 {of}"))
+    await run.commit({"c": raw_blob(f"c of {of}".encode() * 900)}, checkpoint_id=f"{run_id} by name")
+    commit = run.next_commit({"d": text_blob(f"d of {of}")}, settled=True, status="idle", events=events(f"4 {of}"))
     await run.write(replace(commit, manifest=replace(commit.manifest, position=6)))
     await run.rewind(f"{run_id}@1", nonce=f"nonce of {of}")
-    await run.note(finished("a", f"first of {of}"), finished("b", of, text_part(f"noted by {of}", leaf), leaf))
+    await run.note(finished("a", f"first of {of}"), finished("b", of, text_blob(f"noted by {of}", leaf), leaf))
     await run.note(finished("a", f"second of {of}"))
     await run.post(
-        command("z", of, raw_part(f"posted by {of}".encode() * 900)),
+        command("z", of, raw_blob(f"posted by {of}".encode() * 900)),
         command("expecting", of, expects=("asked", asked.hash)),
         command("a", of),
     )
@@ -367,7 +367,7 @@ async def read_run(store: Store, run_id: str = "r") -> Picture:
         list(journal),
         [replace(each, number=0) for each in inbox],
         list(told),
-        dict(await store.parts(roots)),
+        dict(await store.blobs(roots)),
     )
 
 
@@ -378,7 +378,7 @@ def comparable(archive: Archive) -> Archive:
         checkpoints=tuple(
             replace(each, manifest=replace(each.manifest, toc=dict(each.manifest.toc))) for each in archive.checkpoints
         ),
-        parts=tuple(sorted(archive.parts, key=lambda part: part.hash)),
+        blobs=tuple(sorted(archive.blobs, key=lambda blob: blob.hash)),
         inbox=tuple(replace(each, number=0) for each in archive.inbox),
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import CheckpointNotFoundError, LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import KeepLast, LatestOnly, Part, Retention, SinceHead, WholeCheckpoint
+from perdure.records import Blob, KeepLast, LatestOnly, Retention, SinceHead, WholeCheckpoint
 from perdure.storage import MemoryStore, reads_at_once
 from perdure.testing.stores.base import (
     RunDriver,
@@ -21,9 +21,9 @@ from perdure.testing.stores.base import (
     in_a_loop,
     latest_id,
     new_run,
-    raw_part,
+    raw_blob,
     read_contents,
-    text_part,
+    text_blob,
 )
 from perdure.testing.stores.tenants import REFUSED_IDS
 
@@ -43,7 +43,7 @@ class CommitConformance(StoreSuite):
     async def test_a_checkpoint_comes_back_as_it_was_written(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r", workflow_name="flöw")
         await run.commit()
-        commit = run.next_commit({"state/ключ": text_part("v"), "empty": raw_part(b"")})
+        commit = run.next_commit({"state/ключ": text_blob("v"), "empty": raw_blob(b"")})
         await run.write(commit)
         manifest = await store.manifest("r@1")
         assert replace(manifest, toc=dict(manifest.toc)) == replace(commit.manifest, toc=dict(commit.manifest.toc))
@@ -101,42 +101,42 @@ class CommitConformance(StoreSuite):
     async def test_a_stale_commit_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        part = text_part("lost")
-        commit = replace(run.next_commit({"a": part}), expected_head="r@-1")
+        blob = text_blob("lost")
+        commit = replace(run.next_commit({"a": blob}), expected_head="r@-1")
         with pytest.raises(StaleHeadError) as caught:
             await run.write(commit)
         assert (caught.value.expected, caught.value.head) == ("r@-1", "r@0")
-        await self._assert_untouched(run, part)
+        await self._assert_untouched(run, blob)
 
     @in_a_loop
-    async def test_a_commit_with_a_replaced_claim_writes_nothing(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_commit_with_a_replaced_lease_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        await store.claim("r")
-        part = text_part("lost")
+        await store.acquire("r")
+        blob = text_blob("lost")
         with pytest.raises(LeaseLostError):
-            await run.commit({"a": part})
-        await self._assert_untouched(run, part)
+            await run.commit({"a": blob})
+        await self._assert_untouched(run, blob)
 
     @in_a_loop
     async def test_a_commit_after_the_release_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.release()
-        part = text_part("lost")
+        blob = text_blob("lost")
         with pytest.raises(LeaseLostError):
-            await run.commit({"a": part})
-        await self._assert_untouched(run, part)
+            await run.commit({"a": blob})
+        await self._assert_untouched(run, blob)
 
     @in_a_loop
     async def test_a_commit_whose_number_was_passed_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        part = text_part("lost")
-        commit = run.next_commit({"a": part})
+        blob = text_blob("lost")
+        commit = run.next_commit({"a": blob})
         with pytest.raises(WorkflowCheckpointException):
             await run.write(replace(commit, manifest=replace(commit.manifest, position=0)))
-        await self._assert_untouched(run, part)
+        await self._assert_untouched(run, blob)
 
     @in_a_loop
     async def test_numbers_may_be_left_out(self, store: Store, clock: ManualClock) -> None:
@@ -152,25 +152,25 @@ class CommitConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         other = await RunDriver.start(store, clock, "s")
-        part = text_part("lost")
+        blob = text_blob("lost")
         with pytest.raises(WorkflowCheckpointException):
-            await other.commit({"a": part}, checkpoint_id="r@0")
-        await self._assert_untouched(run, part)
+            await other.commit({"a": blob}, checkpoint_id="r@0")
+        await self._assert_untouched(run, blob)
         assert await store.run("s") is None
 
-    async def _assert_untouched(self, run: RunDriver, part: Part) -> None:
+    async def _assert_untouched(self, run: RunDriver, blob: Blob) -> None:
         assert (await run.record()).head == "r@0"
         assert await run.store.ids() == ["r@0"]
         await run.store.collect()
-        assert await run.store.parts([part.hash]) == {}
+        assert await run.store.blobs([blob.hash]) == {}
 
     @in_a_loop
     async def test_of_two_commits_on_one_head_one_is_refused(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        assert run.claim is not None
+        assert run.lease is not None
         rivals = [run.next_commit(checkpoint_id=name) for name in ("left", "right")]
-        outcomes = await asyncio.gather(*(store.commit(run.claim, rival) for rival in rivals), return_exceptions=True)
+        outcomes = await asyncio.gather(*(store.commit(run.lease, rival) for rival in rivals), return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["StaleHeadError", "int"]
         winner = rivals[outcomes.index(0)].manifest.checkpoint_id
         assert list(await store.ids()) == ["r@0", winner]
@@ -181,7 +181,7 @@ class CommitConformance(StoreSuite):
 
         async def advance(run: RunDriver) -> None:
             for step in range(4):
-                await run.commit({"a": text_part(f"{run.run_id} {step}"), "b": text_part(f"common {step}")})
+                await run.commit({"a": text_blob(f"{run.run_id} {step}"), "b": text_blob(f"common {step}")})
 
         await asyncio.gather(*(advance(run) for run in runs))
         for run in runs:
@@ -193,10 +193,10 @@ class CommitConformance(StoreSuite):
     async def test_a_refused_commit_spoils_no_other_beside_it(self, store: Store, clock: ManualClock) -> None:
         good = await RunDriver.start(store, clock, "good")
         bad = await RunDriver.start(store, clock, "bad")
-        assert bad.claim is not None
+        assert bad.lease is not None
         outcomes = await asyncio.gather(
-            store.commit(bad.claim, replace(bad.next_commit(), expected_head="nowhere")),
-            good.commit({"a": text_part("kept")}),
+            store.commit(bad.lease, replace(bad.next_commit(), expected_head="nowhere")),
+            good.commit({"a": text_blob("kept")}),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], StaleHeadError)
@@ -210,50 +210,50 @@ class ForkConformance(StoreSuite):
     async def test_rewinding_moves_the_head_and_keeps_what_came_after(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         for step in range(4):
-            await run.commit({"a": text_part(f"v{step}")}, settled=step == 3)
+            await run.commit({"a": text_blob(f"v{step}")}, settled=step == 3)
         await run.rewind("r@1", nonce="renewed")
         record = await run.record()
         assert (record.head, record.position, record.nonce, record.settled) == ("r@1", 3, "renewed", False)
         later = await store.manifest("r@3")
-        assert await store.parts(later.toc.values()) == {text_part("v3").hash: b'"v3"'}
+        assert await store.blobs(later.toc.values()) == {text_blob("v3").hash: b'"v3"'}
 
     @in_a_loop
     async def test_after_rewinding_the_numbers_go_on(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         for step in range(3):
-            await run.commit({"a": text_part(f"v{step}")})
+            await run.commit({"a": text_blob(f"v{step}")})
         await run.rewind("r@0")
-        await run.commit({"a": text_part("other")})
+        await run.commit({"a": text_blob("other")})
         record = await run.record()
         assert (record.head, record.position) == ("r@3", 3)
         assert (await store.manifest("r@3")).previous_id == "r@0"
         assert list(await store.ids()) == ["r@0", "r@1", "r@2", "r@3"]
 
     @in_a_loop
-    async def test_a_rewound_run_keeps_its_head_over_a_new_claim(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_rewound_run_keeps_its_head_over_a_new_lease(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         for _ in range(3):
             await run.commit()
         await run.rewind("r@1")
         await run.release()
-        run.claim = await store.claim("r")
+        run.lease = await store.acquire("r")
         record = await run.record()
         assert (record.head, record.position) == ("r@1", 2)
 
     @in_a_loop
-    async def test_rewinding_is_refused_without_claim_head_or_target(self, store: Store, clock: ManualClock) -> None:
+    async def test_rewinding_is_refused_without_lease_head_or_target(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.commit()
         other = await RunDriver.start(store, clock, "s")
         await other.commit()
-        assert run.claim is not None
+        assert run.lease is not None
         with pytest.raises(StaleHeadError):
-            await store.rewind(run.claim, expected_head="r@0", to="r@0", nonce="n")
+            await store.rewind(run.lease, expected_head="r@0", to="r@0", nonce="n")
         for missing in ("s@0", "nowhere"):
             with pytest.raises(CheckpointNotFoundError):
-                await store.rewind(run.claim, expected_head="r@1", to=missing, nonce="n")
-        await store.claim("r")
+                await store.rewind(run.lease, expected_head="r@1", to=missing, nonce="n")
+        await store.acquire("r")
         with pytest.raises(LeaseLostError):
             await run.rewind("r@0")
         record = await run.record()
@@ -263,11 +263,11 @@ class ForkConformance(StoreSuite):
     async def test_a_fork_rests_on_its_parent_until_its_first_commit(self, store: Store, clock: ManualClock) -> None:
         source = await RunDriver.start(store, clock, "r")
         for step in range(3):
-            await source.commit({"a": text_part(f"v{step}")})
+            await source.commit({"a": text_blob(f"v{step}")})
         fork = await RunDriver.start(store, clock, "f", parent="r@1")
         record = await fork.record()
         assert (record.head, record.position, record.parent_checkpoint_id) == ("r@1", -1, "r@1")
-        await fork.commit({"a": text_part("v1")})
+        await fork.commit({"a": text_blob("v1")})
         record = await fork.record()
         assert (record.head, record.position, record.parent_checkpoint_id) == ("f@0", 0, "r@1")
         assert (await source.record()).head == "r@2"
@@ -278,7 +278,7 @@ class ForkConformance(StoreSuite):
         await source.commit()
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         await fork.release()
-        fork.claim = await store.claim("f")
+        fork.lease = await store.acquire("f")
         await fork.commit()
         assert (await fork.record()).head == "f@0"
 
@@ -286,29 +286,29 @@ class ForkConformance(StoreSuite):
     async def test_a_fork_whose_parent_is_gone_has_to_write_all_that_it_needs(
         self, store: Store, clock: ManualClock
     ) -> None:
-        leaf = text_part("leaf")
-        parts = {"small": text_part("small", leaf), "large": raw_part(b"large" * 20_000)}
+        leaf = text_blob("leaf")
+        blobs = {"small": text_blob("small", leaf), "large": raw_blob(b"large" * 20_000)}
         source = await RunDriver.start(store, clock, "r")
-        await source.commit(parts, leaf)
+        await source.commit(blobs, leaf)
         await source.commit()
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         await store.delete("r@0")
         await store.collect()
-        whole = replace(fork.next_commit(parts), parts=(*parts.values(), leaf))
-        for left_out in whole.parts:
-            present = tuple(part for part in whole.parts if part is not left_out)
+        whole = replace(fork.next_commit(blobs), blobs=(*blobs.values(), leaf))
+        for left_out in whole.blobs:
+            present = tuple(blob for blob in whole.blobs if blob is not left_out)
             with pytest.raises(WorkflowCheckpointException, match="'r@0', from which it was forked, was deleted"):
-                await fork.write(replace(whole, parts=present))
+                await fork.write(replace(whole, blobs=present))
         await fork.write(whole)
-        assert await read_contents(store, "f@0") == {path: part.data for path, part in parts.items()}
+        assert await read_contents(store, "f@0") == {path: blob.data for path, blob in blobs.items()}
 
     @in_a_loop
     async def test_a_fork_needs_not_write_what_its_parent_has(self, store: Store, clock: ManualClock) -> None:
-        small, large = text_part("small"), raw_part(b"large" * 20_000)
+        small, large = text_blob("small"), raw_blob(b"large" * 20_000)
         source = await RunDriver.start(store, clock, "r")
         await source.commit({"small": small, "large": large})
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
-        await fork.write(replace(fork.next_commit({"small": small, "large": large}), parts=()))
+        await fork.write(replace(fork.next_commit({"small": small, "large": large}), blobs=()))
         await store.delete("r@0")
         await store.collect()
         assert await read_contents(store, "f@0") == {"small": small.data, "large": large.data}
@@ -327,37 +327,37 @@ PIECES = (
 """Entries of a manifest. The last ones are accepted only because a store does not check them."""
 
 
-def _base(**parts: Part) -> Part:
+def _base(**blobs: Blob) -> Blob:
     """Return a blob with entries of a table of contents."""
-    entries = ",".join(f'"{path}":"{part.hash}"' for path, part in parts.items())
-    return Part.of(f"{{{entries}}}".encode(), tuple(part.hash for part in parts.values()))
+    entries = ",".join(f'"{path}":"{blob.hash}"' for path, blob in blobs.items())
+    return Blob.of(f"{{{entries}}}".encode(), tuple(blob.hash for blob in blobs.values()))
 
 
 def _holding(
     commit: Commit,
     *,
     pieces: bytes = b"{}",
-    refs: Iterable[Part] = (),
-    base: Part | None = None,
+    refs: Iterable[Blob] = (),
+    base: Blob | None = None,
     gone: Sequence[str] = (),
-    parts: Iterable[Part] = (),
+    blobs: Iterable[Blob] = (),
 ) -> Commit:
     """Return a commit with this in its manifest, and with further blobs."""
     manifest = replace(
         commit.manifest,
         pieces=pieces,
-        refs=tuple(part.hash for part in refs),
+        refs=tuple(blob.hash for blob in refs),
         base=base.hash if base else None,
         gone=tuple(gone),
     )
-    return replace(commit, manifest=manifest, parts=(*commit.parts, *parts))
+    return replace(commit, manifest=manifest, blobs=(*commit.blobs, *blobs))
 
 
-async def _whole(store: Store, manifest: Manifest, *parts: Part) -> None:
+async def _whole(store: Store, manifest: Manifest, *blobs: Blob) -> None:
     """Check that everything the manifest needs is there, including these blobs."""
-    found = await store.parts(manifest.roots)
-    assert found.keys() >= {*manifest.roots, *(part.hash for part in parts)}
-    assert {part.hash: found[part.hash] for part in parts} == {part.hash: part.data for part in parts}
+    found = await store.blobs(manifest.roots)
+    assert found.keys() >= {*manifest.roots, *(blob.hash for blob in blobs)}
+    assert {blob.hash: found[blob.hash] for blob in blobs} == {blob.hash: blob.data for blob in blobs}
 
 
 class PieceConformance(StoreSuite):
@@ -367,10 +367,10 @@ class PieceConformance(StoreSuite):
     @in_a_loop
     async def test_a_manifest_comes_back_with_its_pieces(self, store: Store, clock: ManualClock, pieces: bytes) -> None:
         run = await RunDriver.start(store, clock, "r")
-        inner = text_part("inner")
-        near, far = text_part("near", inner), raw_part(b"far" * 3000)
+        inner = text_blob("inner")
+        near, far = text_blob("near", inner), raw_blob(b"far" * 3000)
         base = _base(**{"state/a": near, "state/b": far})
-        values = {"request/1": text_part("asked")}
+        values = {"request/1": text_blob("asked")}
         commit = _holding(run.next_commit(values), pieces=pieces, refs=(near, far), base=base, gone=("state/b", "x/y"))
         await run.write(commit, inner, near, far, base)
         latest = await store.latest(workflow_name="flow")
@@ -383,18 +383,18 @@ class PieceConformance(StoreSuite):
     @in_a_loop
     async def test_a_commit_may_leave_out_what_the_base_before_it_has(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        small = {f"state/{number}": text_part(f"small {number}") for number in range(50)}
-        large = raw_part(b"large" * 3000)
+        small = {f"state/{number}": text_blob(f"small {number}") for number in range(50)}
+        large = raw_blob(b"large" * 3000)
         base = _base(**small, large=large)
-        await run.write(_holding(run.next_commit(), base=base, parts=(*small.values(), large, base)))
+        await run.write(_holding(run.next_commit(), base=base, blobs=(*small.values(), large, base)))
         for step in range(3):
-            held = text_part(f"held {step}")
-            await run.write(_holding(run.next_commit(), refs=(held,), base=base, gone=("state/1",), parts=(held,)))
+            held = text_blob(f"held {step}")
+            await run.write(_holding(run.next_commit(), refs=(held,), base=base, gone=("state/1",), blobs=(held,)))
             await store.collect()
             await _whole(store, await store.manifest(f"r@{step + 1}"), held, base, large, *small.values())
         fork = await RunDriver.start(store, clock, "f", parent="r@3")
         another = _base(**small)
-        await fork.write(_holding(fork.next_commit(), base=another, parts=(another,)))
+        await fork.write(_holding(fork.next_commit(), base=another, blobs=(another,)))
         await _whole(store, await store.manifest("f@0"), another, *small.values())
 
     @in_a_loop
@@ -403,31 +403,31 @@ class PieceConformance(StoreSuite):
     ) -> None:
         store = self.open_store(tmp_path, retention=Retention(checkpoints=LatestOnly()), clock=clock)
         run = await RunDriver.start(store, clock, "r")
-        deep = raw_part(b"deep" * 3000)
-        kept, small = text_part("kept", deep), text_part("small")
+        deep = raw_blob(b"deep" * 3000)
+        kept, small = text_blob("kept", deep), text_blob("small")
         base = _base(small=small, kept=kept)
-        brief = raw_part(b"brief" * 3000)
-        await run.write(_holding(run.next_commit(), refs=(brief,), base=base, parts=(deep, kept, small, base, brief)))
+        brief = raw_blob(b"brief" * 3000)
+        await run.write(_holding(run.next_commit(), refs=(brief,), base=base, blobs=(deep, kept, small, base, brief)))
         await run.write(_holding(run.next_commit(), base=base))
         await store.collect()
         await _whole(store, await store.manifest("r@1"), base, small, kept, deep)
-        assert not await store.parts([brief.hash])
-        await run.write(_holding(run.next_commit({"kept": kept}), parts=(kept, deep)))
+        assert not await store.blobs([brief.hash])
+        await run.write(_holding(run.next_commit({"kept": kept}), blobs=(kept, deep)))
         await store.collect()
         await _whole(store, await store.manifest("r@2"), kept, deep)
-        assert not await store.parts([base.hash, small.hash])
+        assert not await store.blobs([base.hash, small.hash])
         await store.close()
 
     @in_a_loop
-    async def test_a_value_that_comes_back_is_there_however_often_parts_are_collected(
+    async def test_a_value_that_comes_back_is_there_however_often_blobs_are_collected(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         store = self.open_store(tmp_path, retention=Retention(checkpoints=KeepLast(1)), clock=clock)
         run = await RunDriver.start(store, clock, "r")
-        values = raw_part(b"A" * 9000), raw_part(b"B" * 9000), text_part("small A"), text_part("small B")
+        values = raw_blob(b"A" * 9000), raw_blob(b"B" * 9000), text_blob("small A"), text_blob("small B")
         for step in range(8):
             large, small = values[step % 2], values[2 + step % 2]
-            await run.write(_holding(run.next_commit({"large": large}), refs=(small,), parts=(small,)))
+            await run.write(_holding(run.next_commit({"large": large}), refs=(small,), blobs=(small,)))
             if step % 3:
                 await store.collect()
             await _whole(store, await store.manifest(f"r@{step}"), large, small)
@@ -445,10 +445,10 @@ class PieceTransferConformance(TenantStoreSuite):
         elsewhere = MemoryStore(clock=clock)
         source, target = (elsewhere, store) if comes_here else (store, elsewhere)
         run = await RunDriver.start(source, clock, "r")
-        inner, held = text_part("inner"), raw_part(b"held" * 3000)
+        inner, held = text_blob("inner"), raw_blob(b"held" * 3000)
         base = _base(inner=inner)
-        await run.write(_holding(run.next_commit(), base=base, parts=(inner, base)))
-        commit = _holding(run.next_commit(), pieces=PIECES[1], refs=(held,), base=base, gone=("inner",), parts=(held,))
+        await run.write(_holding(run.next_commit(), base=base, blobs=(inner, base)))
+        commit = _holding(run.next_commit(), pieces=PIECES[1], refs=(held,), base=base, gone=("inner",), blobs=(held,))
         await run.write(commit)
         await run.release()
         await target.restore(await source.archive("r"))
@@ -461,19 +461,19 @@ class OpeningConformance(StoreSuite):
     """A combined read returns the same as separate reads."""
 
     @in_a_loop
-    async def test_a_checkpoint_comes_with_its_parts_and_its_run(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_checkpoint_comes_with_its_blobs_and_its_run(self, store: Store, clock: ManualClock) -> None:
         opened = _opened(store)
-        leaf = text_part("leaf")
-        branch = raw_part(b"branch" * 5000, leaf)
+        leaf = text_blob("leaf")
+        branch = raw_blob(b"branch" * 5000, leaf)
         run = await RunDriver.start(store, clock, "r")
         await run.commit({"a": branch}, leaf)
-        await run.commit({"b": text_part("newer")})
+        await run.commit({"b": text_blob("newer")})
         for checkpoint_id in ("r@0", "r@1"):
             manifest = await store.manifest(checkpoint_id)
             assert await opened.whole_checkpoint(checkpoint_id) == WholeCheckpoint(
-                manifest, await store.parts(manifest.roots), await run.record()
+                manifest, await store.blobs(manifest.roots), await run.record()
             )
-        assert (await opened.whole_checkpoint("r@0")).parts == {part.hash: part.data for part in (leaf, branch)}
+        assert (await opened.whole_checkpoint("r@0")).blobs == {blob.hash: blob.data for blob in (leaf, branch)}
 
     @in_a_loop
     async def test_a_checkpoint_that_is_not_there_is_not_found_with_its_run_either(
@@ -491,8 +491,8 @@ class OpeningConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         assert _listed(await opened.since_head("r")) == ([], [])
-        await run.note(finished("a", "1"), finished("b", "2", text_part("of b")))
-        await run.post(command("c", "3", text_part("of c")), command("d", "4"))
+        await run.note(finished("a", "1"), finished("b", "2", text_blob("of b")))
+        await run.post(command("c", "3", text_blob("of c")), command("d", "4"))
         since = await opened.since_head("r")
         assert _listed(since) == (list(await store.journal("r")), list(await store.inbox("r")))
         assert [record.key for record in since.journal] == ["a", "b"]
@@ -556,56 +556,56 @@ class ReadingConformance(StoreSuite):
         assert list(await store.manifests(workflow_name="flow z", run_id="a")) == []
 
     @in_a_loop
-    async def test_parts_come_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
-        leaf = text_part("leaf")
-        twig = raw_part(b"twig" * 5000, leaf)
-        branch = text_part("branch", twig, leaf)
-        unrelated = text_part("unrelated")
+    async def test_blobs_come_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
+        leaf = text_blob("leaf")
+        twig = raw_blob(b"twig" * 5000, leaf)
+        branch = text_blob("branch", twig, leaf)
+        unrelated = text_blob("unrelated")
         run = await RunDriver.start(store, clock, "r")
         await run.commit({"tree": branch, "other": unrelated}, twig, leaf)
-        expected = {part.hash: part.data for part in (leaf, twig, branch)}
-        assert await store.parts([branch.hash]) == expected
-        assert await asyncio.to_thread(store.read_parts, [branch.hash]) == expected
+        expected = {blob.hash: blob.data for blob in (leaf, twig, branch)}
+        assert await store.blobs([branch.hash]) == expected
+        assert await asyncio.to_thread(store.read_blobs, [branch.hash]) == expected
 
     @in_a_loop
-    async def test_parts_can_be_read_blocking_inside_a_loop(self, store: Store, clock: ManualClock) -> None:
+    async def test_blobs_can_be_read_blocking_inside_a_loop(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        part = text_part("seen")
-        await run.commit({"a": part})
-        assert store.read_parts([part.hash]) == {part.hash: part.data}
+        blob = text_blob("seen")
+        await run.commit({"a": blob})
+        assert store.read_blobs([blob.hash]) == {blob.hash: blob.data}
 
     @in_a_loop
-    async def test_a_part_that_is_missing_is_left_out(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_blob_that_is_missing_is_left_out(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        present, absent = text_part("present"), text_part("absent")
+        present, absent = text_blob("present"), text_blob("absent")
         await run.commit({"a": present})
-        assert await store.parts([absent.hash, present.hash]) == {present.hash: present.data}
-        assert await store.parts([]) == {}
+        assert await store.blobs([absent.hash, present.hash]) == {present.hash: present.data}
+        assert await store.blobs([]) == {}
 
     @in_a_loop
-    async def test_parts_of_any_size_and_content_come_back(self, store: Store, clock: ManualClock) -> None:
-        parts = [
-            raw_part(b""),
-            raw_part(b"\n{}\n"),
-            raw_part(bytes(range(256)) * 20_000),
-            Part.of(b'{"a": [1, 2.50]}'),
-            Part.of(b"[1,1.0,-0.0,1e+400,NaN]"),
-            Part.of(b'"\\ud800"'),
-            Part.of(b"null"),
-            Part.of(b'{"b":1,"a":"\xf0\x9f\x98\x80"}'),
-            Part.of(b'["' + b"x" * 10_000 + b'"]'),
+    async def test_blobs_of_any_size_and_content_come_back(self, store: Store, clock: ManualClock) -> None:
+        blobs = [
+            raw_blob(b""),
+            raw_blob(b"\n{}\n"),
+            raw_blob(bytes(range(256)) * 20_000),
+            Blob.of(b'{"a": [1, 2.50]}'),
+            Blob.of(b"[1,1.0,-0.0,1e+400,NaN]"),
+            Blob.of(b'"\\ud800"'),
+            Blob.of(b"null"),
+            Blob.of(b'{"b":1,"a":"\xf0\x9f\x98\x80"}'),
+            Blob.of(b'["' + b"x" * 10_000 + b'"]'),
         ]
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({str(number): part for number, part in enumerate(parts)})
-        await run.commit({"again": parts[-2]})
-        assert await read_contents(store, "r@0") == {str(number): part.data for number, part in enumerate(parts)}
+        await run.commit({str(number): blob for number, blob in enumerate(blobs)})
+        await run.commit({"again": blobs[-2]})
+        assert await read_contents(store, "r@0") == {str(number): blob.data for number, blob in enumerate(blobs)}
 
     @in_a_loop
-    async def test_a_checkpoint_keeps_its_parts_when_others_go(self, store: Store, clock: ManualClock) -> None:
-        first, second = text_part("A"), text_part("B")
+    async def test_a_checkpoint_keeps_its_blobs_when_others_go(self, store: Store, clock: ManualClock) -> None:
+        first, second = text_blob("A"), text_blob("B")
         run = await RunDriver.start(store, clock, "r")
-        for part in (first, second, first):
-            await run.commit({"a": part})
+        for blob in (first, second, first):
+            await run.commit({"a": blob})
         await store.delete("r@0")
         await store.collect()
         assert await read_contents(store, "r@2") == {"a": first.data}
@@ -613,37 +613,37 @@ class ReadingConformance(StoreSuite):
 
     @in_a_loop
     async def test_what_the_head_has_needs_not_be_written_again(self, store: Store, clock: ManualClock) -> None:
-        leaf = text_part("leaf")
-        kept = {f"small {number}": text_part(f"{number}" * 100, leaf) for number in range(40)}
-        kept |= {f"large {number}": raw_part(bytes([number]) * 9000, leaf) for number in range(3)}
+        leaf = text_blob("leaf")
+        kept = {f"small {number}": text_blob(f"{number}" * 100, leaf) for number in range(40)}
+        kept |= {f"large {number}": raw_blob(bytes([number]) * 9000, leaf) for number in range(3)}
         run = await RunDriver.start(store, clock, "r")
         await run.commit(kept, leaf)
         for step in range(3):
-            changed = text_part(f"step {step}")
-            await run.write(replace(run.next_commit({**kept, "changed": changed}), parts=(changed,)))
+            changed = text_blob(f"step {step}")
+            await run.write(replace(run.next_commit({**kept, "changed": changed}), blobs=(changed,)))
         for position in range(3):
             await store.delete(f"r@{position}")
         await store.collect()
         assert await read_contents(store, "r@3") == {
-            **{path: part.data for path, part in kept.items()},
-            "changed": text_part("step 2").data,
+            **{path: blob.data for path, blob in kept.items()},
+            "changed": text_blob("step 2").data,
         }
-        closure = await store.parts(part.hash for part in kept.values())
+        closure = await store.blobs(blob.hash for blob in kept.values())
         assert leaf.hash in closure
 
     @in_a_loop
     async def test_what_is_handed_out_is_the_callers_own(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        part = text_part("v")
-        toc = {"a": part.hash}
-        commit = run.next_commit({"a": part})
+        blob = text_blob("v")
+        toc = {"a": blob.hash}
+        commit = run.next_commit({"a": blob})
         await run.write(replace(commit, manifest=replace(commit.manifest, toc=toc)))
         toc["a"] = "changed"
         manifest = await store.manifest("r@0")
         if isinstance(manifest.toc, dict):
             manifest.toc["b"] = "added"
-        parts = await store.parts([part.hash])
-        if isinstance(parts, dict):
-            parts.clear()
-        assert dict((await store.manifest("r@0")).toc) == {"a": part.hash}
-        assert await store.parts([part.hash]) == {part.hash: part.data}
+        blobs = await store.blobs([blob.hash])
+        if isinstance(blobs, dict):
+            blobs.clear()
+        assert dict((await store.manifest("r@0")).toc) == {"a": blob.hash}
+        assert await store.blobs([blob.hash]) == {blob.hash: blob.data}

@@ -19,8 +19,8 @@ from perdure.testing.stores.base import (
     command,
     events,
     in_a_loop,
-    raw_part,
-    text_part,
+    raw_blob,
+    text_blob,
     wait_for_collection,
 )
 
@@ -37,7 +37,7 @@ class EventConformance(StoreSuite):
     @in_a_loop
     async def test_events_come_back_as_they_were_told(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        refs = (text_part("x").hash, text_part("y").hash)
+        refs = (text_blob("x").hash, text_blob("y").hash)
         contents = [b"", b'{"a":[1,2.50]}', b"\xff\x00\n", "ünï\u2028\r\n日本".encode(), b"large " * 30_000]
         expected: list[EventBatch] = []
         first = 1
@@ -71,13 +71,13 @@ class EventConformance(StoreSuite):
         await run.rewind("r@0")
         assert (await run.record()).events == 3
         await run.commit(events=events("d", "e"))
-        run.claim = await store.claim("r", takeover=True)
+        run.lease = await store.acquire("r", takeover=True)
         await store.close()
         await run.commit(events=events("f"))
         await run.release()
         await store.delete("r@2")
         await store.delete("r@4")
-        run.claim, run.head, run.position = await store.claim("r"), "r@3", 4
+        run.lease, run.head, run.position = await store.acquire("r"), "r@3", 4
         await run.commit(events=events("g"))
         assert await run.events() == ["1=a", "2=b", "3=c", "4=d", "5=e", "6=f", "7=g"]
         assert [batch.checkpoint_id for batch in await store.events("r")] == ["r@0", "r@2", "r@3", "r@4", "r@5"]
@@ -119,11 +119,11 @@ class EventConformance(StoreSuite):
 
     @in_a_loop
     async def test_a_run_that_is_gone_takes_its_events_with_it(self, store: Store, clock: ManualClock) -> None:
-        part = raw_part(b"part" * 3000)
+        blob = raw_blob(b"part" * 3000)
         for _ in range(2):
             run = await RunDriver.start(store, clock, "r")
             assert await run.events() == []
-            await run.commit(events=events("a", parts=(part,)))
+            await run.commit(events=events("a", blobs=(blob,)))
             assert await run.events() == ["1=a"]
             await store.delete("r@0")
             assert await run.events() == []
@@ -135,15 +135,15 @@ class EventConformance(StoreSuite):
         assert list(await run.store.ids()) == ["r@149"]
         assert told == [f"{number + 1}={number}" for number in range(150)]
         assert await run.events(after=147) == ["148=147", "149=148", "150=149"]
-        parts = [raw_part(f"{number} ".encode() * 2000) for number in (0, 77, 149)]
+        blobs = [raw_blob(f"{number} ".encode() * 2000) for number in (0, 77, 149)]
         await run.store.collect()
-        assert await run.store.parts(part.hash for part in parts) == {part.hash: part.data for part in parts}
+        assert await run.store.blobs(blob.hash for blob in blobs) == {blob.hash: blob.data for blob in blobs}
         await run.store.close()
 
     @in_a_loop
-    async def test_the_parts_of_events_stay_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
-        leaf, small = raw_part(b"leaf" * 3000), text_part("small")
-        tree = raw_part(b"tree" * 3000, leaf)
+    async def test_the_blobs_of_events_stay_with_all_that_they_refer_to(self, store: Store, clock: ManualClock) -> None:
+        leaf, small = raw_blob(b"leaf" * 3000), text_blob("small")
+        tree = raw_blob(b"tree" * 3000, leaf)
         run = await RunDriver.start(store, clock, "r")
         await run.commit(events=NewEvents(1, b"a", (tree.hash, small.hash), (leaf, tree, small)))
         await run.commit(events=NewEvents(1, b"b", (leaf.hash,)))
@@ -152,7 +152,7 @@ class EventConformance(StoreSuite):
             await store.delete(checkpoint_id)
         assert await store.collect() == 0
         await store.close()
-        assert await store.parts([tree.hash, small.hash]) == {part.hash: part.data for part in (tree, leaf, small)}
+        assert await store.blobs([tree.hash, small.hash]) == {blob.hash: blob.data for blob in (tree, leaf, small)}
         assert await run.events() == ["1=a", "2=b"]
 
     async def _told(
@@ -161,8 +161,8 @@ class EventConformance(StoreSuite):
         clock = ManualClock()
         run = await RunDriver.start(self.open_store(directory, retention=retention, clock=clock), clock, "r")
         for step in range(steps):
-            part = raw_part(f"{step} ".encode() * 2000)
-            await run.commit({"a": text_part(f"v{step}")}, events=events(f"{step}", parts=(part,)))
+            blob = raw_blob(f"{step} ".encode() * 2000)
+            await run.commit({"a": text_blob(f"v{step}")}, events=events(f"{step}", blobs=(blob,)))
             clock.advance(every)
         return run, await run.events()
 
@@ -210,7 +210,7 @@ class EventConformance(StoreSuite):
         clock = ManualClock()
         store = self.open_store(tmp_path, retention=Retention(finished_runs=KeepFor(timedelta(days=7))), clock=clock)
         run = await RunDriver.start(store, clock, "r")
-        await run.commit(settled=True, status="idle", events=events("a", parts=(raw_part(b"part" * 3000),)))
+        await run.commit(settled=True, status="idle", events=events("a", blobs=(raw_blob(b"part" * 3000),)))
         await run.release()
         clock.advance(timedelta(days=8))
         await (await RunDriver.start(store, clock, "s")).commit()
@@ -219,10 +219,10 @@ class EventConformance(StoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_parts_of_forgotten_events_go_by_themselves(self, tmp_path: Path) -> None:
+    async def test_blobs_of_forgotten_events_go_by_themselves(self, tmp_path: Path) -> None:
         retention = Retention(checkpoints=LatestOnly(), events=KeepLast(1))
         run, _ = await self._told(tmp_path, retention, 300)
-        assert await wait_for_collection(run, [raw_part(f"{step} ".encode() * 2000) for step in range(300)])
+        assert await wait_for_collection(run, [raw_blob(f"{step} ".encode() * 2000) for step in range(300)])
         await run.store.close()
 
     @in_a_loop

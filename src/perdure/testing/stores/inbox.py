@@ -24,8 +24,8 @@ from perdure.testing.stores.base import (
     events,
     in_a_loop,
     new_run,
-    raw_part,
-    text_part,
+    raw_blob,
+    text_blob,
     wait_for_collection,
 )
 from perdure.testing.stores.tenants import ODD_IDS, REFUSED_IDS
@@ -41,10 +41,10 @@ class InboxConformance(StoreSuite):
     @in_a_loop
     async def test_a_command_comes_back_as_it_was_posted(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"asked \udcff": text_part("x")})
-        refs = (text_part("x").hash, text_part("y").hash)
+        await run.commit({"asked \udcff": text_blob("x")})
+        refs = (text_blob("x").hash, text_blob("y").hash)
         contents = [b"", b'{"a":[1,2.50]}', b"\xff\x00\n", "ünï\u2028\r\n日本".encode(), b"large " * 30_000]
-        expectations = [None, ("asked \udcff", text_part("x").hash)]
+        expectations = [None, ("asked \udcff", text_blob("x").hash)]
         posted = [
             Command(f"id {number}", f"kind {number}", data, refs[:number], expects=expectations[number % 2])
             for number, data in enumerate(contents)
@@ -70,12 +70,12 @@ class InboxConformance(StoreSuite):
     async def test_of_two_commands_with_one_id_the_first_stands(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        first = await store.post("r", command("a", "first", text_part("of the first")))
-        lost = text_part("of the second")
+        first = await store.post("r", command("a", "first", text_blob("of the first")))
+        lost = text_blob("of the second")
         assert await store.post("r", command("a", "second", lost)) == first
         assert list(await store.inbox("r")) == [first]
         await store.collect()
-        assert await store.parts([lost.hash]) == {}
+        assert await store.blobs([lost.hash]) == {}
 
     @in_a_loop
     async def test_of_many_who_post_at_once_one_stands(self, store: Store, clock: ManualClock) -> None:
@@ -96,12 +96,12 @@ class InboxConformance(StoreSuite):
         assert await runs[1].inbox() == ["a=for s"]
 
     @in_a_loop
-    async def test_commands_need_no_claim_and_outlast_all(self, store: Store, clock: ManualClock) -> None:
+    async def test_commands_need_no_lease_and_outlast_all(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.release()
         await run.post(command("a", "x"))
-        run.claim = await store.claim("r", create=new_run("r"))
+        run.lease = await store.acquire("r", create=new_run("r"))
         await run.post(command("b", "y"))
         await run.commit()
         await run.release()
@@ -114,21 +114,21 @@ class InboxConformance(StoreSuite):
         assert list(await store.inbox("nowhere")) == []
         run = await RunDriver.start(store, clock, "r")
         with pytest.raises(RunNotFoundError):
-            await run.post(command("a", "", text_part("lost")))
+            await run.post(command("a", "", text_blob("lost")))
         assert await run.inbox() == []
         await run.commit()
         assert await run.inbox() == []
         await store.collect()
-        assert await store.parts([text_part("lost").hash]) == {}
+        assert await store.blobs([text_blob("lost").hash]) == {}
 
     @in_a_loop
     async def test_a_run_that_is_gone_takes_its_inbox_with_it(self, store: Store, clock: ManualClock) -> None:
-        part = raw_part(b"part" * 3000)
+        blob = raw_blob(b"part" * 3000)
         for _ in range(2):
             run = await RunDriver.start(store, clock, "r")
             await run.commit()
             assert await run.inbox() == []
-            await run.post(command("a", "", part))
+            await run.post(command("a", "", blob))
             await store.delete("r@0")
             assert await run.inbox() == []
             with pytest.raises(RunNotFoundError):
@@ -160,16 +160,16 @@ class InboxConformance(StoreSuite):
     @in_a_loop
     async def test_numbers_grow_and_are_never_given_twice(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": text_part("x")})
+        await run.commit({"a": text_blob("x")})
         numbers = list(await run.post(command("a"), command("b")))
-        await run.commit({"a": text_part("x")}, consumed=("a", "b"))
-        numbers += await run.post(command("a"), command("b", expects=("a", text_part("x").hash)))
+        await run.commit({"a": text_blob("x")}, consumed=("a", "b"))
+        numbers += await run.post(command("a"), command("b", expects=("a", text_blob("x").hash)))
         await run.rewind("r@0")
         await store.close()
         numbers += await run.post(command("b"))
         await run.commit(consumed=("a", "b"))
         await run.release()
-        run.claim = await store.claim("r")
+        run.lease = await store.acquire("r")
         numbers += await run.post(command("c"))
         assert numbers == sorted(set(numbers))
         assert numbers[0] > 0
@@ -192,12 +192,12 @@ class InboxConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.post(command("a", "kept"))
-        lost = text_part("lost")
-        refused = run.next_commit(consumed=("a",), events=events("lost", parts=(lost,)))
-        newer = await store.claim("r")
+        lost = text_blob("lost")
+        refused = run.next_commit(consumed=("a",), events=events("lost", blobs=(lost,)))
+        newer = await store.acquire("r")
         with pytest.raises(LeaseLostError):
             await run.write(refused)
-        run.claim = newer
+        run.lease = newer
         with pytest.raises(StaleHeadError):
             await run.write(replace(refused, expected_head="elsewhere"))
         with pytest.raises(WorkflowCheckpointException):
@@ -206,7 +206,7 @@ class InboxConformance(StoreSuite):
         assert await run.events() == []
         assert (await run.record()).events == 0
         await store.collect()
-        assert await store.parts([lost.hash]) == {}
+        assert await store.blobs([lost.hash]) == {}
 
     @in_a_loop
     async def test_what_a_waiting_command_asks_for_is_not_done_beside_it(
@@ -230,15 +230,15 @@ class InboxConformance(StoreSuite):
         self, store: Store, clock: ManualClock
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
-        asked, other = text_part("asked"), text_part("other")
+        asked, other = text_blob("asked"), text_blob("other")
         await run.commit({"requests/1": asked})
-        for path, part in (("requests/1", other), ("requests/2", asked)):
+        for path, blob in (("requests/1", other), ("requests/2", asked)):
             with pytest.raises(StaleCommandError) as caught:
-                await run.post(command("a", "", text_part("lost"), expects=(path, part.hash)))
+                await run.post(command("a", "", text_blob("lost"), expects=(path, blob.hash)))
             assert (caught.value.run_id, caught.value.path) == ("r", path)
         assert await run.inbox() == []
         await store.collect()
-        assert await store.parts([text_part("lost").hash]) == {}
+        assert await store.blobs([text_blob("lost").hash]) == {}
         await run.post(command("a", "held", expects=("requests/1", asked.hash)))
         await run.commit({"requests/1": other})
         with pytest.raises(StaleCommandError):
@@ -248,7 +248,7 @@ class InboxConformance(StoreSuite):
     @in_a_loop
     async def test_what_waits_is_found_though_the_head_has_moved(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        asked = text_part("asked")
+        asked = text_blob("asked")
         await run.commit({"requests/1": asked})
         first = await store.post("r", command("a", "first", expects=("requests/1", asked.hash)))
         await run.commit()
@@ -257,10 +257,10 @@ class InboxConformance(StoreSuite):
     @in_a_loop
     async def test_rewinding_drops_what_expected_something_of_the_head(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        asked, part = text_part("asked"), raw_part(b"part" * 3000)
+        asked, blob = text_blob("asked"), raw_blob(b"part" * 3000)
         for _ in range(2):
             await run.commit({"requests/1": asked})
-        await run.post(command("a", "kept"), command("b", "dropped", part, expects=("requests/1", asked.hash)))
+        await run.post(command("a", "kept"), command("b", "dropped", blob, expects=("requests/1", asked.hash)))
         await run.rewind("r@0")
         assert await run.inbox() == ["a=kept"]
         assert await store.collect() == 1
@@ -273,7 +273,7 @@ class InboxConformance(StoreSuite):
         self, store: Store, clock: ManualClock
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
-        asked = text_part("asked")
+        asked = text_blob("asked")
         for _ in range(3):
             await run.commit({"requests/1": asked})
         await run.post(command("a", "kept"), command("b", "x", expects=("requests/1", asked.hash)))
@@ -285,45 +285,45 @@ class InboxConformance(StoreSuite):
     @in_a_loop
     async def test_a_fork_takes_commands_before_its_first_commit(self, store: Store, clock: ManualClock) -> None:
         source = await RunDriver.start(store, clock, "r")
-        asked = text_part("asked")
+        asked = text_blob("asked")
         await source.commit({"requests/1": asked})
         await source.post(command("a", "of the source"))
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         assert await fork.inbox() == []
         with pytest.raises(StaleCommandError):
-            await fork.post(command("a", expects=("requests/1", text_part("other").hash)))
+            await fork.post(command("a", expects=("requests/1", text_blob("other").hash)))
         await fork.post(command("a", "of the fork", expects=("requests/1", asked.hash)))
         await fork.release()
-        fork.claim = await store.claim("f")
+        fork.lease = await store.acquire("f")
         assert await fork.inbox() == ["a=of the fork"]
         await fork.commit(consumed=("a",))
         assert await fork.inbox() == []
         assert await source.inbox() == ["a=of the source"]
 
     @in_a_loop
-    async def test_the_parts_of_commands_stay_until_they_are_consumed(self, store: Store, clock: ManualClock) -> None:
+    async def test_the_blobs_of_commands_stay_until_they_are_consumed(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        leaf = raw_part(b"leaf" * 3000)
-        tree, adopted, small = raw_part(b"tree" * 3000, leaf), raw_part(b"adopted" * 3000), text_part("small")
-        await store.post("r", Command("a", "message", b"", (tree.hash, small.hash), parts=(leaf, tree, small)))
+        leaf = raw_blob(b"leaf" * 3000)
+        tree, adopted, small = raw_blob(b"tree" * 3000, leaf), raw_blob(b"adopted" * 3000), text_blob("small")
+        await store.post("r", Command("a", "message", b"", (tree.hash, small.hash), blobs=(leaf, tree, small)))
         await run.post(command("b", "", adopted))
         assert await store.collect() == 0
         await store.close()
-        expected = {part.hash: part.data for part in (leaf, tree, small, adopted)}
-        assert await store.parts([tree.hash, small.hash, adopted.hash]) == expected
-        assert [each.parts for each in await store.inbox("r")] == [(), ()]
+        expected = {blob.hash: blob.data for blob in (leaf, tree, small, adopted)}
+        assert await store.blobs([tree.hash, small.hash, adopted.hash]) == expected
+        assert [each.blobs for each in await store.inbox("r")] == [(), ()]
         await run.commit({"x": adopted}, consumed=("a", "b"))
         await store.collect()
-        assert await store.parts([tree.hash, leaf.hash, adopted.hash]) == {adopted.hash: adopted.data}
+        assert await store.blobs([tree.hash, leaf.hash, adopted.hash]) == {adopted.hash: adopted.data}
 
     @in_a_loop
-    async def test_parts_of_consumed_commands_go_by_themselves(self, store: Store, clock: ManualClock) -> None:
+    async def test_blobs_of_consumed_commands_go_by_themselves(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        parts = [raw_part(f"{step} ".encode() * 2000) for step in range(300)]
+        blobs = [raw_blob(f"{step} ".encode() * 2000) for step in range(300)]
         for start in range(0, 300, 5):
-            await run.post(*(command(f"{start + each}", "", parts[start + each]) for each in range(5)))
+            await run.post(*(command(f"{start + each}", "", blobs[start + each]) for each in range(5)))
             await run.commit(consumed=tuple(f"{start + each}" for each in range(5)))
-        assert await wait_for_collection(run, parts)
+        assert await wait_for_collection(run, blobs)
         await store.close()

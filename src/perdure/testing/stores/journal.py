@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import LeaseLostError, StaleHeadError, WorkflowCheckpointException
-from perdure.records import JournalRecord, Part
-from perdure.testing.stores.base import RunDriver, StoreSuite, finished, in_a_loop, new_run, raw_part, text_part
+from perdure.records import Blob, JournalRecord
+from perdure.testing.stores.base import RunDriver, StoreSuite, finished, in_a_loop, new_run, raw_blob, text_blob
 from perdure.testing.stores.tenants import ODD_IDS, REFUSED_IDS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class JournalConformance(StoreSuite):
     async def test_a_record_comes_back_as_it_was_recorded(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        refs = (text_part("x").hash, text_part("y").hash)
+        refs = (text_blob("x").hash, text_blob("y").hash)
         contents = [b"", b'{"a":[1,2.50]}', b"\xff\x00\n", "ünï\u2028\r\n日本".encode(), b"large " * 30_000]
         records = [JournalRecord(f"key {number}", data, refs[:number]) for number, data in enumerate(contents)]
         await run.note(*records[:3])
@@ -56,7 +56,7 @@ class JournalConformance(StoreSuite):
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        await run.note(finished("a", "1"), finished("b", "1", text_part("of b")))
+        await run.note(finished("a", "1"), finished("b", "1", text_blob("of b")))
         await run.note(finished("c", "1"), finished("a", "2"))
         await run.note(finished("b", "2"), finished("d", "1"), finished("b", "3"))
         assert await run.noted() == ["a=2", "b=3", "c=1", "d=1"]
@@ -72,15 +72,15 @@ class JournalConformance(StoreSuite):
         assert await run.noted() == ["0=x", "1=x", "2=x", "3=x"]
 
     @in_a_loop
-    async def test_records_outlast_the_claim_that_wrote_them(self, store: Store, clock: ManualClock) -> None:
+    async def test_records_outlast_the_lease_that_wrote_them(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.note(finished("a", "first"))
-        run.claim = await store.claim("r", create=new_run("r"))
+        run.lease = await store.acquire("r", create=new_run("r"))
         await run.note(finished("b", "second"))
         await run.release()
         assert await run.noted() == ["a=first", "b=second"]
-        run.claim = await store.claim("r")
+        run.lease = await store.acquire("r")
         await run.note(finished("c", "third"))
         assert await run.noted() == ["a=first", "b=second", "c=third"]
 
@@ -88,7 +88,7 @@ class JournalConformance(StoreSuite):
     async def test_a_commit_voids_the_journal(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         for step in range(3):
-            await run.commit({"a": text_part(f"v{step}")})
+            await run.commit({"a": text_blob(f"v{step}")})
             assert await run.noted() == []
             await run.note(finished("one", f"{step}"), durable=False)
             await run.note(finished("two", f"{step}"))
@@ -137,13 +137,13 @@ class JournalConformance(StoreSuite):
 
     @in_a_loop
     async def test_a_run_that_is_gone_takes_its_journal_with_it(self, store: Store, clock: ManualClock) -> None:
-        part = raw_part(b"part" * 3000)
+        blob = raw_blob(b"part" * 3000)
         for _ in range(2):
             run = await RunDriver.start(store, clock, "r")
             assert await run.noted() == []
             await run.commit()
             assert await run.noted() == []
-            await run.note(finished("a", "", part))
+            await run.note(finished("a", "", blob))
             await store.delete("r@0")
             assert await run.noted() == []
             with pytest.raises(StaleHeadError):
@@ -151,7 +151,7 @@ class JournalConformance(StoreSuite):
         assert await store.collect() == 1
 
     @in_a_loop
-    async def test_before_the_first_commit_records_are_kept_while_the_run_is_claimed(
+    async def test_before_the_first_commit_records_are_kept_while_the_run_is_acquired(
         self, store: Store, clock: ManualClock
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
@@ -171,34 +171,34 @@ class JournalConformance(StoreSuite):
     @in_a_loop
     async def test_a_stale_record_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        part = text_part("lost")
-        assert run.claim is not None
+        blob = text_blob("lost")
+        assert run.lease is not None
         with pytest.raises(StaleHeadError):
-            await store.record(run.claim, head="r@0", records=[finished("early", "", part)])
+            await store.record(run.lease, head="r@0", records=[finished("early", "", blob)])
         await run.commit()
         for head in (None, "r@1", "elsewhere"):
             with pytest.raises(StaleHeadError) as caught:
-                await store.record(run.claim, head=head, records=[finished("a", "", part)])
+                await store.record(run.lease, head=head, records=[finished("a", "", blob)])
             assert (caught.value.expected, caught.value.head) == (head, "r@0")
-        await self._assert_unrecorded(run, part)
+        await self._assert_unrecorded(run, blob)
 
     @in_a_loop
-    async def test_a_record_without_a_claim_writes_nothing(self, store: Store, clock: ManualClock) -> None:
+    async def test_a_record_without_a_lease_writes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        part = text_part("lost")
-        newer = await store.claim("r")
+        blob = text_blob("lost")
+        newer = await store.acquire("r")
         with pytest.raises(LeaseLostError):
-            await run.note(finished("a", "", part))
+            await run.note(finished("a", "", blob))
         await store.release(newer)
         with pytest.raises(LeaseLostError):
-            await run.note(finished("a", "", part))
-        await self._assert_unrecorded(run, part)
+            await run.note(finished("a", "", blob))
+        await self._assert_unrecorded(run, blob)
 
-    async def _assert_unrecorded(self, run: RunDriver, part: Part) -> None:
+    async def _assert_unrecorded(self, run: RunDriver, blob: Blob) -> None:
         assert await run.noted() == []
         await run.store.collect()
-        assert await run.store.parts([part.hash]) == {}
+        assert await run.store.blobs([blob.hash]) == {}
 
     @in_a_loop
     async def test_records_of_many_at_once_all_get_through(self, store: Store, clock: ManualClock) -> None:
@@ -206,7 +206,7 @@ class JournalConformance(StoreSuite):
         await asyncio.gather(*(run.commit() for run in runs))
         await asyncio.gather(
             *(
-                run.note(finished(f"{number}", run.run_id, text_part(f"{number}")), durable=number % 3 == 0)
+                run.note(finished(f"{number}", run.run_id, text_blob(f"{number}")), durable=number % 3 == 0)
                 for number in range(10)
                 for run in runs
             )
@@ -219,13 +219,13 @@ class JournalConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         other = await RunDriver.start(store, clock, "s")
         await run.commit()
-        assert run.claim is not None
+        assert run.lease is not None
         outcomes = await asyncio.gather(
             run.note(finished("before")),
             other.note(finished("of the other", "x")),
-            store.commit(run.claim, run.next_commit()),
-            store.record(run.claim, head="r@1", records=[finished("after", "y")]),
-            store.record(run.claim, head="r@0", records=[finished("late")]),
+            store.commit(run.lease, run.next_commit()),
+            store.record(run.lease, head="r@1", records=[finished("after", "y")]),
+            store.record(run.lease, head="r@0", records=[finished("late")]),
             return_exceptions=True,
         )
         assert outcomes[:4] == [None, None, 0, None]
@@ -242,7 +242,7 @@ class JournalConformance(StoreSuite):
         assert await fork.noted() == []
         await fork.note(finished("a", "fork"))
         await fork.release()
-        fork.claim = await store.claim("f")
+        fork.lease = await store.acquire("f")
         assert await fork.noted() == ["a=fork"]
         await source.commit()
         assert await source.noted() == []
@@ -263,52 +263,52 @@ class JournalConformance(StoreSuite):
         assert await source.noted() == ["a=source"]
 
     @in_a_loop
-    async def test_the_parts_of_records_are_there_with_all_that_they_refer_to(
+    async def test_the_blobs_of_records_are_there_with_all_that_they_refer_to(
         self, store: Store, clock: ManualClock
     ) -> None:
-        leaf, kept = raw_part(b"\xffleaf"), text_part("of the head")
-        twig = raw_part(b"twig" * 5000, leaf, kept)
-        branch = text_part("branch", twig)
+        leaf, kept = raw_blob(b"\xffleaf"), text_blob("of the head")
+        twig = raw_blob(b"twig" * 5000, leaf, kept)
+        branch = text_blob("branch", twig)
         run = await RunDriver.start(store, clock, "r")
         await run.commit({"a": kept})
         await run.note(JournalRecord("a", b"", (branch.hash,), (leaf, twig, branch)))
         await run.note(JournalRecord("b", b"", (twig.hash,)))
-        assert [record.parts for record in await store.journal("r")] == [(), ()]
-        expected = {part.hash: part.data for part in (branch, twig, leaf, kept)}
+        assert [record.blobs for record in await store.journal("r")] == [(), ()]
+        expected = {blob.hash: blob.data for blob in (branch, twig, leaf, kept)}
         assert await store.collect() == 0
         for _ in range(2):
-            assert await store.parts([branch.hash]) == expected
-            assert await asyncio.to_thread(store.read_parts, [branch.hash]) == expected
+            assert await store.blobs([branch.hash]) == expected
+            assert await asyncio.to_thread(store.read_blobs, [branch.hash]) == expected
             await store.close()
 
     @in_a_loop
-    async def test_parts_of_a_journal_go_when_it_is_void(self, store: Store, clock: ManualClock) -> None:
-        adopted, leaf, dropped = (raw_part(name * 3000) for name in (b"adopted", b"leaf", b"dropped"))
+    async def test_blobs_of_a_journal_go_when_it_is_void(self, store: Store, clock: ManualClock) -> None:
+        adopted, leaf, dropped = (raw_blob(name * 3000) for name in (b"adopted", b"leaf", b"dropped"))
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        tree = raw_part(b"tree" * 3000, leaf)
+        tree = raw_blob(b"tree" * 3000, leaf)
         await run.note(finished("a", "", adopted, dropped))
         await run.note(JournalRecord("b", b"", (tree.hash,), (tree, leaf)), durable=False)
         assert await store.collect() == 0
         await run.commit({"a": adopted})
         assert await store.collect() == 3
-        assert await store.parts([adopted.hash, tree.hash, dropped.hash]) == {adopted.hash: adopted.data}
+        assert await store.blobs([adopted.hash, tree.hash, dropped.hash]) == {adopted.hash: adopted.data}
 
     @in_a_loop
-    async def test_parts_of_a_replaced_record_are_not_kept_by_it(self, store: Store, clock: ManualClock) -> None:
-        first, second = raw_part(b"first" * 3000), raw_part(b"second" * 3000)
+    async def test_blobs_of_a_replaced_record_are_not_kept_by_it(self, store: Store, clock: ManualClock) -> None:
+        first, second = raw_blob(b"first" * 3000), raw_blob(b"second" * 3000)
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.note(finished("a", "", first))
         await run.note(finished("a", "", second))
         assert await store.collect() == 1
-        assert await store.parts([first.hash, second.hash]) == {second.hash: second.data}
+        assert await store.blobs([first.hash, second.hash]) == {second.hash: second.data}
 
     @in_a_loop
-    async def test_a_part_that_others_have_too_stays_when_the_journal_goes(
+    async def test_a_blob_that_others_have_too_stays_when_the_journal_goes(
         self, store: Store, clock: ManualClock
     ) -> None:
-        small, large = text_part("shared"), raw_part(b"shared" * 3000)
+        small, large = text_blob("shared"), raw_blob(b"shared" * 3000)
         run, other = [await RunDriver.start(store, clock, name) for name in "rs"]
         await run.commit({"small": small, "large": large})
         await other.commit()
@@ -317,22 +317,22 @@ class JournalConformance(StoreSuite):
         await run.commit()
         await store.delete("r@0")
         await store.collect()
-        assert await store.parts([small.hash, large.hash]) == {small.hash: small.data, large.hash: large.data}
+        assert await store.blobs([small.hash, large.hash]) == {small.hash: small.data, large.hash: large.data}
 
     @in_a_loop
     async def test_a_journal_can_grow_by_far(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        leaf = text_part("leaf")
-        await run.note(finished("first", "", text_part("root", leaf), leaf))
+        leaf = text_blob("leaf")
+        await run.note(finished("first", "", text_blob("root", leaf), leaf))
         for step in range(120):
-            value = text_part(f"{step} " * 1000)
+            value = text_blob(f"{step} " * 1000)
             await run.note(JournalRecord("state", b"", (value.hash,), (value,)), durable=False)
             await run.note(finished(f"step {step}", f"{step}"), durable=False)
         journal = await store.journal("r")
         assert [record.key for record in journal] == ["first", "state", *(f"step {step}" for step in range(120))]
         await store.close()
         assert await store.journal("r") == journal
-        last = text_part("119 " * 1000)
+        last = text_blob("119 " * 1000)
         assert journal[1].refs == (last.hash,)
-        assert (await store.parts([*journal[0].refs, last.hash])).keys() >= {leaf.hash, last.hash}
+        assert (await store.blobs([*journal[0].refs, last.hash])).keys() >= {leaf.hash, last.hash}

@@ -39,62 +39,62 @@ if TYPE_CHECKING:
     from perdure.testing.clock import ManualClock
 
 
-class ClaimConformance(StoreSuite):
+class LeaseConformance(StoreSuite):
     """A run has at most one owner, and begins with its first commit."""
 
     @in_a_loop
-    async def test_an_unknown_run_is_claimed_only_with_what_it_begins_as(self, store: Store) -> None:
+    async def test_an_unknown_run_is_acquired_only_with_what_it_begins_as(self, store: Store) -> None:
         with pytest.raises(RunNotFoundError):
-            await store.claim("r")
-        assert (await store.claim("r", create=new_run("r"))).run_id == "r"
+            await store.acquire("r")
+        assert (await store.acquire("r", create=new_run("r"))).run_id == "r"
 
     @in_a_loop
     async def test_a_token_is_larger_than_all_before_it(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        tokens = [run.claim.token if run.claim else 0]
+        tokens = [run.lease.token if run.lease else 0]
         for _ in range(3):
-            claim = await store.claim("r")
-            tokens.append(claim.token)
-            await store.release(claim)
+            lease = await store.acquire("r")
+            tokens.append(lease.token)
+            await store.release(lease)
         assert tokens == sorted(set(tokens))
 
     @in_a_loop
     async def test_a_run_has_an_owner_until_it_is_released(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        assert run.claim is not None
-        assert (await run.record()).owner == run.claim.owner
+        assert run.lease is not None
+        assert (await run.record()).owner == run.lease.owner
         await run.release()
         assert (await run.record()).owner is None
 
     @in_a_loop
-    async def test_a_claim_tells_the_run_as_it_was_claimed_if_it_tells_it(
+    async def test_a_lease_tells_the_run_as_it_was_acquired_if_it_tells_it(
         self, store: Store, clock: ManualClock
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         for halt in (None, Halt("failed", "2026-01-01T00:00:00+00:00", "it could not be helped")):
-            claim = await store.claim("r")
-            assert claim.record in {None, await store.run("r")}
-            await store.release(claim, halt=halt)
-        claim = await store.claim("r")
-        assert claim.record in {None, await store.run("r")}
+            lease = await store.acquire("r")
+            assert lease.record in {None, await store.run("r")}
+            await store.release(lease, halt=halt)
+        lease = await store.acquire("r")
+        assert lease.record in {None, await store.run("r")}
 
     @in_a_loop
     async def test_a_run_that_committed_nothing_never_began(self, store: Store) -> None:
-        claim = await store.claim("r", create=new_run("r"))
+        lease = await store.acquire("r", create=new_run("r"))
         assert await store.run("r") is None
-        await store.release(claim)
+        await store.release(lease)
         assert await store.run("r") is None
         with pytest.raises(RunNotFoundError):
-            await store.claim("r")
+            await store.acquire("r")
 
     @in_a_loop
-    async def test_a_run_that_never_began_begins_as_its_last_claim_says(self, store: Store, clock: ManualClock) -> None:
-        await store.claim("r", create=replace(new_run("r"), nonce="first"))
+    async def test_a_run_that_never_began_begins_as_its_last_lease_says(self, store: Store, clock: ManualClock) -> None:
+        await store.acquire("r", create=replace(new_run("r"), nonce="first"))
         run = RunDriver(store, clock, "r", "flow")
-        run.claim = await store.claim("r", create=replace(new_run("r"), nonce="second"))
+        run.lease = await store.acquire("r", create=replace(new_run("r"), nonce="second"))
         await run.commit()
         assert (await run.record()).nonce == "second"
 
@@ -102,14 +102,14 @@ class ClaimConformance(StoreSuite):
     async def test_a_run_that_has_begun_stays_as_it_began(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        await store.claim("r", create=replace(new_run("r"), nonce="late"))
+        await store.acquire("r", create=replace(new_run("r"), nonce="late"))
         assert (await run.record()).nonce == "nonce of r"
 
     @in_a_loop
-    async def test_releasing_a_replaced_claim_changes_nothing(self, store: Store, clock: ManualClock) -> None:
+    async def test_releasing_a_replaced_lease_changes_nothing(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        newer = await store.claim("r")
+        newer = await store.acquire("r")
         await run.release()
         assert (await run.record()).owner == newer.owner
 
@@ -133,25 +133,25 @@ class CancelConformance(StoreSuite):
 
     @pytest.mark.parametrize("instant", _INSTANTS)
     @in_a_loop
-    async def test_a_claim_that_is_cancelled_leaves_the_run_as_it_was(
+    async def test_a_lease_that_is_cancelled_leaves_the_run_as_it_was(
         self, store: Store, clock: ManualClock, instant: int
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         await run.release(halt=halted("failed"))
-        if await _cancelled(store.claim("r"), after=instant):
+        if await _cancelled(store.acquire("r"), after=instant):
             record = await run.record()
             assert (record.owner, record.halt) == (None, halted("failed"))
-        await run.reclaim()
+        await run.reacquire()
         await run.commit()
         await store.close()
 
     @pytest.mark.parametrize("instant", _INSTANTS)
     @in_a_loop
-    async def test_a_run_whose_first_claim_is_cancelled_never_began(
+    async def test_a_run_whose_first_lease_is_cancelled_never_began(
         self, store: Store, clock: ManualClock, instant: int
     ) -> None:
-        await _cancelled(store.claim("r", create=new_run("r")), after=instant)
+        await _cancelled(store.acquire("r", create=new_run("r")), after=instant)
         assert await store.run("r") is None
         await (await RunDriver.start(store, clock, "r")).commit()
         await store.close()
@@ -183,7 +183,7 @@ class CancelConformance(StoreSuite):
         record = await run.record()
         assert record.owner is None
         run.head, run.position = record.head, record.position
-        await run.reclaim()
+        await run.reacquire()
         await run.commit()
         await store.close()
 
@@ -207,7 +207,7 @@ class ClosingConformance(TenantStoreSuite):
         assert await run.record() == replace(record, halt=CLOSED)
         assert await read_run(store) == picture
         with pytest.raises(RunExportedError):
-            await store.claim("r")
+            await store.acquire("r")
         with pytest.raises(RunExportedError):
             await run.post(command("late"))
         with pytest.raises(RunExportedError):
@@ -244,11 +244,11 @@ class ClosingConformance(TenantStoreSuite):
         with pytest.raises(RunNotFoundError):
             await store.close_run("nothing", halt=CLOSED)
         await (await RunDriver.start(store, clock, "r")).commit()
-        fork = await store.claim("fork", create=new_run("fork", parent="r@0"))
+        fork = await store.acquire("fork", create=new_run("fork", parent="r@0"))
         await store.release(fork)
         with pytest.raises(WorkflowCheckpointException, match="'fork' is a fork"):
             await store.close_run("fork", halt=CLOSED)
-        assert (await store.claim("fork")).halt is None
+        assert (await store.acquire("fork")).halt is None
 
     @in_a_loop
     async def test_of_many_who_close_a_run_one_does(self, store: TenantStore, clock: ManualClock) -> None:
@@ -279,7 +279,7 @@ class ClosingConformance(TenantStoreSuite):
         await store.restore(replace(archive, record=replace(archive.record, halt=halted("parked"))))
         await store.close()
         assert await store.run("r") == replace(archive.record, halt=halted("parked"))
-        assert (await store.claim("r")).halt == halted("parked")
+        assert (await store.acquire("r")).halt == halted("parked")
 
 
 _FROM_ELSEWHERE = 2**60
@@ -293,16 +293,16 @@ class TokenConformance(StoreSuite):
     async def test_a_token_from_elsewhere_replaces_whoever_owns_the_run(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        claim = await store.claim("r", token=_FROM_ELSEWHERE)
-        assert (claim.run_id, claim.token) == ("r", _FROM_ELSEWHERE)
+        lease = await store.acquire("r", token=_FROM_ELSEWHERE)
+        assert (lease.run_id, lease.token) == ("r", _FROM_ELSEWHERE)
         with pytest.raises(LeaseLostError):
             await run.commit()
         with pytest.raises(LeaseLostError):
             await run.note(finished("a"))
-        run.claim = claim
+        run.lease = lease
         await run.commit()
         record = await run.record()
-        assert (record.head, record.owner) == ("r@1", claim.owner)
+        assert (record.head, record.owner) == ("r@1", lease.owner)
 
     @in_a_loop
     async def test_a_token_that_is_not_larger_is_refused_and_changes_nothing(
@@ -310,19 +310,19 @@ class TokenConformance(StoreSuite):
     ) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        await run.reclaim(token=500)
+        await run.reacquire(token=500)
         before = await run.record()
         for token in (1, 499, 500):
             with pytest.raises(LeaseLostError):
-                await store.claim("r", token=token)
+                await store.acquire("r", token=token)
         assert await run.record() == before
         await run.commit()
         await run.release()
         for token in (499, 500):
             with pytest.raises(LeaseLostError):
-                await store.claim("r", token=token)
+                await store.acquire("r", token=token)
         assert (await run.record()).owner is None
-        assert (await store.claim("r", token=501)).token == 501
+        assert (await store.acquire("r", token=501)).token == 501
 
     @in_a_loop
     async def test_the_tokens_of_the_store_go_on_above_one_from_elsewhere(
@@ -331,54 +331,54 @@ class TokenConformance(StoreSuite):
         runs = [await RunDriver.start(store, clock, name) for name in "rs"]
         for run in runs:
             await run.commit()
-        await runs[0].reclaim(token=_FROM_ELSEWHERE)
+        await runs[0].reacquire(token=_FROM_ELSEWHERE)
         tokens = [_FROM_ELSEWHERE]
         for _ in range(3):
-            tokens.append((await runs[0].reclaim()).token)
+            tokens.append((await runs[0].reacquire()).token)
             await store.close()
         assert tokens == sorted(set(tokens))
-        before = runs[1].claim.token if runs[1].claim else 0
-        assert (await runs[1].reclaim()).token > before
+        before = runs[1].lease.token if runs[1].lease else 0
+        assert (await runs[1].reacquire()).token > before
         for run in runs:
             await run.commit()
 
     @in_a_loop
     async def test_a_run_begins_under_a_token_from_elsewhere(self, store: Store, clock: ManualClock) -> None:
         with pytest.raises(RunNotFoundError):
-            await store.claim("r", token=7)
+            await store.acquire("r", token=7)
         run = RunDriver(store, clock, "r", "flow")
-        run.claim = await store.claim("r", create=new_run("r"), token=7)
-        assert (run.claim.token, run.claim.attempts) == (7, 1)
+        run.lease = await store.acquire("r", create=new_run("r"), token=7)
+        assert (run.lease.token, run.lease.attempts) == (7, 1)
         await run.commit()
         assert (await run.record()).head == "r@0"
 
     @in_a_loop
     async def test_a_run_that_never_began_has_a_token_too(self, store: Store, clock: ManualClock) -> None:
         late = RunDriver(store, clock, "r", "flow")
-        late.claim = await store.claim("r", create=new_run("r"), token=7)
+        late.lease = await store.acquire("r", create=new_run("r"), token=7)
         for token in (6, 7):
             with pytest.raises(LeaseLostError):
-                await store.claim("r", create=new_run("r"), token=token)
+                await store.acquire("r", create=new_run("r"), token=token)
         run = RunDriver(store, clock, "r", "flow")
-        run.claim = await store.claim("r", create=new_run("r"), token=8)
+        run.lease = await store.acquire("r", create=new_run("r"), token=8)
         with pytest.raises(LeaseLostError):
             await late.commit()
         await run.commit()
         assert (await run.record()).head == "r@0"
 
     @in_a_loop
-    async def test_each_claim_is_one_more_attempt(self, store: Store, clock: ManualClock) -> None:
+    async def test_each_lease_is_one_more_attempt(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
-        assert run.claim is not None
-        assert run.claim.attempts == 1
+        assert run.lease is not None
+        assert run.lease.attempts == 1
         await run.commit()
         assert (await run.record()).attempts == 0
         for number in (1, 2, 3):
-            assert (await run.reclaim()).attempts == number
+            assert (await run.reacquire()).attempts == number
             assert (await run.record()).attempts == number
             await store.close()
-        assert (await run.reclaim(token=_FROM_ELSEWHERE)).attempts == 4
-        assert (await store.claim("r", takeover=True)).attempts == 5
+        assert (await run.reacquire(token=_FROM_ELSEWHERE)).attempts == 4
+        assert (await store.acquire("r", takeover=True)).attempts == 5
 
     @pytest.mark.parametrize("progress", ["commit", "release", "record", "record that is not durable"])
     @in_a_loop
@@ -386,7 +386,7 @@ class TokenConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         for _ in range(3):
-            await run.reclaim()
+            await run.reacquire()
         match progress:
             case "commit":
                 await run.commit()
@@ -397,14 +397,14 @@ class TokenConformance(StoreSuite):
         assert (await run.record()).attempts == 0
         await store.close()
         assert (await run.record()).attempts == 0
-        assert (await run.reclaim()).attempts == 1
+        assert (await run.reacquire()).attempts == 1
 
     @in_a_loop
-    async def test_every_record_tells_that_its_claim_got_on(self, store: Store, clock: ManualClock) -> None:
+    async def test_every_record_tells_that_its_lease_got_on(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
         for number in range(3):
-            assert (await run.reclaim()).attempts == 1
+            assert (await run.reacquire()).attempts == 1
             await run.note(finished(f"{number}"))
             await run.note(finished(f"{number} again"))
             assert (await run.record()).attempts == 0
@@ -414,25 +414,25 @@ class TokenConformance(StoreSuite):
     async def test_to_record_nothing_is_no_progress(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        await run.reclaim()
+        await run.reacquire()
         await run.note()
         await run.note(durable=False)
         assert (await run.record()).attempts == 1
-        assert (await run.reclaim()).attempts == 2
+        assert (await run.reacquire()).attempts == 2
         assert await run.noted() == []
 
     @in_a_loop
     async def test_what_is_refused_is_no_progress(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        late = run.claim
-        await run.reclaim()
-        await run.reclaim()
+        late = run.lease
+        await run.reacquire()
+        await run.reacquire()
         with pytest.raises(StaleHeadError):
             await run.write(replace(run.next_commit(), expected_head="elsewhere"))
-        assert run.claim is not None
+        assert run.lease is not None
         with pytest.raises(StaleHeadError):
-            await store.record(run.claim, head="elsewhere", records=[finished("a")])
+            await store.record(run.lease, head="elsewhere", records=[finished("a")])
         assert late is not None
         with pytest.raises(LeaseLostError):
             await store.record(late, head="r@0", records=[finished("a")])
@@ -442,14 +442,14 @@ class TokenConformance(StoreSuite):
     @in_a_loop
     async def test_a_run_that_never_began_is_at_its_first_attempt(self, store: Store) -> None:
         for _ in range(3):
-            assert (await store.claim("r", create=new_run("r"))).attempts == 1
+            assert (await store.acquire("r", create=new_run("r"))).attempts == 1
 
     @in_a_loop
     async def test_attempts_of_a_fork_count_from_its_beginning(self, store: Store, clock: ManualClock) -> None:
         await (await RunDriver.start(store, clock, "r")).commit()
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         assert (await fork.record()).attempts == 1
-        assert (await fork.reclaim()).attempts == 2
+        assert (await fork.reacquire()).attempts == 2
         await fork.note(finished("a"))
         assert (await fork.record()).attempts == 0
-        assert (await fork.reclaim()).attempts == 1
+        assert (await fork.reacquire()).attempts == 1

@@ -28,10 +28,10 @@ from perdure.testing.stores.base import (
     latest_id,
     make_sample_run,
     new_run,
-    raw_part,
+    raw_blob,
     read_contents,
     read_run,
-    text_part,
+    text_blob,
     wait_for_collection,
 )
 from perdure.testing.stores.event_log import watcher
@@ -53,7 +53,7 @@ class RetentionConformance(StoreSuite):
         clock = ManualClock()
         run = await RunDriver.start(self.open_store(directory, retention=retention, clock=clock), clock, "r")
         for step in range(steps):
-            await run.commit({"a": text_part(f"v{step}")})
+            await run.commit({"a": text_blob(f"v{step}")})
             clock.advance(every)
         return run, list(await run.store.ids())
 
@@ -110,7 +110,7 @@ class RetentionConformance(StoreSuite):
         assert list(await run.store.ids()) == ["r@1", "r@3"]
         await run.store.collect()
         assert await read_contents(run.store, "r@1") == {"a": b'"v1"'}
-        fork.claim = await run.store.claim("f")
+        fork.lease = await run.store.acquire("f")
         await fork.commit()
         await run.commit()
         assert list(await run.store.ids()) == ["f@0", "r@4"]
@@ -181,7 +181,7 @@ class RetentionConformance(StoreSuite):
         busy = await RunDriver.start(store, clock, "busy")
         await busy.commit()
         assert list(await store.ids()) == ["finished@0", "busy@0"]
-        run.claim = await store.claim("finished")
+        run.lease = await store.acquire("finished")
         await run.commit(settled=True, consumed=("wake up",))
         await run.release()
         clock.advance(timedelta(days=8))
@@ -190,15 +190,15 @@ class RetentionConformance(StoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_parts_of_what_was_forgotten_go_by_themselves(self, tmp_path: Path) -> None:
+    async def test_blobs_of_what_was_forgotten_go_by_themselves(self, tmp_path: Path) -> None:
         clock = ManualClock()
         store = self.open_store(tmp_path, retention=Retention(checkpoints=LatestOnly()), clock=clock)
         run = await RunDriver.start(store, clock, "r")
-        parts = [raw_part(f"{step} ".encode() * 2000) for step in range(300)]
-        for part in parts:
-            await run.commit({"a": part})
-        assert await wait_for_collection(run, parts[:-1], a=parts[-1])
-        assert await store.parts([parts[-1].hash])
+        blobs = [raw_blob(f"{step} ".encode() * 2000) for step in range(300)]
+        for blob in blobs:
+            await run.commit({"a": blob})
+        assert await wait_for_collection(run, blobs[:-1], a=blobs[-1])
+        assert await store.blobs([blobs[-1].hash])
         await store.close()
 
     @in_a_loop
@@ -207,7 +207,7 @@ class RetentionConformance(StoreSuite):
         store = self.open_store(tmp_path, retention=Retention(finished_runs=KeepFor(timedelta(days=7))), clock=clock)
         finished_run = await RunDriver.start(store, clock, "r")
         await finished_run.commit(settled=True)
-        await finished_run.note(finished("a", "", raw_part(b"next turn" * 3000)))
+        await finished_run.note(finished("a", "", raw_blob(b"next turn" * 3000)))
         await finished_run.release()
         clock.advance(timedelta(days=8))
         await (await RunDriver.start(store, clock, "s")).commit()
@@ -217,18 +217,18 @@ class RetentionConformance(StoreSuite):
         await store.close()
 
     @in_a_loop
-    async def test_parts_of_journals_go_by_themselves(self, store: Store, clock: ManualClock) -> None:
+    async def test_blobs_of_journals_go_by_themselves(self, store: Store, clock: ManualClock) -> None:
         run = await RunDriver.start(store, clock, "r")
         await run.commit()
-        parts = [raw_part(f"{step} ".encode() * 2000) for step in range(300)]
-        for number, part in enumerate(parts):
-            await run.note(finished("a", "", part), durable=False)
+        blobs = [raw_blob(f"{step} ".encode() * 2000) for step in range(300)]
+        for number, blob in enumerate(blobs):
+            await run.note(finished("a", "", blob), durable=False)
             if number % 5 == 4:
                 await run.commit()
-        assert await wait_for_collection(run, parts)
+        assert await wait_for_collection(run, blobs)
 
 
-_HASH = raw_part(b"of nobody").hash
+_HASH = raw_blob(b"of nobody").hash
 
 ODD_PATHS = (
     "",
@@ -326,7 +326,7 @@ class ForgettingConformance(StoreSuite):
         await first.commit(checkpoint_id="mine")
         await store.delete("mine")
         second = await RunDriver.start(store, clock, "s")
-        await second.commit({"a": text_part("again")}, checkpoint_id="mine")
+        await second.commit({"a": text_blob("again")}, checkpoint_id="mine")
         assert (await store.manifest("mine")).run_id == "s"
         assert (await first.record()).head == "r@0"
         assert [manifest.checkpoint_id for manifest in await store.manifests(run_id="r")] == ["r@0"]
@@ -335,9 +335,9 @@ class ForgettingConformance(StoreSuite):
     async def test_collecting_removes_what_nobody_needs_and_nothing_else(
         self, store: Store, clock: ManualClock
     ) -> None:
-        leaf, shared = raw_part(b"leaf" * 3000), raw_part(b"shared" * 3000)
-        gone = raw_part(b"gone" * 3000)
-        tree = text_part("tree", leaf)
+        leaf, shared = raw_blob(b"leaf" * 3000), raw_blob(b"shared" * 3000)
+        gone = raw_blob(b"gone" * 3000)
+        tree = text_blob("tree", leaf)
         run = await RunDriver.start(store, clock, "r")
         await run.commit({"a": gone, "b": shared})
         await run.commit({"b": shared, "c": tree}, leaf)
@@ -345,30 +345,30 @@ class ForgettingConformance(StoreSuite):
         await store.delete("r@0")
         assert await store.collect() == 1
         assert await store.collect() == 0
-        assert await store.parts([gone.hash]) == {}
-        assert (await store.parts([tree.hash, shared.hash])).keys() == {leaf.hash, shared.hash, tree.hash}
+        assert await store.blobs([gone.hash]) == {}
+        assert (await store.blobs([tree.hash, shared.hash])).keys() == {leaf.hash, shared.hash, tree.hash}
 
     @in_a_loop
-    async def test_collecting_spares_the_parts_of_every_path(self, store: Store, clock: ManualClock) -> None:
-        parts = {path: raw_part(f"at {path!r}".encode() * 1000) for path in ODD_PATHS}
-        gone = raw_part(b"gone" * 3000)
+    async def test_collecting_spares_the_blobs_of_every_path(self, store: Store, clock: ManualClock) -> None:
+        blobs = {path: raw_blob(f"at {path!r}".encode() * 1000) for path in ODD_PATHS}
+        gone = raw_blob(b"gone" * 3000)
         run = await RunDriver.start(store, clock, "r")
         await run.commit({"a": gone})
-        await run.commit(parts)
+        await run.commit(blobs)
         await store.delete("r@0")
         assert await store.collect() == 1
-        assert await read_contents(store, "r@1") == {path: part.data for path, part in parts.items()}
+        assert await read_contents(store, "r@1") == {path: blob.data for path, blob in blobs.items()}
 
     @in_a_loop
-    async def test_a_collected_part_can_be_written_again(self, store: Store, clock: ManualClock) -> None:
-        part = raw_part(b"again" * 3000)
+    async def test_a_collected_blob_can_be_written_again(self, store: Store, clock: ManualClock) -> None:
+        blob = raw_blob(b"again" * 3000)
         run = await RunDriver.start(store, clock, "r")
-        await run.commit({"a": part})
+        await run.commit({"a": blob})
         await run.commit()
         await store.delete("r@0")
         await store.collect()
-        await run.commit({"a": part})
-        assert await read_contents(store, "r@2") == {"a": part.data}
+        await run.commit({"a": blob})
+        assert await read_contents(store, "r@2") == {"a": blob.data}
 
 
 class RemovalConformance(TenantStoreSuite):
@@ -379,7 +379,7 @@ class RemovalConformance(TenantStoreSuite):
         assert await store.remove("r") is False
         run = await make_sample_run(store, clock)
         await run.release()
-        parts = (await store.archive("r")).parts
+        blobs = (await store.archive("r")).blobs
         assert await store.remove("r") is True
         assert await store.remove("r") is False
         assert await read_run(store) == NOTHING
@@ -391,7 +391,7 @@ class RemovalConformance(TenantStoreSuite):
         with pytest.raises(RunNotFoundError):
             await run.post(command("late"))
         assert await store.collect() > 0
-        assert await store.parts(part.hash for part in parts) == {}
+        assert await store.blobs(blob.hash for blob in blobs) == {}
         await store.close()
         assert list(await store.runs()) == []
 
@@ -399,12 +399,12 @@ class RemovalConformance(TenantStoreSuite):
     async def test_others_keep_what_they_share_with_a_removed_run(self, store: TenantStore, clock: ManualClock) -> None:
         other = await make_sample_run(store, clock, "other")
         run = await make_sample_run(store, clock)
-        own = raw_part(b"of this one only" * 900)
+        own = raw_blob(b"of this one only" * 900)
         await run.commit({"own": own})
         before = await read_run(store, "other")
         assert await store.remove("r")
         assert await store.collect() == 1
-        assert await store.parts([own.hash]) == {}
+        assert await store.blobs([own.hash]) == {}
         assert await read_run(store, "other") == before
         assert await latest_id(store, "flöw") == "other@4"
         await other.commit()
@@ -424,7 +424,7 @@ class RemovalConformance(TenantStoreSuite):
 
     async def _assert_void(self, late: RunDriver) -> None:
         with pytest.raises(REFUSED):
-            await late.commit({"a": text_part("late")})
+            await late.commit({"a": text_blob("late")})
         with pytest.raises(REFUSED):
             await late.note(finished("late", "late"))
         await late.release(halt=halted())
@@ -462,9 +462,9 @@ class RemovalConformance(TenantStoreSuite):
         with pytest.raises(WorkflowCheckpointException, match="'f'"):
             await store.remove("r", takeover=True)
         assert await read_run(store) == before
-        shared = raw_part(b"c of us" * 900)
-        await fork.reclaim()
-        await fork.write(replace(fork.next_commit({"c": shared}), parts=()))
+        shared = raw_blob(b"c of us" * 900)
+        await fork.reacquire()
+        await fork.write(replace(fork.next_commit({"c": shared}), blobs=()))
         assert await store.remove("r")
         await store.collect()
         assert await read_contents(store, "f@0") == {"c": shared.data}
@@ -474,7 +474,7 @@ class RemovalConformance(TenantStoreSuite):
     async def test_a_fork_can_be_removed_before_its_first_commit(self, store: TenantStore, clock: ManualClock) -> None:
         run = await make_sample_run(store, clock)
         fork = await RunDriver.start(store, clock, "f", parent=HEAD)
-        await fork.note(finished("a", "", raw_part(b"of the fork" * 900)))
+        await fork.note(finished("a", "", raw_blob(b"of the fork" * 900)))
         before = await read_run(store)
         assert await store.remove("f")
         assert (await store.run("f"), await fork.noted()) == (None, [])
@@ -500,7 +500,7 @@ class RemovalConformance(TenantStoreSuite):
         await run.release()
         await store.remove("r")
         again = RunDriver(store, clock, "r", "flow")
-        again.claim = await store.claim("r", create=replace(new_run("r"), nonce="another"))
+        again.lease = await store.acquire("r", create=replace(new_run("r"), nonce="another"))
         await again.commit(events=events("first"))
         record = await again.record()
         assert (record.nonce, record.workflow_name, record.position) == ("another", "flow", 0)

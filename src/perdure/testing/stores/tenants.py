@@ -28,10 +28,10 @@ from perdure.testing.stores.base import (
     in_a_loop,
     make_sample_run,
     new_run,
-    raw_part,
+    raw_blob,
     read_contents,
     read_run,
-    text_part,
+    text_blob,
 )
 from perdure.testing.stores.event_log import watcher
 
@@ -75,7 +75,7 @@ class IdConformance(StoreSuite):
     async def test_any_printable_string_is_an_id(self, store: Store, clock: ManualClock) -> None:
         for name in ODD_IDS:
             run = await RunDriver.start(store, clock, name)
-            await run.commit({"a": text_part(f"first of {ODD_IDS.index(name)}")}, checkpoint_id=name)
+            await run.commit({"a": text_blob(f"first of {ODD_IDS.index(name)}")}, checkpoint_id=name)
             await run.commit()
             await run.release()
         for name in ODD_IDS:
@@ -89,7 +89,7 @@ class IdConformance(StoreSuite):
         run = await RunDriver.start(store, clock, "r")
         for name in REFUSED_IDS:
             with pytest.raises(WorkflowCheckpointException):
-                await store.claim(name, create=new_run(name))
+                await store.acquire(name, create=new_run(name))
             with pytest.raises(WorkflowCheckpointException):
                 await store.manifest(name)
             commit = run.next_commit()
@@ -101,7 +101,7 @@ class IdConformance(StoreSuite):
 _TENANTS = ("", "ours", "theirs")
 """The empty name is the store itself."""
 
-_GARBAGE = raw_part(b"left over" * 3000)
+_GARBAGE = raw_blob(b"left over" * 3000)
 """An unused blob, large enough to be stored separately. Each tenant has one."""
 
 
@@ -121,9 +121,9 @@ class Space:
         view = store.tenant(tenant) if tenant else store
         run = await make_sample_run(view, clock, of=f"<{tenant}>")
         free = await RunDriver.start(view, clock, "free")
-        free.claim = await view.claim("free", create=replace(new_run("free"), nonce=f"nonce of <{tenant}>"))
-        await free.commit({"a": _GARBAGE, f"of <{tenant}>": text_part("x")})
-        await free.commit({f"of <{tenant}>": text_part("x")}, wake_at=_wake_of(tenant))
+        free.lease = await view.acquire("free", create=replace(new_run("free"), nonce=f"nonce of <{tenant}>"))
+        await free.commit({"a": _GARBAGE, f"of <{tenant}>": text_blob("x")})
+        await free.commit({f"of <{tenant}>": text_blob("x")}, wake_at=_wake_of(tenant))
         await view.delete("free@0")
         await free.release()
         own = await RunDriver.start(view, clock, f"<{tenant}>", workflow_name="own")
@@ -136,7 +136,7 @@ class Space:
         runs = [replace(record, owner=None) for record in await self.store.runs()]
         pictures = [await read_run(self.store, record.run_id) for record in runs]
         held = [record.owner is not None for record in await self.store.runs()]
-        garbage = await self.store.parts([_GARBAGE.hash])
+        garbage = await self.store.blobs([_GARBAGE.hash])
         return [runs, pictures, held, list(await self.store.ids()), dict(garbage)]
 
 
@@ -146,21 +146,21 @@ def _wake_of(tenant: str) -> str:
 
 async def _archived(store: TenantStore) -> Sequence[object]:
     archive = comparable(await store.archive("r"))
-    told = [*archive.journal, *archive.inbox, *archive.events, *archive.parts]
+    told = [*archive.journal, *archive.inbox, *archive.events, *archive.blobs]
     return [archive.record.nonce, *(each.data for each in told if each.data)]
 
 
-async def _parts(store: TenantStore) -> Sequence[object]:
-    return list((await store.parts(_roots())).values())
+async def _blobs(store: TenantStore) -> Sequence[object]:
+    return list((await store.blobs(_roots())).values())
 
 
-async def _read_parts(store: TenantStore) -> Sequence[object]:
-    return list((await asyncio.to_thread(store.read_parts, _roots())).values())
+async def _read_blobs(store: TenantStore) -> Sequence[object]:
+    return list((await asyncio.to_thread(store.read_blobs, _roots())).values())
 
 
 def _roots() -> Sequence[str]:
     """Return a blob hash of each tenant."""
-    return [text_part(f"told to <{tenant}>").hash for tenant in _TENANTS]
+    return [text_blob(f"told to <{tenant}>").hash for tenant in _TENANTS]
 
 
 async def _latest(store: TenantStore) -> Sequence[object]:
@@ -191,8 +191,8 @@ LOOKS: Mapping[str, Callable[[TenantStore], Awaitable[Sequence[object]]]] = {
     "manifests": lambda store: store.manifests(workflow_name="flow"),
     "ids": lambda store: store.ids(workflow_name="own"),
     "latest": _latest,
-    "parts": _parts,
-    "read_parts": _read_parts,
+    "parts": _blobs,
+    "read_parts": _read_blobs,
     "whole_checkpoint": _whole_checkpoint,
     "since_head": _since_head,
     "archive": _archived,
@@ -210,8 +210,8 @@ async def _each(result: Awaitable[object]) -> Sequence[object]:
     return [await result]
 
 
-async def _claim(space: Space, _: Archive) -> None:
-    await space.store.claim("free")
+async def _lease(space: Space, _: Archive) -> None:
+    await space.store.acquire("free")
 
 
 async def _begin(space: Space, _: Archive) -> None:
@@ -223,7 +223,7 @@ async def _release(space: Space, _: Archive) -> None:
 
 
 async def _commit(space: Space, _: Archive) -> None:
-    await space.run.commit({"a": text_part("new")}, consumed=("a", "z"), events=events("new"))
+    await space.run.commit({"a": text_blob("new")}, consumed=("a", "z"), events=events("new"))
 
 
 async def _rewind(space: Space, _: Archive) -> None:
@@ -264,7 +264,7 @@ async def _restore(space: Space, archive: Archive) -> None:
 
 
 CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
-    "claim": _claim,
+    "claim": _lease,
     "claim of a fork": _begin,
     "release": _release,
     "commit": _commit,
@@ -337,7 +337,7 @@ class TenantConformance(TenantStoreSuite):
         before = await space.seen()
         for empty in (store, store.tenant("theirs")):
             with pytest.raises(RunNotFoundError):
-                await empty.claim("r")
+                await empty.acquire("r")
             with pytest.raises(RunNotFoundError):
                 await empty.post("r", command("new"))
             assert await empty.delete("r@0") is False
@@ -348,26 +348,26 @@ class TenantConformance(TenantStoreSuite):
         assert await space.seen() == before
 
     @in_a_loop
-    async def test_a_part_of_another_is_not_taken_for_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
-        secret = raw_part(b"secret" * 3000)
-        for small in (secret, text_part("secret")):
+    async def test_a_blob_of_another_is_not_taken_for_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
+        secret = raw_blob(b"secret" * 3000)
+        for small in (secret, text_blob("secret")):
             ours = await RunDriver.start(store.tenant("ours"), clock, f"of {small.hash}")
             await ours.commit({"a": small})
             for other in (store, store.tenant("theirs")):
                 run = await RunDriver.start(other, clock, f"of {small.hash}")
-                await run.write(replace(run.next_commit({"a": small}), parts=()))
-                assert await other.parts([small.hash]) == {}
-                assert await asyncio.to_thread(other.read_parts, [small.hash]) == {}
+                await run.write(replace(run.next_commit({"a": small}), blobs=()))
+                assert await other.blobs([small.hash]) == {}
+                assert await asyncio.to_thread(other.read_blobs, [small.hash]) == {}
 
     @in_a_loop
-    async def test_a_part_that_two_have_is_each_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
-        shared, views = raw_part(b"shared" * 3000), [store, *map(store.tenant, ("ours", "theirs"))]
+    async def test_a_blob_that_two_have_is_each_ones_own(self, store: TenantStore, clock: ManualClock) -> None:
+        shared, views = raw_blob(b"shared" * 3000), [store, *map(store.tenant, ("ours", "theirs"))]
         for view in views:
             await (await RunDriver.start(view, clock, "r")).commit({"a": shared})
         for view in views[:2]:
             await view.remove("r")
             assert await view.collect() == 1
-            assert await view.parts([shared.hash]) == {}
+            assert await view.blobs([shared.hash]) == {}
         assert await read_contents(views[2], "r@0") == {"a": shared.data}
 
     @in_a_loop
@@ -387,7 +387,7 @@ class TenantConformance(TenantStoreSuite):
     async def test_any_id_names_a_tenant_of_its_own(self, store: TenantStore, clock: ManualClock) -> None:
         for name in ODD_IDS:
             run = await RunDriver.start(store.tenant(name), clock, "r")
-            await run.commit({"a": text_part(f"of {ODD_IDS.index(name)}")})
+            await run.commit({"a": text_blob(f"of {ODD_IDS.index(name)}")})
         await store.close()
         for name in ODD_IDS:
             view = store.tenant(name)
@@ -414,7 +414,7 @@ class TenantConformance(TenantStoreSuite):
         for view in views:
             run = RunDriver(view, clock, "r", "flow")
             run.head, run.position = "r@1", 1
-            await run.reclaim()
+            await run.reacquire()
             await run.commit(events=events("another"))
             left = [([*await each.ids()], len(await each.events("r"))) for each in views]
             done = views.index(view) + 1

@@ -31,7 +31,7 @@ from perdure.testing.stores.base import (
     make_sample_run,
     read_contents,
     read_run,
-    text_part,
+    text_blob,
 )
 from perdure.testing.stores.event_log import watcher
 
@@ -54,7 +54,7 @@ async def _going_on(store: Store, clock: ManualClock, archive: Archive) -> RunDr
     """Take the lease of a restored run."""
     run = RunDriver(store, clock, archive.record.run_id, archive.record.workflow_name)
     run.head, run.position = archive.record.head, archive.record.position
-    await run.reclaim()
+    await run.reacquire()
     return run
 
 
@@ -97,7 +97,7 @@ class TransferConformance(TenantStoreSuite):
     async def test_an_archive_holds_the_run_and_nothing_else(self, store: TenantStore, clock: ManualClock) -> None:
         await make_sample_run(store, clock, "other", of="others")
         run = await make_sample_run(store, clock)
-        await run.reclaim()
+        await run.reacquire()
         record, archive = await run.record(), await store.archive("r")
         assert archive.record == replace(record, owner=None, halt=None, attempts=0)
         assert [(each.status, each.wake_at, each.settled) for each in archive.checkpoints] == [
@@ -112,18 +112,18 @@ class TransferConformance(TenantStoreSuite):
             replace(each, manifest=manifest)
             for each, manifest in zip(archive.checkpoints, picture.manifests, strict=True)
         )
-        assert {part.hash: part.data for part in archive.parts} == picture.contents
-        assert len({part.hash for part in archive.parts}) == len(archive.parts)
+        assert {blob.hash: blob.data for blob in archive.blobs} == picture.contents
+        assert len({blob.hash for blob in archive.blobs}) == len(archive.blobs)
         assert list(archive.journal) == picture.journal
         assert list(archive.inbox) == list(await store.inbox("r"))
         assert list(archive.events) == picture.events
 
     @in_a_loop
-    async def test_parts_are_archived_as_they_were_written(self, store: TenantStore, clock: ManualClock) -> None:
+    async def test_blobs_are_archived_as_they_were_written(self, store: TenantStore, clock: ManualClock) -> None:
         elsewhere = MemoryStore(clock=clock)
         for each in (store, elsewhere):
             await make_sample_run(each, clock)
-        assert comparable(await store.archive("r")).parts == comparable(await elsewhere.archive("r")).parts
+        assert comparable(await store.archive("r")).blobs == comparable(await elsewhere.archive("r")).blobs
 
     @in_a_loop
     async def test_archiving_changes_nothing(self, store: TenantStore, clock: ManualClock) -> None:
@@ -150,7 +150,7 @@ class TransferConformance(TenantStoreSuite):
         elsewhere = MemoryStore(clock=clock)
         await (await RunDriver.start(elsewhere, clock, "r")).commit()
         archive = await elsewhere.archive("r")
-        assert (archive.parts, archive.journal, archive.inbox, archive.events) == ((), (), (), ())
+        assert (archive.blobs, archive.journal, archive.inbox, archive.events) == ((), (), (), ())
         await store.restore(archive)
         assert comparable(await store.archive("r")) == comparable(archive)
 
@@ -166,12 +166,12 @@ class TransferConformance(TenantStoreSuite):
     async def test_a_fork_is_archived_once_it_has_a_checkpoint_of_its_own(
         self, store: TenantStore, clock: ManualClock
     ) -> None:
-        source, shared = await RunDriver.start(store, clock, "r"), text_part("shared", text_part("leaf"))
-        await source.commit({"a": shared}, text_part("leaf"))
+        source, shared = await RunDriver.start(store, clock, "r"), text_blob("shared", text_blob("leaf"))
+        await source.commit({"a": shared}, text_blob("leaf"))
         fork = await RunDriver.start(store, clock, "f", parent="r@0")
         with pytest.raises(WorkflowCheckpointException):
             await store.archive("f")
-        await fork.write(replace(fork.next_commit({"a": shared}), parts=()))
+        await fork.write(replace(fork.next_commit({"a": shared}), blobs=()))
         archive = await store.archive("f")
         assert [each.manifest.checkpoint_id for each in archive.checkpoints] == ["f@0"]
         elsewhere = MemoryStore(clock=clock)
@@ -179,7 +179,7 @@ class TransferConformance(TenantStoreSuite):
         assert await elsewhere.run("f") == archive.record
         assert archive.record.parent_checkpoint_id == "r@0"
         assert await read_contents(elsewhere, "f@0") == {"a": shared.data}
-        assert await elsewhere.parts([text_part("leaf").hash]) == {text_part("leaf").hash: b'"leaf"'}
+        assert await elsewhere.blobs([text_blob("leaf").hash]) == {text_blob("leaf").hash: b'"leaf"'}
 
     @in_a_loop
     async def test_a_restored_run_goes_on_where_it_was(self, store: TenantStore, clock: ManualClock) -> None:
@@ -254,7 +254,7 @@ class TransferConformance(TenantStoreSuite):
         elsewhere, archive = MemoryStore(clock=clock), await store.archive("r")
         await elsewhere.restore(archive)
         gone_on = await _going_on(elsewhere, clock, archive)
-        await gone_on.commit({"e": text_part("of elsewhere")}, consumed=("z",), events=events("5"))
+        await gone_on.commit({"e": text_blob("of elsewhere")}, consumed=("z",), events=events("5"))
         await gone_on.note(finished("c", "of elsewhere"))
         await gone_on.release()
         await store.restore(await elsewhere.archive("r"))
@@ -264,9 +264,9 @@ class TransferConformance(TenantStoreSuite):
         (number,) = await run.post(command("later"))
         assert number > max(each.number for each in archive.inbox)
         back = await _going_on(store, clock, await store.archive("r"))
-        assert run.claim is not None
-        assert back.claim is not None
-        assert back.claim.token > run.claim.token
+        assert run.lease is not None
+        assert back.lease is not None
+        assert back.lease.token > run.lease.token
         await back.commit()
         assert (await back.record()).head == "r@8"
 
@@ -277,7 +277,7 @@ class TransferConformance(TenantStoreSuite):
         elsewhere = MemoryStore(clock=clock)
         another = await RunDriver.start(elsewhere, clock, "r")
         for number in range(8):
-            await another.commit({"a": text_part(f"another {number}")}, events=events("of another"))
+            await another.commit({"a": text_blob(f"another {number}")}, events=events("of another"))
         await store.restore(await elsewhere.archive("r"))
         assert await read_run(store) == await read_run(elsewhere)
         assert list(await store.ids()) == [f"r@{number}" for number in range(8)]
@@ -292,7 +292,7 @@ class TransferConformance(TenantStoreSuite):
         await run.release(halt=halted("exported"))
         await store.restore(await store.archive("r"))
         assert (await fork.record()).head == HEAD
-        await fork.reclaim()
+        await fork.reacquire()
         await fork.commit()
         assert (await fork.record()).head == "f@0"
 
@@ -309,7 +309,7 @@ class TransferConformance(TenantStoreSuite):
         assert (await read_run(store), await run.record()) == (before, record)
         await store.collect()
         assert await read_run(store) == before
-        assert await store.parts([text_part("tree of another place").hash]) == {}
+        assert await store.blobs([text_blob("tree of another place").hash]) == {}
 
     @in_a_loop
     async def test_a_fork_that_is_here_is_not_replaced(self, store: TenantStore, clock: ManualClock) -> None:
@@ -331,7 +331,7 @@ class TransferConformance(TenantStoreSuite):
         assert await read_run(store) == NOTHING
         assert list(await store.ids()) == ["r by name"]
         await store.collect()
-        assert await store.parts([text_part("tree of another place").hash]) == {}
+        assert await store.blobs([text_blob("tree of another place").hash]) == {}
         await store.delete("r by name")
         await store.restore(archive)
         assert await store.run("r") == archive.record
@@ -371,7 +371,7 @@ class TransferConformance(TenantStoreSuite):
         archive = await archive_from_elsewhere(clock)
         await store.restore(archive)
         run = await _going_on(store, clock, archive)
-        await run.commit({"a": text_part("new")}, events=events("5"))
+        await run.commit({"a": text_blob("new")}, events=events("5"))
         assert list(await store.ids()) == ["r@7"]
         assert await run.events() == ["5=5"]
         await store.collect()
@@ -437,7 +437,7 @@ class ReopeningConformance(TenantStoreSuite):
         with pytest.raises(WorkflowCheckpointException, match="'f', a fork of it"):
             await store.restore(partial)
         assert await read_run(store) == before
-        await fork.reclaim()
+        await fork.reacquire()
         await fork.commit()
         await store.restore(partial)
         assert (await store.manifests(run_id="r"))[0].checkpoint_id == "r@1"

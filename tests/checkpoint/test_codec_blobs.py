@@ -16,7 +16,7 @@ from tests.soak import IS_SOAK
 
 from perdure.codec import Codec, DamagedPartError, Encoded, Trust, references
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
-from perdure.records import Part, digest
+from perdure.records import Blob, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,17 +40,17 @@ def encode(value: object) -> Encoded:
     return codec.encode(value, path="it")
 
 
-def parts_of(encoded: Encoded) -> dict[str, bytes]:
-    return {part.hash: part.data for part in encoded.parts}
+def blobs_of(encoded: Encoded) -> dict[str, bytes]:
+    return {blob.hash: blob.data for blob in encoded.blobs}
 
 
 def decode(encoded: Encoded) -> Any:
-    return codec.decode(encoded.text, parts_of(encoded), path="it")
+    return codec.decode(encoded.text, blobs_of(encoded), path="it")
 
 
-def new_parts(before: object, after: object) -> list[Part]:
-    known = parts_of(encode(before))
-    return [part for part in encode(after).parts if part.hash not in known]
+def new_blobs(before: object, after: object) -> list[Blob]:
+    known = blobs_of(encode(before))
+    return [blob for blob in encode(after).blobs if blob.hash not in known]
 
 
 def messages(count: int) -> list[Message]:
@@ -76,9 +76,9 @@ def test_an_appended_element_costs_the_last_chunk_however_long_the_sequence(
     make: Callable[[int], Any], count: int
 ) -> None:
     before, after = make(count), make(count + 1)
-    fresh = new_parts(before, after)
+    fresh = new_blobs(before, after)
     assert len(fresh) <= 4
-    assert sum(len(part.data) for part in fresh) < 40_000
+    assert sum(len(blob.data) for blob in fresh) < 40_000
     assert len(encode(after).text) < 5_000
 
 
@@ -91,58 +91,58 @@ def test_an_element_that_is_changed_inserted_or_removed_costs_the_chunks_around_
         longer.insert(place, Message("user", "inserted"))
         del shorter[place]
         for after in (changed, longer, shorter):
-            fresh = new_parts(before, after)
-            assert sum(len(part.data) for part in fresh) < 60_000
+            fresh = new_blobs(before, after)
+            assert sum(len(blob.data) for blob in fresh) < 60_000
 
 
 def test_a_window_that_slides_costs_its_two_ends() -> None:
     every = messages(1_000)
     before, after = deque(every[:999], maxlen=999), deque(every[1:], maxlen=999)
-    fresh = new_parts(before, after)
-    assert sum(len(part.data) for part in fresh) < 60_000
-    assert sum(len(part.data) for part in encode(before).parts) > 100_000
+    fresh = new_blobs(before, after)
+    assert sum(len(blob.data) for blob in fresh) < 60_000
+    assert sum(len(blob.data) for blob in encode(before).blobs) > 100_000
 
 
-def test_a_long_string_is_a_part_of_its_own() -> None:
+def test_a_long_string_is_a_blob_of_its_own() -> None:
     long = "x" * 5_000
     encoded = encode({"short": 1, "long": long})
-    assert parts_of(encoded) == {digest(json.dumps(long).encode()): json.dumps(long).encode()}
+    assert blobs_of(encoded) == {digest(json.dumps(long).encode()): json.dumps(long).encode()}
     assert decode(encoded) == {"short": 1, "long": long}
 
 
-def test_many_bytes_are_a_raw_part_of_their_own() -> None:
+def test_many_bytes_are_a_raw_blob_of_their_own() -> None:
     encoded = encode([b"x" * 1_024, b"y" * 1_025])
-    assert [(part.kind, part.data) for part in encoded.parts] == [("raw", b"y" * 1_025)]
+    assert [(blob.kind, blob.data) for blob in encoded.blobs] == [("raw", b"y" * 1_025)]
 
 
-def test_bytes_never_share_the_address_of_a_text_that_refers_to_parts() -> None:
+def test_bytes_never_share_the_address_of_a_text_that_refers_to_blobs() -> None:
     inner = encode(["x" * 5_000] * 30)
     text = inner.text
     assert references(text)
     assert len(text) > 1_024
     encoded = encode([text, {"inner": ["x" * 5_000] * 30}])
-    assert all(part.kind == "json" for part in encoded.parts)
-    assert {part.hash: part.refs for part in encoded.parts}.get(digest(text), inner.refs) == inner.refs
+    assert all(blob.kind == "json" for blob in encoded.blobs)
+    assert {blob.hash: blob.refs for blob in encoded.blobs}.get(digest(text), inner.refs) == inner.refs
     assert decode(encoded)[0] == text
 
 
-def test_equal_parts_are_kept_once() -> None:
+def test_equal_blobs_are_kept_once() -> None:
     encoded = encode(["x" * 5_000] * 10)
-    assert len(encoded.parts) == 1
-    assert encoded.refs == (encoded.parts[0].hash,)
+    assert len(encoded.blobs) == 1
+    assert encoded.refs == (encoded.blobs[0].hash,)
     assert decode(encoded) == ["x" * 5_000] * 10
 
 
-def test_parts_come_after_the_parts_that_they_refer_to() -> None:
+def test_blobs_come_after_the_blobs_that_they_refer_to() -> None:
     known: set[str] = set()
-    for part in encode([messages(3_000), "x" * 9_000]).parts:
-        assert known.issuperset(part.refs)
-        known.add(part.hash)
+    for blob in encode([messages(3_000), "x" * 9_000]).blobs:
+        assert known.issuperset(blob.refs)
+        known.add(blob.hash)
 
 
-def test_the_whole_as_a_part_refers_to_what_the_text_does() -> None:
+def test_the_whole_as_a_blob_refers_to_what_the_text_does() -> None:
     encoded = encode(messages(1_000))
-    whole = encoded.part()
+    whole = encoded.blob()
     assert (whole.data, whole.refs, whole.kind) == (encoded.text, encoded.refs, "json")
     assert whole.hash == digest(encoded.text)
     assert references(whole.data) == whole.refs
@@ -152,8 +152,8 @@ def test_a_short_text_stays_inline_and_a_long_one_becomes_a_reference() -> None:
     encoded = encode(["x" * 1_000, "y" * 1_000])
     assert codec.inline(encoded) is encoded
     inline = codec.inline(encoded, limit=100)
-    assert inline.text == f'{{"~":"part","part":"{encoded.part().hash}"}}'.encode()
-    assert inline.parts == (*encoded.parts, encoded.part())
+    assert inline.text == f'{{"~":"part","part":"{encoded.blob().hash}"}}'.encode()
+    assert inline.blobs == (*encoded.blobs, encoded.blob())
     assert decode(inline) == ["x" * 1_000, "y" * 1_000]
 
 
@@ -164,7 +164,7 @@ def test_the_text_does_not_depend_on_the_hash_seed() -> None:
         "value = [{str(n) for n in range(2000)}, frozenset({('a', 1), 'b', None, 2.5}), {'z' * 5000, 'w' * 5000},"
         " {frozenset({'x', 'y'}): {'p', 'q'}}]\n"
         "encoded = Codec(Trust.of()).encode(value, path='it')\n"
-        "print(encoded.part().hash, encoded.refs, sorted((part.hash, part.refs) for part in encoded.parts))\n"
+        "print(encoded.blob().hash, encoded.refs, sorted((blob.hash, blob.refs) for blob in encoded.blobs))\n"
     )
     answers = {
         subprocess.run(
@@ -179,36 +179,36 @@ def test_the_text_does_not_depend_on_the_hash_seed() -> None:
     assert len(answers) == 1
 
 
-def damaged(text: bytes, parts: Mapping[str, bytes]) -> str:
+def damaged(text: bytes, blobs: Mapping[str, bytes]) -> str:
     with pytest.raises(DamagedPartError) as caught:
-        codec.decode(text, parts, path="state['x']")
+        codec.decode(text, blobs, path="state['x']")
     return str(caught.value)
 
 
-def test_every_flipped_byte_of_every_part_is_noticed() -> None:
+def test_every_flipped_byte_of_every_blob_is_noticed() -> None:
     value = [b"x" * 1_025, {f"k{number}": number for number in range(400)}, messages(2)]
     encoded = codec.inline(encode(value), limit=0)
-    parts = parts_of(encoded)
+    blobs = blobs_of(encoded)
     source = random.Random(1)
     assert decode(encoded) == value
-    for address, data in parts.items():
+    for address, data in blobs.items():
         for position in range(len(data)):
             flipped = bytearray(data)
             flipped[position] ^= 1 << source.randrange(8)
-            reason = damaged(encoded.text, {**parts, address: bytes(flipped)})
+            reason = damaged(encoded.text, {**blobs, address: bytes(flipped)})
             assert f"part {address} has other bytes than were written" in reason
 
 
-def test_a_missing_part_is_noticed_and_named_with_its_place() -> None:
+def test_a_missing_blob_is_noticed_and_named_with_its_place() -> None:
     cart = {"cart": History([Message("user", "x" * 5_000)])}
     encoded = encode(cart)
     (address,) = encoded.refs
     assert damaged(encoded.text, {}) == f"state['x']['cart'].messages[0].text: part {address} is missing"
 
 
-def test_a_part_under_the_hash_of_another_is_noticed() -> None:
+def test_a_blob_under_the_hash_of_another_is_noticed() -> None:
     encoded = encode(["x" * 5_000, "y" * 5_000])
-    first, second = encoded.parts
+    first, second = encoded.blobs
     swapped = {first.hash: second.data, second.hash: first.data}
     assert "has other bytes than were written" in damaged(encoded.text, swapped)
 
@@ -315,7 +315,7 @@ def test_random_damage_to_a_text_gives_an_error_of_ours_or_a_value() -> None:
         text = bytearray(encoded.text)
         text[source.randrange(len(text))] = source.randrange(256)
         try:
-            codec.decode(bytes(text), parts_of(encoded), path="it")
+            codec.decode(bytes(text), blobs_of(encoded), path="it")
         except (DamagedPartError, UntrustedTypeError, IncompatibleTypeError):
             continue
 
