@@ -22,7 +22,7 @@ async def test_a_run_that_crashes_at_any_store_call_ends_as_if_nothing_had_happe
     expected = await live(InMemoryCheckpointStorage())
     swept = await sweep(live, storage=storage, expected=expected)
     assert "commit" in swept.calls
-    assert "claim" in swept.calls
+    assert "acquire" in swept.calls
     assert swept.points > len(swept.calls)
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ENDS = ["commit", "release"]
 """What is asked when one superstep is left: the commit tells what waits in the inbox."""
 
-GOES_ON = ["parts", "journal", "inbox", *ENDS]
-"""What is asked when the run is claimed and its head is read, of a store that does not read at once."""
+GOES_ON = ["blobs", "journal", "inbox", *ENDS]
+"""What is asked when the lease is acquired and its head is read, of a store that does not read at once."""
 
 
 class Asked:
@@ -77,7 +77,7 @@ async def asked_by(
 
 async def test_going_on_from_a_checkpoint_reads_nothing_twice(storage: Storage) -> None:
     head = await stopped(storage, 1, commits=3)
-    at_once = ["whole_checkpoint", "claim", "since_head", *ENDS]
+    at_once = ["whole_checkpoint", "acquire", "since_head", *ENDS]
     assert await asked_by(storage, AskedAtOnce, checkpoint_id=head) == at_once
 
 
@@ -118,18 +118,18 @@ async def test_a_run_whose_last_commit_failed_looks_for_what_was_sent_since(stor
 
 async def test_going_on_with_a_run_reads_nothing_twice(storage: Storage) -> None:
     await stopped(storage, 1, commits=3)
-    at_once = ["run", "claim", "whole_checkpoint", "since_head", *ENDS]
+    at_once = ["run", "acquire", "whole_checkpoint", "since_head", *ENDS]
     assert await asked_by(storage, AskedAtOnce, run_id="r") == at_once
 
 
 async def test_a_store_that_does_not_read_at_once_is_asked_one_by_one(storage: Storage) -> None:
     head = await stopped(storage, 1, commits=3)
-    assert await asked_by(storage, Asked, checkpoint_id=head) == ["manifest", "run", "claim", *GOES_ON]
+    assert await asked_by(storage, Asked, checkpoint_id=head) == ["manifest", "run", "acquire", *GOES_ON]
 
 
 async def test_a_run_of_a_store_that_does_not_read_at_once_is_asked_for_one_by_one(storage: Storage) -> None:
     await stopped(storage, 1, commits=3)
-    assert await asked_by(storage, Asked, run_id="r") == ["run", "claim", "manifest", *GOES_ON]
+    assert await asked_by(storage, Asked, run_id="r") == ["run", "acquire", "manifest", *GOES_ON]
 
 
 async def test_a_checkpoint_that_was_read_is_not_taken_for_one_of_its_id_that_was_written_since(

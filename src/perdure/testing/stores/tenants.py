@@ -191,8 +191,8 @@ LOOKS: Mapping[str, Callable[[TenantStore], Awaitable[Sequence[object]]]] = {
     "manifests": lambda store: store.manifests(workflow_name="flow"),
     "ids": lambda store: store.ids(workflow_name="own"),
     "latest": _latest,
-    "parts": _blobs,
-    "read_parts": _read_blobs,
+    "blobs": _blobs,
+    "read_blobs": _read_blobs,
     "whole_checkpoint": _whole_checkpoint,
     "since_head": _since_head,
     "archive": _archived,
@@ -210,7 +210,7 @@ async def _each(result: Awaitable[object]) -> Sequence[object]:
     return [await result]
 
 
-async def _lease(space: Space, _: Archive) -> None:
+async def _acquire(space: Space, _: Archive) -> None:
     await space.store.acquire("free")
 
 
@@ -264,8 +264,8 @@ async def _restore(space: Space, archive: Archive) -> None:
 
 
 CHANGES: Mapping[str, Callable[[Space, Archive], Awaitable[None]]] = {
-    "claim": _lease,
-    "claim of a fork": _begin,
+    "acquire": _acquire,
+    "acquire for a fork": _begin,
     "release": _release,
     "commit": _commit,
     "rewind": _rewind,
