@@ -72,7 +72,7 @@ def _how(given: Options, seconds: float) -> str:
 
 
 def _installed(given: Options, present: Sequence[Peer]) -> list[Footprint | Refusal]:
-    is_wanted = not given.only or any(blob.upper() == "I" for blob in given.only)
+    is_wanted = not given.only or any(part.upper() == "I" for part in given.only)
     return footprints(present, given.directory / "environments") if is_wanted else []
 
 

@@ -64,16 +64,16 @@ def chosen(all_works: Sequence[Work], only: Sequence[str]) -> list[Work]:
     """The works of these lines, or with this text in their titles. The machine's limits are always among them."""
     if not only:
         return list(all_works)
-    found = [work for work in all_works if work.key == "limits" or any(_is_meant(work, blob) for blob in only)]
+    found = [work for work in all_works if work.key == "limits" or any(_is_meant(work, part) for part in only)]
     if len(found) == 1:
         raise SystemExit(f"nothing is called {', '.join(only)}: {'; '.join(f'{w.key}: {w.title}' for w in all_works)}")
     return found
 
 
-def _is_meant(work: Work, blob: str) -> bool:
-    if len(blob) == 1:
-        return work.key.split()[0] == blob.upper()
-    return blob.casefold() == work.key.casefold() or blob.casefold() in work.title.casefold()
+def _is_meant(work: Work, part: str) -> bool:
+    if len(part) == 1:
+        return work.key.split()[0] == part.upper()
+    return part.casefold() == work.key.casefold() or part.casefold() in work.title.casefold()
 
 
 def peers(baseline: Peer) -> tuple[list[Peer], list[Missing]]:

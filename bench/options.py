@@ -47,7 +47,7 @@ def options() -> Options:
         f"(default: {_DIRECTORY})",
     )
     given = parser.parse_args()
-    only = tuple(blob.strip() for blob in given.only.split(",") if blob.strip())
+    only = tuple(part.strip() for part in given.only.split(",") if part.strip())
     return Options(given.rounds or (1 if given.quick else 5), only, given.quick, given.directory.resolve())
 
 
