@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from perdure.annotations import namespace_here
 from perdure.checkpoint import CompatibilityReport
-from perdure.engine import ABSENT, ActivationRecorder, Closing, is_read_elsewhere
+from perdure.engine import ABSENT, ActivationRecorder, is_read_elsewhere
 from perdure.errors import IncompatibleGraphError
 from perdure.events import WorkflowEvent, WorkflowEventSource, WorkflowRunState
 from perdure.functional.context import RunContext, running
@@ -36,16 +36,15 @@ from perdure.graph import (
 )
 from perdure.streams import ResponseStream
 from perdure.types import contains_typevar, is_instance_of
-from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunResult
+from perdure.workflows import RunOptions, Workflow, WorkflowBuilder, WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider
     from perdure.annotations import Namespace
     from perdure.clock import Clock
-    from perdure.engine import Call, Events, Session
+    from perdure.engine import Call
     from perdure.functional.agent import FunctionalWorkflowAgent
     from perdure.graph import ActivationPort
     from perdure.storage import CheckpointStorage
@@ -140,7 +139,7 @@ logger = logging.getLogger(__name__)
 
 OnCheckpointError: TypeAlias = Literal["stop", "warn"]
 
-_RUN_OPTIONS = frozenset(inspect.signature(Workflow.run).parameters)
+_RUN_OPTIONS = frozenset({"stream", *RunOptions.__annotations__})
 _SIMILARITY_MIN = 0.85
 """How similar to an option a keyword must be to count as a misspelt one."""
 _OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")
@@ -195,41 +194,11 @@ class FunctionalWorkflow(Workflow):
 
     @overload
     def run(
-        self,
-        message: Any = ABSENT,
-        *,
-        stream: Literal[True],
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        run_id: str | None = None,
-        takeover: bool = False,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        deadline: timedelta | datetime | None = None,
-        budget: Mapping[str, float] | None = None,
-        wait_for_timers: bool = True,
-        **kwargs: Any,
+        self, message: Any = ABSENT, *, stream: Literal[True], **options: Any
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
-        self,
-        message: Any = ABSENT,
-        *,
-        stream: Literal[False] = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        run_id: str | None = None,
-        takeover: bool = False,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        deadline: timedelta | datetime | None = None,
-        budget: Mapping[str, float] | None = None,
-        wait_for_timers: bool = True,
-        **kwargs: Any,
+        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Any
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
         self,
@@ -272,10 +241,10 @@ class FunctionalWorkflow(Workflow):
             )
         return self.node.call_inside(message, activation, kwargs=kwargs)
 
-    def _message(self, message: Any, *, is_optional: bool) -> Any:
-        """Return the message as `run` and `start` have resolved it."""
-        del is_optional
-        return message
+    def _takes_none(self, *, is_alone: bool) -> bool:
+        """Return True: `run` and `start` have resolved the message."""
+        del is_alone
+        return True
 
     def _resolved(self, message: Any, options: Mapping[str, Any]) -> Any:
         """Return the message of a call; None if the function needs none; ABSENT if the call only continues a run.
@@ -338,17 +307,24 @@ class FunctionalWorkflow(Workflow):
         """Return the events of a call. Answers that the run has had already are ignored."""
         if call.has_message:
             self._require_taken(call.message)
+        if not self._is_busy:
+            self._active = None
         attach_if_exists = call.message is None and call.run_id is not None
         call = replace(call, repeats_answers=True, attach_if_exists=attach_if_exists)
         return super().stream(call, include_status_events=include_status_events)
 
-    async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
-        async with Closing(super()._advanced(session)) as batches:
-            try:
-                async for events in batches:
-                    yield events
-            except IncompatibleGraphError as error:
-                raise _renamed(error) from None
+    def _explain(self, error: Exception) -> Exception:
+        """Add a remedy to the error about a function that has another name than when the run was started."""
+        report = error.report if isinstance(error, IncompatibleGraphError) else None
+        if not isinstance(error, IncompatibleGraphError) or not isinstance(report, CompatibilityReport):
+            return error
+        if len(report.removed) != 1:
+            return error
+        remedy = (
+            "The function has another name than when its run was started: keep that one, "
+            f"@workflow(name={report.removed[0]!r}), or choose another run_id if it is the run of another function"
+        )
+        return IncompatibleGraphError(checkpoint_id=error.checkpoint_id, report=report, remedy=remedy)
 
     def as_agent(  # pyright: ignore[reportIncompatibleMethodOverride] - another kind of agent, as in the reference
         self,
@@ -364,18 +340,6 @@ class FunctionalWorkflow(Workflow):
         return FunctionalWorkflowAgent(
             self, name=name, description=description, context_providers=context_providers, **kwargs
         )
-
-
-def _renamed(error: IncompatibleGraphError) -> IncompatibleGraphError:
-    """Return the error with a remedy: the function has another name than when the run was started."""
-    names = error.report.removed if isinstance(error.report, CompatibilityReport) else ()
-    if len(names) != 1:
-        return error
-    remedy = (
-        f"The function has another name than when its run was started: keep that one, @workflow(name={names[0]!r}), "
-        "or choose another run_id if it is the run of another function"
-    )
-    return IncompatibleGraphError(checkpoint_id=error.checkpoint_id, report=error.report, remedy=remedy)
 
 
 def _take_own_keywords(options: dict[str, Any], workflow: Workflow, *, takes_any: bool) -> dict[str, Any]:

@@ -29,13 +29,13 @@ from perdure.graph import (
     validate_workflow_graph,
     wiring,
 )
-from perdure.workflows.workflow import Workflow, warn_of_shared_sessions
+from perdure.workflows.workflow import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from perdure.clock import Clock
-    from perdure.graph import EdgeCondition, EdgeGroup, Reducer, SelectionFunc, SwitchEntry
+    from perdure.graph import EdgeCondition, EdgeGroup, Reducer, SelectionFunc, Shared
     from perdure.storage import CheckpointStorage
 
 logger = logging.getLogger(__name__)
@@ -91,13 +91,10 @@ class WorkflowBuilder:
                 raise TypeError("output_executors is the former name of output_from; give output_from only")
             warnings.warn("output_executors is deprecated; use output_from", DeprecationWarning, stacklevel=2)
             output_from = output_executors
-        self._outputs = _check_designation("output_from", output_from, ("all",))
-        self._intermediates = _check_designation(
+        self._outputs = _given_designation("output_from", output_from, ("all",))
+        self._intermediates = _given_designation(
             "intermediate_output_from", intermediate_output_from, ("all", "all_other")
         )
-        _require_positive("max_iterations", max_iterations)
-        if max_concurrency is not None:
-            _require_positive("max_concurrency", max_concurrency)
         self._max_iterations = max_iterations
         self._name = name
         self._description = description
@@ -105,14 +102,15 @@ class WorkflowBuilder:
         self._clock = clock
         self._rules: dict[str, Any] = {
             "max_concurrency": max_concurrency,
-            "reducers": _check_reducers(reducers or {}),
-            "state_conflicts": _check_choice("state_conflicts", state_conflicts, ("warn", "strict")),
-            "undelivered": _check_choice("undelivered", undelivered, ("event", "error")),
-            "on_checkpoint_error": _check_choice("on_checkpoint_error", on_checkpoint_error, ("stop", "warn")),
-            "version": _check_version(version, migrations),
+            "reducers": dict(reducers or {}),
+            "state_conflicts": state_conflicts,
+            "undelivered": undelivered,
+            "on_checkpoint_error": on_checkpoint_error,
+            "version": max((migration.to for migration in migrations), default=1) if version is None else version,
             "migrations": tuple(sorted(migrations, key=lambda migration: migration.to)),
             "record_payloads": record_payloads,
         }
+        _check_rules(self._rules, max_iterations)
         self._executors: dict[str, Executor] = {}
         self._agents: dict[int, AgentExecutor] = {}
         """Executors by the identity of their agent."""
@@ -124,13 +122,10 @@ class WorkflowBuilder:
     def _nodes(self, *candidates: object) -> list[Executor]:
         """Return executors for this graph, with agents converted. A refused call adds nothing."""
         known = dict(self._executors)
-        nodes: list[Executor] = []
-        for candidate in candidates:
-            node = candidate if isinstance(candidate, Executor) else self._node_of(candidate)
-            for executor in _with_fallbacks(node):
-                if known.setdefault(executor.id, executor) is not executor:
-                    raise self._duplicate(executor.id)
-            nodes.append(node)
+        nodes = [each if isinstance(each, Executor) else self._node_of(each) for each in candidates]
+        for executor in _with_fallbacks(nodes):
+            if known.setdefault(executor.id, executor) is not executor:
+                raise self._duplicate(executor.id)
         return nodes
 
     def _duplicate(self, name: str) -> ValueError:
@@ -143,32 +138,26 @@ class WorkflowBuilder:
 
     def _node_of(self, agent: object) -> AgentExecutor:
         """Return the executor of an agent. One agent is one node, wherever it is named."""
-        found = self._agents.get(id(agent))
-        if found is None:
-            if not isinstance(agent, SupportsAgentRun):
-                raise TypeError(f"a node must be an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
-            found = self._agents[id(agent)] = AgentExecutor(agent)
-        return found
+        if not isinstance(agent, SupportsAgentRun):
+            raise TypeError(f"a node must be an Executor or an agent, not a {type(agent).__name__}: {agent!r}")
+        if id(agent) not in self._agents:
+            self._agents[id(agent)] = AgentExecutor(agent)
+        return self._agents[id(agent)]
 
-    def _join(self, group: EdgeGroup, *executors: Executor) -> WorkflowBuilder:
-        """Add a group and its executors, each with an internal edge when it is new."""
-        for executor in executors:
-            self._add_node(executor)
-        self._groups.append(group)
-        return self
-
-    def _add_node(self, executor: Executor) -> None:
-        for node in _with_fallbacks(executor):
+    def _add(self, executors: Sequence[Executor], *groups: EdgeGroup) -> WorkflowBuilder:
+        """Add executors, each with an internal edge when it is new, and groups."""
+        for node in _with_fallbacks(executors):
             if node.id not in self._executors:
                 self._executors[node.id] = node
                 self._groups.append(InternalEdgeGroup(node.id))
+        self._groups.extend(groups)
+        return self
 
     def set_start_executor(self, executor: Node) -> WorkflowBuilder:
         """Set the start. Equal to `start_executor=`."""
-        (node,) = self._nodes(executor)
-        self._start_id = node.id
-        self._add_node(node)
-        return self
+        nodes = self._nodes(executor)
+        self._start_id = nodes[0].id
+        return self._add(nodes)
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage | str) -> WorkflowBuilder:
         """Set the checkpoint storage. Equal to `checkpoint_storage=`."""
@@ -177,43 +166,48 @@ class WorkflowBuilder:
 
     def set_max_iterations(self, max_iterations: int) -> WorkflowBuilder:
         """Limit the supersteps since the last input. Equal to `max_iterations=`."""
-        _require_positive("max_iterations", max_iterations)
+        _check_rules(self._rules, max_iterations)
         self._max_iterations = max_iterations
         return self
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None) -> WorkflowBuilder:
         """Join two executors, optionally only for messages that satisfy a condition."""
-        first, last = self._nodes(source, target)
-        return self._join(SingleEdgeGroup(first.id, last.id, condition), first, last)
+        first, last = nodes = self._nodes(source, target)
+        return self._add(nodes, SingleEdgeGroup(first.id, last.id, condition))
 
     def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> WorkflowBuilder:
         """Send every message of a source to all targets that can handle it."""
         _require_two("add_fan_out_edges", "targets", targets)
-        first, *others = self._nodes(source, *targets)
-        return self._join(FanOutEdgeGroup(first.id, _ids(others)), first, *others)
+        first, *others = nodes = self._nodes(source, *targets)
+        return self._add(nodes, FanOutEdgeGroup(first.id, _ids(others)))
 
     def add_multi_selection_edge_group(
         self, source: Node, targets: Sequence[Node], selection_func: SelectionFunc
     ) -> WorkflowBuilder:
         """Send each message to the targets that `selection_func(message, target_ids)` returns."""
         _require_two("add_multi_selection_edge_group", "targets", targets)
-        first, *others = self._nodes(source, *targets)
-        return self._join(FanOutEdgeGroup(first.id, _ids(others), selection_func), first, *others)
+        first, *others = nodes = self._nodes(source, *targets)
+        return self._add(nodes, FanOutEdgeGroup(first.id, _ids(others), selection_func))
 
     def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> WorkflowBuilder:
         """Send each message to the target of the first case that matches, else to the default."""
-        first, *others = self._nodes(source, *[case.target for case in cases])
-        entries = [_entry(case, target.id) for case, target in zip(cases, others, strict=True)]
+        first, *others = nodes = self._nodes(source, *[case.target for case in cases])
+        entries = [
+            SwitchCaseEdgeGroupDefault(target.id)
+            if isinstance(case, Default)
+            else SwitchCaseEdgeGroupCase(case.condition, target.id)
+            for case, target in zip(cases, others, strict=True)
+        ]
         group = SwitchCaseEdgeGroup(first.id, entries)
         if any(isinstance(case, Default) for case in cases[:-1]):
             logger.warning("the default of the switch from %r is not its last entry", first.id)
-        return self._join(group, first, *others)
+        return self._add(nodes, group)
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> WorkflowBuilder:
         """Send the target one list when every source has sent."""
         _require_two("add_fan_in_edges", "sources", sources)
-        *others, last = self._nodes(*sources, target)
-        return self._join(FanInEdgeGroup(_ids(others), last.id), *others, last)
+        *others, last = nodes = self._nodes(*sources, target)
+        return self._add(nodes, FanInEdgeGroup(_ids(others), last.id))
 
     def add_chain(self, executors: Sequence[Node]) -> WorkflowBuilder:
         """Join executors one after the other."""
@@ -226,7 +220,8 @@ class WorkflowBuilder:
         """Validate the graph and return the workflow. Raises WorkflowValidationError."""
         if self._start_id is None:
             raise TypeError("a workflow needs a start executor: WorkflowBuilder(start_executor=...)")
-        designation = self._designation()
+        is_explicit = self._outputs is not None or self._intermediates is not None
+        designation = self._designation() if is_explicit else OutputDesignation()
         validate_workflow_graph(
             self._groups, self._executors, self._start_id, designation.outputs, designation.intermediates
         )
@@ -241,12 +236,11 @@ class WorkflowBuilder:
         )
         if not graph.name:
             object.__setattr__(graph, "name", f"workflow-{signature_hash(graph_signature(graph))[:12]}")
-        warn_of_shared_sessions(graph)
+        if graph.children:
+            _warn_of_shared_sessions(graph)
         return Workflow(graph, checkpoint_storage=self._storage, clock=self._clock)
 
     def _designation(self) -> OutputDesignation:
-        if self._outputs is None and self._intermediates is None:
-            return OutputDesignation()
         yielding = tuple(key for key, executor in self._executors.items() if executor.workflow_output_types)
         outputs = yielding if self._outputs == "all" else self._designated_ids(self._outputs)
         match self._intermediates:
@@ -259,65 +253,82 @@ class WorkflowBuilder:
         return OutputDesignation(outputs, intermediates)
 
     def _designated_ids(self, designated: Any) -> tuple[str, ...]:
-        nodes = (entry if isinstance(entry, Executor) else self._node_of(entry) for entry in designated or ())
+        nodes = (each if isinstance(each, Executor) else self._node_of(each) for each in designated or ())
         return tuple(node.id for node in nodes)
 
 
-def _with_fallbacks(executor: Executor) -> Iterator[Executor]:
-    """Yield the executor, its `on_error` executor, that one's own, and so on."""
-    node: Executor | None = executor
-    while node is not None:
-        yield node
-        node = wiring(node).fallback
+def _with_fallbacks(executors: Sequence[Executor]) -> Iterator[Executor]:
+    """Yield each executor, its `on_error` executor, that one's own, and so on."""
+    for executor in executors:
+        node: Executor | None = executor
+        while node is not None:
+            yield node
+            node = wiring(node).fallback
 
 
 def _ids(executors: Sequence[Executor]) -> list[str]:
     return [executor.id for executor in executors]
 
 
-def _entry(case: Case | Default, target_id: str) -> SwitchEntry:
-    match case:
-        case Default():
-            return SwitchCaseEdgeGroupDefault(target_id)
-        case Case(condition):
-            return SwitchCaseEdgeGroupCase(condition, target_id)
-
-
-def _check_reducers(reducers: Mapping[str, Reducer]) -> dict[str, Reducer]:
-    for key, reducer in reducers.items():
-        if not callable(reducer):
-            raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
-    return dict(reducers)
-
-
-def _check_designation(name: str, given: Any, words: tuple[str, ...]) -> Any:
+def _given_designation(name: str, given: Any, words: tuple[str, ...]) -> Any:
     if given is None or isinstance(given, _Unset):
         return None
-    if isinstance(given, str):
-        if given not in words:
-            raise ValueError(f"{name} must be a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
-        return given
-    return list(given)
-
-
-def _check_choice(name: str, given: str, words: tuple[str, ...]) -> str:
+    if not isinstance(given, str):
+        return list(given)
     if given not in words:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {given!r}")
+        raise ValueError(f"{name} must be a list of executors or {' or '.join(map(repr, words))}, not {given!r}")
     return given
 
 
-def _check_version(version: int | None, migrations: Sequence[Migration]) -> int:
-    newest = max((migration.to for migration in migrations), default=1)
-    if version is not None and version < newest:
-        raise ValueError(f"version {version} is older than the migration to {newest}")
-    return version if version is not None else newest
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "state_conflicts": ("warn", "strict"),
+    "undelivered": ("event", "error"),
+    "on_checkpoint_error": ("stop", "warn"),
+}
 
 
-def _require_positive(name: str, number: int) -> None:
-    if number < 1:
-        raise ValueError(f"{name} must be 1 or more, not {number}")
+def _check_rules(rules: Mapping[str, Any], max_iterations: int) -> None:
+    """Raise ValueError or TypeError for an option that can't work."""
+    for name, number in (("max_iterations", max_iterations), ("max_concurrency", rules["max_concurrency"])):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be 1 or more, not {number}")
+    for name, words in _CHOICES.items():
+        if rules[name] not in words:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {rules[name]!r}")
+    for key, reducer in rules["reducers"].items():
+        if not callable(reducer):
+            raise TypeError(f"the reducer of {key!r} must be a function of two values, not {reducer!r}")
+    for migration in rules["migrations"]:
+        if migration.to > rules["version"]:
+            raise ValueError(f"version {rules['version']} is older than the migration to {migration.to}")
 
 
 def _require_two(method: str, what: str, given: Sequence[Any]) -> None:
     if len(given) < _PAIR:
         raise ValueError(f"{method} needs at least two {what}, not {len(given)}")
+
+
+def _warn_of_shared_sessions(graph: Graph) -> None:
+    """Warn of a session that is used in a graph and in a sub-workflow of it.
+
+    A sub-workflow has its own state, so each of the two graphs continues its own copy of the session.
+    """
+    here = {id(shared.what): executor_id for executor_id, shared in _shared_objects(graph)}
+    for child_id, child in graph.children.items():
+        for executor_id, shared in _shared_objects(child, recursive=True):
+            if id(shared.what) in here:
+                logger.warning(
+                    "executor %r and executor %r inside sub-workflow %r were given one session, and each continues its "
+                    "own copy: a sub-workflow has its own state",
+                    here[id(shared.what)],
+                    executor_id,
+                    child_id,
+                )
+
+
+def _shared_objects(graph: Graph, *, recursive: bool = False) -> Iterator[tuple[str, Shared]]:
+    for executor_id, executor in graph.executors.items():
+        if (shared := executor.shares()) is not None:
+            yield executor_id, shared
+    for child in graph.children.values() if recursive else ():
+        yield from _shared_objects(child, recursive=True)

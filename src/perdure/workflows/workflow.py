@@ -8,7 +8,9 @@ import math
 import weakref
 from asyncio import CancelledError
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, overload
+
+from typing_extensions import Unpack
 
 from perdure.clock import SystemClock, moment_of
 from perdure.engine import (
@@ -30,13 +32,13 @@ from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from perdure.agents import ContextProvider
     from perdure.clock import Clock
     from perdure.engine import Events, LoadedRun
-    from perdure.graph import EdgeGroup, Executor, Graph, Shared
+    from perdure.graph import EdgeGroup, Executor, Graph
     from perdure.storage import CheckpointStorage
     from perdure.workflows.as_agent.agent import WorkflowAgent
     from perdure.workflows.run import Run
@@ -44,32 +46,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def warn_of_shared_sessions(graph: Graph) -> None:
-    """Warn of a session that is used in a graph and in a sub-workflow of it.
+class StartOptions(TypedDict, total=False):
+    """The options of `Workflow.start`, which `Workflow.run` takes too."""
 
-    A sub-workflow has its own state, so each of the two graphs continues its own copy of the session.
-    """
-    here = {id(shared.what): executor_id for executor_id, shared in _shared_objects(graph)}
-    for child_id, child in graph.children.items():
-        for executor_id, shared in _shared_objects(child, recursive=True):
-            if id(shared.what) in here:
-                logger.warning(
-                    "executor %r and executor %r inside sub-workflow %r were given one session, and each continues its "
-                    "own copy: a sub-workflow has its own state",
-                    here[id(shared.what)],
-                    executor_id,
-                    child_id,
-                )
+    checkpoint_id: str | None
+    run_id: str | None
+    checkpoint_storage: CheckpointStorage | str | None
+    takeover: bool
+    function_invocation_kwargs: Mapping[str, Any] | None
+    client_kwargs: Mapping[str, Any] | None
+    deadline: timedelta | datetime | None
+    budget: Mapping[str, float] | None
+    wait_for_timers: bool
 
 
-def _shared_objects(graph: Graph, *, recursive: bool = False) -> Iterator[tuple[str, Shared]]:
-    for executor_id, executor in graph.executors.items():
-        shared = executor.shares()
-        if shared is not None:
-            yield executor_id, shared
-    if recursive:
-        for child in graph.children.values():
-            yield from _shared_objects(child, recursive=True)
+class RunOptions(StartOptions, total=False):
+    """The options of `Workflow.run`, beside `stream`."""
+
+    responses: Mapping[str, Any] | None
+    include_status_events: bool
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):
@@ -179,7 +174,7 @@ class Workflow:
         """Return the declared output types of all executors."""
         found: list[Any] = []
         for executor in self.executors.values():
-            found.extend(type_ for type_ in executor.workflow_output_types if type_ not in found)
+            found.extend(each for each in executor.workflow_output_types if each not in found)
         return found
 
     def get_start_executor(self) -> Executor:
@@ -192,11 +187,11 @@ class Workflow:
 
     def get_output_executors(self) -> list[Executor]:
         """Return the executors whose yields are outputs."""
-        return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "output"]
+        return [each for each in self.executors.values() if self.is_terminal_executor(each.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:
         """Return the executors whose yields are intermediate."""
-        return [e for e in self.executors.values() if self.graph.designation.kind_of(e.id) == "intermediate"]
+        return [each for each in self.executors.values() if self.is_intermediate_executor(each.id)]
 
     def is_terminal_executor(self, executor_id: str) -> bool:
         """Return True if an executor's yields are outputs."""
@@ -208,56 +203,20 @@ class Workflow:
 
     @overload
     def run(
-        self,
-        message: Any = ABSENT,
-        *,
-        stream: Literal[True],
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        run_id: str | None = None,
-        takeover: bool = False,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        deadline: timedelta | datetime | None = None,
-        budget: Mapping[str, float] | None = None,
-        wait_for_timers: bool = True,
+        self, message: Any = ABSENT, *, stream: Literal[True], **options: Unpack[RunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
-        self,
-        message: Any = ABSENT,
-        *,
-        stream: Literal[False] = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        run_id: str | None = None,
-        takeover: bool = False,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        deadline: timedelta | datetime | None = None,
-        budget: Mapping[str, float] | None = None,
-        wait_for_timers: bool = True,
+        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Unpack[RunOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
         self,
         message: Any = ABSENT,
         *,
         stream: bool = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        run_id: str | None = None,
-        takeover: bool = False,
         include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        deadline: timedelta | datetime | None = None,
-        budget: Mapping[str, float] | None = None,
-        wait_for_timers: bool = True,
+        responses: Mapping[str, Any] | None = None,
+        **options: Unpack[StartOptions],
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult] | Awaitable[WorkflowRunResult]:
         """Run until the workflow is idle or waits for the outside.
 
@@ -273,131 +232,26 @@ class Workflow:
 
         Without `stream`, await the result. With it, read the events: `async for event in ...`.
         """
-        message = self._message(message, is_optional=any((responses, checkpoint_id, run_id)))
-        call = Call(
-            message=message,
-            responses=responses,
-            checkpoint_id=checkpoint_id,
-            run_id=run_id,
-            storage=self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage),
-            kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
-            streaming=stream,
-            takeover=takeover,
-            deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
-            budget=None if budget is None else check_budget(budget),
-            waits=wait_for_timers,
-            emit_open_requests=bool(responses),
-        )
-        _require_one_input(call)
+        call = self._call(message, responses=responses, streaming=stream, **options)
         events = self.stream(call, include_status_events=include_status_events)
         return events if stream else events.get_final_response()
 
-    def _message(self, message: Any, *, is_optional: bool) -> Any:
-        """Return the message or ABSENT. None counts if the start executor accepts it and nothing else is given."""
-        if isinstance(message, WorkflowMessage):
-            message = message.data
-        if message is None and (is_optional or not accepts(self.get_start_executor(), None)):
-            return ABSENT
-        return message
+    def start(self, message: Any = ABSENT, **options: Unpack[StartOptions]) -> Run:
+        """Return a live handle on a run. `await` it to make the run durable.
 
-    def stream(
-        self, call: Call, *, include_status_events: bool = False
-    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
-        if self._is_busy:
-            raise WorkflowException(
-                f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
-                "instance; each concurrent run needs its own"
-            )
-        session = Session(self.blueprint, call, run=self.loaded_run, changes=self._changes)
+        A message is the next turn of this instance's run, or its first; with `run_id` it starts or finds that run.
+        Without a message, the run of `run_id` or `checkpoint_id` continues. The options are those of `run`.
+        """
+        from perdure.workflows.run import Run  # noqa: PLC0415 - run.py imports this module
 
-        def finish(events: Any) -> WorkflowRunResult:
-            return WorkflowRunResult.of(events, include_status_events=include_status_events)
+        return Run(self, self._call(message, streaming=True, **options))
 
-        stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
-            self._events(call, session),
-            finalizer=finish,
-            cleanup_hooks=[partial(self._release, session)],
-            # A host that advances runs doesn't need the list of all their events.
-            keeps_updates=not call.is_hosted,
-        )
-        session.lease.bind(stream)
-        self._session, self._active = session, weakref.ref(stream)
-        return stream
-
-    @property
-    def _is_busy(self) -> bool:
-        """True while the stream of a call has not ended and somebody holds it. Functional workflows override it."""
-        return self._active is not None and self._active() is not None
-
-    def _release(self, session: Session) -> None:
-        if self._session is session:
-            self._active = None
-
-    async def _events(self, call: Call, session: Session) -> AsyncGenerator[Events]:
-        before, has_begun = self._status, False
-        try:
-            if call.has_message and not call.names_a_run:
-                await self._require_idle()
-            yield [WorkflowEvent("started", origin=FRAMEWORK)]
-            yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]
-            async with Closing(self._advanced(session)) as batches:
-                async for events in batches:
-                    has_begun = has_begun or events[0].type == "superstep_started"
-                    yield events
-        except Exception as error:
-            if isinstance(error, RunError) and not has_begun:
-                # The call was refused: nothing ran and nothing changed.
-                self._set_status(session, before)
-                raise
-            status = self._set_status(session, WorkflowRunState.FAILED)
-            details = WorkflowErrorDetails.from_exception(error)
-            yield [WorkflowEvent("failed", details=details, origin=FRAMEWORK), status]
-            raise
-        except (GeneratorExit, CancelledError):
-            self._set_status(session, WorkflowRunState.CANCELLED)
-            raise
-        finally:
-            self._release(session)
-        assert session.run is not None, "a successful run has a lease"
-        yield [self._set_status(session, final_state(session.run.snapshot))]
-
-    async def _advanced(self, session: Session) -> AsyncGenerator[Events]:
-        is_pending_emitted = False
-        try:
-            await session.open()
-            self.loaded_run = session.run
-            async with Closing(session.events()) as batches:
-                async for events in batches:
-                    requests = [place for place, event in enumerate(events) if event.type == "request_info"]
-                    if is_pending_emitted or not requests:
-                        yield events
-                        continue
-                    is_pending_emitted = True
-                    after_first = requests[0] + 1
-                    yield events[:after_first]
-                    yield [
-                        self._set_status(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS),
-                        *events[after_first:],
-                    ]
-        finally:
-            await session.close()
-
-    async def _require_idle(self) -> None:
-        loaded_run = self.loaded_run
-        if loaded_run is not None and await is_unfinished(loaded_run):
-            raise RunUnfinishedError(loaded_run.run_id, checkpoint_id=loaded_run.head_id)
-
-    def _set_status(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
-        """Set the status and return its event. A call that was replaced by another one no longer sets it."""
-        if self._session is session:
-            self._status = state
-        return WorkflowEvent("status", state=state, origin=FRAMEWORK)
-
-    def start(
+    def _call(
         self,
-        message: Any = ABSENT,
+        message: Any,
         *,
+        streaming: bool,
+        responses: Mapping[str, Any] | None = None,
         checkpoint_id: str | None = None,
         run_id: str | None = None,
         checkpoint_storage: CheckpointStorage | str | None = None,
@@ -407,29 +261,122 @@ class Workflow:
         deadline: timedelta | datetime | None = None,
         budget: Mapping[str, float] | None = None,
         wait_for_timers: bool = True,
-    ) -> Run:
-        """Return a live handle on a run. `await` it to make the run durable.
-
-        A message is the next turn of this instance's run, or its first; with `run_id` it starts or finds that run.
-        Without a message, the run of `run_id` or `checkpoint_id` continues. `deadline`, `budget` and `wait_for_timers`
-        are those of `run`.
-        """
-        from perdure.workflows.run import Run  # noqa: PLC0415 - run.py imports this module
-
-        call = Call(
-            message=self._message(message, is_optional=bool(checkpoint_id or run_id)),
+    ) -> Call:
+        """Check the arguments of `run` or `start`."""
+        if isinstance(message, WorkflowMessage):
+            message = message.data
+        names_a_run = checkpoint_id is not None or run_id is not None
+        if message is None and not self._takes_none(is_alone=not (responses or names_a_run)):
+            message = ABSENT
+        if message is ABSENT:
+            if responses is None and not names_a_run:
+                raise ValueError(
+                    "give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise"
+                )
+        elif responses is not None:
+            raise ValueError("give a message or responses, not both: answer first, then send the message")
+        elif checkpoint_id is not None:
+            raise ValueError("give a message or a checkpoint_id, not both: resume first, then send the message")
+        if checkpoint_id is not None and run_id is not None:
+            raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
+        return Call(
+            message=message,
+            responses=responses,
             checkpoint_id=checkpoint_id,
             run_id=run_id,
             storage=self.checkpoint_storage if checkpoint_storage is None else given_storage(checkpoint_storage),
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
-            streaming=True,
+            streaming=streaming,
             takeover=takeover,
             deadline=None if deadline is None else moment_of(self.blueprint.clock, deadline, "the deadline of a run"),
             budget=None if budget is None else check_budget(budget),
             waits=wait_for_timers,
+            emit_open_requests=bool(responses),
         )
-        _require_one_input(call)
-        return Run(self, call)
+
+    def _takes_none(self, *, is_alone: bool) -> bool:
+        """Return True if None is a message here: it is all that was given, and the start executor accepts it."""
+        return is_alone and accepts(self.get_start_executor(), None)
+
+    def stream(
+        self, call: Call, *, include_status_events: bool = False
+    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        """Return the events of a call. Raises WorkflowException if another call of this instance is active."""
+        if self._active is not None and self._active() is not None:
+            raise WorkflowException(
+                f"workflow {self.name!r} is already running: read its stream to the end, drop it, or use another "
+                "instance; each concurrent run needs its own"
+            )
+        session = Session(self.blueprint, call, run=self.loaded_run, changes=self._changes)
+        stream: ResponseStream[WorkflowEvent[Any], WorkflowRunResult] = ResponseStream.of_batches(
+            self._events(call, session),
+            finalizer=partial(WorkflowRunResult.of, include_status_events=include_status_events),
+            cleanup_hooks=[partial(self._release, session)],
+            # A host that advances runs doesn't need the list of all their events.
+            keeps_updates=not call.is_hosted,
+        )
+        session.lease.bind(stream)
+        self._session, self._active = session, weakref.ref(stream)
+        return stream
+
+    def _release(self, session: Session) -> None:
+        if self._session is session:
+            self._active = None
+
+    async def _events(self, call: Call, session: Session) -> AsyncGenerator[Events]:
+        before, has_begun, has_requests = self._status, False, False
+        run = self.loaded_run
+        try:
+            if call.has_message and not call.names_a_run and run is not None and await is_unfinished(run):
+                raise RunUnfinishedError(run.run_id, checkpoint_id=run.head_id)  # noqa: TRY301 - handled as other refusals
+            yield [WorkflowEvent("started", origin=FRAMEWORK)]
+            yield [self._set_status(session, WorkflowRunState.IN_PROGRESS)]
+            try:
+                await session.open()
+                self.loaded_run = session.run
+                async with Closing(session.events()) as batches:
+                    async for events in batches:
+                        has_begun = has_begun or events[0].type == "superstep_started"
+                        asked = [index for index, event in enumerate(events, 1) if event.type == "request_info"]
+                        if has_requests or not asked:
+                            yield events
+                            continue
+                        # The status changes as soon as the first request is out.
+                        has_requests = True
+                        yield events[: asked[0]]
+                        status = self._set_status(session, WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
+                        yield [status, *events[asked[0] :]]
+            finally:
+                await session.close()
+        except Exception as raised:
+            if isinstance(raised, RunError) and not has_begun:
+                # The call was refused: nothing ran and nothing changed.
+                self._set_status(session, before)
+                raise
+            error = self._explain(raised)
+            status = self._set_status(session, WorkflowRunState.FAILED)
+            details = WorkflowErrorDetails.from_exception(error)
+            yield [WorkflowEvent("failed", details=details, origin=FRAMEWORK), status]
+            if error is raised:
+                raise
+            raise error from None
+        except (GeneratorExit, CancelledError):
+            self._set_status(session, WorkflowRunState.CANCELLED)
+            raise
+        finally:
+            self._release(session)
+        assert session.run is not None, "a successful run has a lease"
+        yield [self._set_status(session, final_state(session.run.snapshot))]
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return the error of a failed call for its reader. Functional workflows add a remedy."""
+        return error
+
+    def _set_status(self, session: Session, state: WorkflowRunState) -> WorkflowEvent[Any]:
+        """Set the status and return its event. A call that was replaced by another one no longer sets it."""
+        if self._session is session:
+            self._status = state
+        return WorkflowEvent("status", state=state, origin=FRAMEWORK)
 
     def copy(self) -> Workflow:
         """Return another instance of the same definition, without a run."""
@@ -514,8 +461,8 @@ class Workflow:
             "max_iterations": self.max_iterations,
             "edge_groups": [group.to_dict() for group in self.edge_groups],
             "executors": {executor_id: executor.to_dict() for executor_id, executor in self.executors.items()},
-            "output_executors": None if not designation.is_explicit else list(designation.outputs or ()),
-            "intermediate_executors": None if not designation.is_explicit else list(designation.intermediates or ()),
+            "output_executors": list(designation.outputs or ()) if designation.is_explicit else None,
+            "intermediate_executors": list(designation.intermediates or ()) if designation.is_explicit else None,
         }
         if self.description is not None:
             plain["description"] = self.description
@@ -524,17 +471,6 @@ class Workflow:
     def to_json(self) -> str:
         """Convert the definition to JSON."""
         return json.dumps(self.to_dict())
-
-
-def _require_one_input(call: Call) -> None:
-    if call.has_message and call.responses is not None:
-        raise ValueError("give a message or responses, not both: answer first, then send the message")
-    if call.has_message and call.checkpoint_id is not None:
-        raise ValueError("give a message or a checkpoint_id, not both: resume first, then send the message")
-    if call.checkpoint_id is not None and call.run_id is not None:
-        raise ValueError("give a checkpoint_id or a run_id, not both: a checkpoint knows its run")
-    if not call.has_message and call.responses is None and not call.names_a_run:
-        raise ValueError("give a message, responses, a checkpoint_id or a run_id: there is nothing to do otherwise")
 
 
 def check_budget(budget: Mapping[str, float]) -> dict[str, float]:
