@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint import WorkflowCheckpoint
     from perdure.codec import Values
     from perdure.engine import LoadedRun
-    from perdure.graph import Graph
+    from perdure.graph import Executor, Graph
     from perdure.kernel import Output, Snapshot, Trail
     from perdure.storage import Binding
 
@@ -45,44 +45,34 @@ def run_sync(work: Workflow | Awaitable[Any], message: Any = ABSENT, **options: 
 
     Raises RuntimeError if an event loop already runs in this thread: use `await` there.
     """
-    _require_no_loop(work)
-    if not isinstance(work, Workflow):
-        if message is not ABSENT or options:
-            raise _refused(work, TypeError("a message and options belong to a workflow, not to an awaitable"))
-        return asyncio.run(_awaited(work))
-    if options.pop("stream", False):
-        raise TypeError("run_sync can't stream; leave stream=True out")
-    return asyncio.run(_run(work, message, options))
+    error: Exception | None = None
+    if _is_loop_running():
+        instead = "await workflow.run(...)" if isinstance(work, Workflow) else "await ..."
+        error = RuntimeError(
+            f"run_sync would block the event loop that is running here; write `{instead}` instead, as in notebooks "
+            "and async functions"
+        )
+    elif not isinstance(work, Workflow) and (message is not ABSENT or options):
+        error = TypeError("a message and options belong to a workflow, not to an awaitable")
+    elif options.pop("stream", False):
+        error = TypeError("run_sync can't stream; leave stream=True out")
+    if error is not None:
+        if inspect.iscoroutine(work):
+            work.close()  # it would warn of not being awaited
+        raise error
+
+    async def run() -> Any:
+        return await (work.run(message, stream=False, **options) if isinstance(work, Workflow) else work)
+
+    return asyncio.run(run())
 
 
-async def _run(workflow: Workflow, message: Any, options: dict[str, Any]) -> WorkflowRunResult:
-    return await workflow.run(message, stream=False, **options)
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
-def _require_no_loop(work: object) -> None:
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return
-    instead = "await workflow.run(...)" if isinstance(work, Workflow) else "await ..."
-    raise _refused(
-        work,
-        RuntimeError(
-            f"run_sync would block the event loop that is running here; write `{instead}` instead, as in notebooks "
-            "and async functions"
-        ),
-    )
-
-
-def _refused(work: object, error: Exception) -> Exception:
-    """Return the error, and close a coroutine that would warn of not being awaited."""
-    if inspect.iscoroutine(work):
-        work.close()
-    return error
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,57 +101,52 @@ def apply_edit(snapshot: Snapshot, edit: Edit, graph: Graph, values: Values) -> 
         if state.pop((SHARED_SCOPE, key), None) is None:
             raise ValueError(f"there is no state key {key!r} to delete")
     for key, value in edit.state.items():
-        _require_same_type(key, value, snapshot, edit, values)
+        present = snapshot.state.get((SHARED_SCOPE, key))
+        before = None if present is None or key in edit.retype else values.give(present)
+        if before is not None and value is not None and type(value) is not type(before):
+            raise TypeError(
+                f"state[{key!r}] is a {type_of(before)}, the edit makes it a {type_of(value)}; "
+                f"if that is intended, add retype=[{key!r}]"
+            )
         state[SHARED_SCOPE, key] = values.fix(value, f"state[{key!r}]")
     executors = dict(snapshot.executors)
     for executor_id, saved in edit.executors.items():
         if executor_id not in executors:
             raise ValueError(f"executor {executor_id!r} has no saved state to replace")
         executors[executor_id] = values.fix(saved, f"state of executor {executor_id!r}")
-    deliveries = snapshot.deliveries if edit.messages is None else _deliveries(edit.messages, graph, values)
-    return replace(
-        snapshot, state=state, executors=executors, deliveries=deliveries, carried=_valid_records(snapshot, deliveries)
+    deliveries = snapshot.deliveries
+    if edit.messages is not None:
+        deliveries = tuple(
+            _delivery(executor_id, ordinal, message, graph, values)
+            for executor_id, messages in edit.messages.items()
+            for ordinal, message in enumerate(messages)
+        )
+    # Only records inside activations that are suspended or about to continue stay valid.
+    ongoing = {each.activation_id for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
+    inside = tuple(f"{activation_id}/" for activation_id in ongoing if activation_id is not None)
+    carried = {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
+    return replace(snapshot, state=state, executors=executors, deliveries=deliveries, carried=carried)
+
+
+def _delivery(executor_id: str, ordinal: int, message: Any, graph: Graph, values: Values) -> Delivery:
+    require_handler(graph.executors, executor_id, message)
+    value = values.fix(message, f"message for executor {executor_id!r}")
+    return Delivery(
+        executor_id,
+        (INTERNAL_SOURCE_ID(executor_id),),
+        (value,),
+        send=f"edit:{executor_id}/{ordinal}",
+        asked_for=executor_id,
     )
 
 
-def _valid_records(snapshot: Snapshot, deliveries: Sequence[Delivery]) -> Mapping[str, object]:
-    """Return the records that stay valid: those inside activations that are suspended or about to continue."""
-    homes = {each.activation_id for each in (*deliveries, *(waiting.delivery for waiting in snapshot.suspended))}
-    inside = tuple(f"{home}/" for home in homes if home is not None)
-    return {key: value for key, value in snapshot.carried.items() if key.startswith(inside)}
-
-
-def _require_same_type(key: str, value: Any, snapshot: Snapshot, edit: Edit, values: Values) -> None:
-    present = snapshot.state.get((SHARED_SCOPE, key))
-    if present is None or key in edit.retype:
-        return
-    before = values.give(present)
-    if before is not None and value is not None and type(value) is not type(before):
-        raise TypeError(
-            f"state[{key!r}] is a {type_of(before)}, the edit makes it a {type_of(value)}; "
-            f"if that is intended, add retype=[{key!r}]"
-        )
-
-
-def _deliveries(messages: Mapping[str, Sequence[Any]], graph: Graph, values: Values) -> tuple[Delivery, ...]:
-    found: list[Delivery] = []
-    for executor_id, given in messages.items():
-        executor = graph.executors.get(executor_id)
-        if executor is None:
-            raise ValueError(f"there is no executor {executor_id!r} to give a message to")
-        for ordinal, message in enumerate(given):
-            if not accepts(executor, message):
-                raise TypeError(f"executor {executor_id!r} has no handler for a {type_of(message)}")
-            found.append(
-                Delivery(
-                    executor_id,
-                    (INTERNAL_SOURCE_ID(executor_id),),
-                    (values.fix(message, f"message for executor {executor_id!r}"),),
-                    send=f"edit:{executor_id}/{ordinal}",
-                    asked_for=executor_id,
-                )
-            )
-    return tuple(found)
+def require_handler(executors: Mapping[str, Executor], executor_id: str, message: Any) -> None:
+    """Raise ValueError if there is no such executor, TypeError if it has no handler for the message."""
+    if executor_id not in executors:
+        known = ", ".join(executors)
+        raise ValueError(f"there is no executor {executor_id!r} to send to; the executors are {known}")
+    if not accepts(executors[executor_id], message):
+        raise TypeError(f"executor {executor_id!r} has no handler for a {type_of(message)}")
 
 
 _OUTPUTS = frozenset({"output", "intermediate"})
@@ -212,7 +197,7 @@ class Run:
         self._events_read: list[WorkflowEvent[Any]] = []
         self._outputs: dict[int, Trail[Output]] = {}
         """Committed outputs by turn. A message that arrives during reading starts the next turn."""
-        self._held: LoadedRun | None = None
+        self._loaded_run: LoadedRun | None = None
         self._reading: _Pull | None = None
         self._pulled = 0
         self._failure: Exception | None = None
@@ -273,12 +258,13 @@ class Run:
             pass
         if self._failure is not None:
             raise self._failure
-        told = [event for event in self._events_read if event.type not in _OUTPUTS]
-        outputs = [event for turn in self._outputs.values() for event in self._output_events(turn)]
-        return WorkflowRunResult.of([*told, *outputs])
-
-    def _output_events(self, outputs: Trail[Output]) -> list[WorkflowEvent[Any]]:
-        return list(output_events(outputs, self._require_loaded_run().values, in_pieces=False))
+        others = [event for event in self._events_read if event.type not in _OUTPUTS]
+        outputs = [
+            event
+            for turn in self._outputs.values()
+            for event in output_events(turn, self._require_loaded_run().values, in_pieces=False)
+        ]
+        return WorkflowRunResult.of([*others, *outputs])
 
     async def _events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         while True:
@@ -307,35 +293,26 @@ class Run:
             raise RunError("another task is reading the run; let one task read it")
         self._reading = reading = _Pull()
         try:
-            event = await anext(stream)
+            self._ahead.append(await anext(stream))
             self._pulled += 1
         except StopAsyncIteration:
-            self._end()
+            self._stream = None
             return False
         except CancelledError:
-            self._end()
+            self._stream = None
             return reading.interrupted(self._ahead)
         except Exception as error:
-            self._end()
-            self._failure = error
+            self._stream, self._failure = None, error
             raise
         finally:
-            self._update_state()
+            # Before the stream has found this run, the instance may hold another one.
+            if self._pulled > _EVENTS_BEFORE_OPENING:
+                self._loaded_run = self._workflow.loaded_run
+            if self._loaded_run is not None:
+                self._outputs[self._loaded_run.snapshot.turn] = self._loaded_run.snapshot.outputs
             self._reading = None
             reading.has_ended.set()
-        self._ahead.append(event)
         return True
-
-    def _update_state(self) -> None:
-        """Remember this run's state once the stream has found it: before that, the instance may hold another run."""
-        if self._pulled > _EVENTS_BEFORE_OPENING:
-            self._held = self._workflow.loaded_run
-        if self._held is not None:
-            self._outputs[self._held.snapshot.turn] = self._held.snapshot.outputs
-
-    def _end(self) -> None:
-        self._stream = None
-        self._update_state()
 
     async def _read_until_durable(self) -> None:
         """Read ahead until the input is committed; without a storage, until it is taken in."""
@@ -362,7 +339,6 @@ class Run:
         )
         if self._stream is not None and self._queue is not None:
             self._require_live()
-            self._require_current()
             await self._queue.respond(loaded_run.run_id, responses)
             self._schedule_continuation()
         else:
@@ -374,13 +350,12 @@ class Run:
         With a `target` the message goes to that executor in the current turn, between two supersteps. With a storage it
         is durable when this returns.
         """
-        is_under_way = self._held is not None and (self._stream is not None or bool(self._calls))
+        is_under_way = self._loaded_run is not None and (self._stream is not None or bool(self._calls))
         if target is None and not (is_under_way and self._queue is not None):
             await self._enqueue(Call(message=message, storage=self._storage))
             return
         self._require_live()
-        self._require_current()
-        self._require_target(message, target or self._workflow.start_executor_id)
+        require_handler(self._workflow.executors, target or self._workflow.start_executor_id, message)
         if self._queue is None:
             raise WorkflowException("a message to an executor needs a checkpoint_storage of perdure")
         await self._queue.send(self.run_id, message, target=target)
@@ -391,29 +366,16 @@ class Run:
         if not any(call.skip_past_events for call in self._calls):
             self._calls.append(Call(run_id=self.run_id, storage=self._storage, skip_past_events=True))
 
-    def _require_target(self, message: Any, target: str) -> None:
-        executor = self._workflow.executors.get(target)
-        if executor is None:
-            known = ", ".join(self._workflow.executors)
-            raise ValueError(f"there is no executor {target!r} to send to; the executors are {known}")
-        if not accepts(executor, message):
-            raise TypeError(f"executor {target!r} has no handler for a {type_of(message)}")
-
     @property
     def _queue(self) -> RequestQueue | None:
         """Return the queue for commands to the run; None if the storage has no inbox."""
-        if self._storage is None:
+        binding = None if self._storage is None else self._binding()
+        if binding is None or not binding.has_inbox:
             return None
-        binding = self._binding()
-        return (
-            RequestQueue(binding.store, lambda: binding.codec, self._workflow.blueprint.clock)
-            if binding.has_inbox
-            else None
-        )
+        return RequestQueue(binding.store, lambda: binding.codec, self._workflow.blueprint.clock)
 
     async def _enqueue(self, call: Call) -> None:
         self._require_live()
-        self._require_current()
         if self._stream is None and self._require_loaded_run().snapshot.is_idle:
             # The run was restored to an idle checkpoint, so there is nothing to continue before this call.
             self._calls = deque(waiting for waiting in self._calls if waiting.brings_something)
@@ -427,16 +389,16 @@ class Run:
         Work that the interrupted superstep had finished is not repeated then. A task that is reading gets a `status`
         event with CANCELLED, and its stream ends. If another process drives the run, that process stops it.
         """
-        is_durable = self._held is not None and self._queue is not None and self._is_current
-        if is_durable and self._queue is not None:
-            await self._queue.cancel(self.run_id, reason=reason)
+        queue = self._queue if self._loaded_run is not None and self._is_current else None
+        if queue is not None:
+            await queue.cancel(self.run_id, reason=reason)
         self._is_cancelled = True
         self._calls.clear()
         await self._close(None)
-        if is_durable:
+        if queue is not None:
             await self._commit_cancel()
-        if self._held is not None:
-            self._workflow.note_cancelled(self._held.run_id)
+        if self._loaded_run is not None:
+            self._workflow.note_cancelled(self._loaded_run.run_id)
 
     async def _commit_cancel(self) -> None:
         """Commit the cancellation, unless another process drives the run and does it."""
@@ -446,7 +408,7 @@ class Run:
                 pass
         except RunBusyError:
             return
-        self._held = self._workflow.loaded_run
+        self._loaded_run = self._workflow.loaded_run
 
     async def _close(self, error: Exception | None) -> None:
         """End the stream. A task that is pulling it gets the error, or learns that the run was cancelled."""
@@ -463,7 +425,7 @@ class Run:
         self._require_current()
         await self._close(RunError(f"run {self.run_id!r} was restored to {checkpoint_id!r} while it was being read"))
         loaded_run = await rewind(self._workflow.blueprint, binding, run_id=self.run_id, checkpoint_id=checkpoint_id)
-        self._workflow.loaded_run = self._held = loaded_run
+        self._workflow.loaded_run = self._loaded_run = loaded_run
         self._events_read.clear()
         self._outputs.clear()
         self._is_cancelled, self._failure = False, None
@@ -479,7 +441,7 @@ class Run:
         workflow = self._workflow.copy()
 
         def change(snapshot: Snapshot) -> Snapshot:
-            return snapshot if edit is None else apply_edit(snapshot, edit, workflow.graph, binding.values)
+            return apply_edit(snapshot, edit or Edit(), workflow.graph, binding.values)
 
         loaded_run = await fork(workflow.blueprint, binding, checkpoint_id=chosen, change=change if edit else None)
         return Run(workflow, Call(run_id=loaded_run.run_id, storage=self._storage))
@@ -489,14 +451,14 @@ class Run:
         return await self._binding().checkpoints(self.run_id)
 
     def _require_loaded_run(self) -> LoadedRun:
-        if self._held is None:
+        if self._loaded_run is None:
             raise RunError("the run has not begun; await the handle or read its events first")
-        return self._held
+        return self._loaded_run
 
     @property
     def _is_current(self) -> bool:
         """Return True if the workflow instance holds this run."""
-        return self._held is None or self._workflow.run_id == self._held.run_id
+        return self._loaded_run is None or self._workflow.run_id == self._loaded_run.run_id
 
     def _require_current(self) -> None:
         if not self._is_current:
@@ -511,5 +473,7 @@ class Run:
         return self._workflow.blueprint.bound(self._storage)
 
     def _require_live(self) -> None:
+        """Raise RunError if this handle's run was cancelled, or the workflow instance holds another run."""
         if self._is_cancelled:
             raise RunError(f"run {self.run_id!r} was cancelled; continue with workflow.run(run_id={self.run_id!r})")
+        self._require_current()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.graph import Graph, WorkflowMessage
-    from perdure.kernel import Request
+    from perdure.kernel import PendingEvent, Request
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -170,11 +170,7 @@ class WorkflowExecutor(Executor):
         before, context = self._child(activation), activation.context
         try:
             answers = accepted(
-                responses,
-                graph=self.workflow.graph,
-                snapshot=before,
-                values=context.values,
-                run_id=self._name,
+                responses, graph=self.workflow.graph, snapshot=before, values=context.values, run_id=self._name
             )
         except (UnknownRequestError, AlreadyAnsweredError) as error:
             activation.emit(WorkflowEvent.warning(f"an answer was ignored: {error}"))
@@ -192,37 +188,25 @@ class WorkflowExecutor(Executor):
 
     async def _advance(self, activation: ActivationRecorder, begun: Snapshot) -> None:
         context = activation.context
-        carried = _inner_records(activation)
-        journal = context.journal.under(f"{activation.activation_id}/", carried)
-        reached = journal.child()
-        if reached is not None:
-            await load(self.workflow.graph, reached, context.values)
-        current = reached or begun
-        # The run's limits apply inside as well: the child gets what is left of the parent's budget.
-        limits = replace(current.limits, budget=context.snapshot.left)
-        driver = RunLoop(
-            graph=self.workflow.graph,
-            snapshot=replace(current, limits=limits, scope=scope_of(activation.activation_id)),
-            values=context.values,
-            committer=ChildCommitter(journal, activation.pass_on) if context.is_checkpointed else None,
+        child = ChildRun(
+            self.workflow.graph,
+            activation,
+            prefix=f"{activation.activation_id}/",
             scope_id=f"{context.root_id}/{self.id}",
-            streaming=context.streaming,
+            name=self._name,
             run_kwargs=run_kwargs.for_child(context.run_kwargs, self.workflow.executors),
+            streaming=context.streaming,
+            emit=activation.pass_on,
             changes=self._changes,
-            clock=context.clock,
-            span=context.span,
-            run_id=self._name,
-            inside_of=f"{context.run_id}/{self.id}",
-            carried=carried,
-            budget=context.budget.child(activation.activation_id),
         )
-        async with Closing(driver.run()) as batches:
+        loop = child.loop(await child.resume() or begun)
+        async with Closing(loop.run()) as batches:
             async for events in batches:
                 for event in events:
                     self._emit_as_parent(activation, event)
-        activation.spend(driver.snapshot.limits.spent)
-        activation.child = replace(driver.snapshot, limits=Limits(), scope="")
-        await self._deliver_outputs(activation, begun, driver.snapshot)
+        activation.spend(loop.snapshot.limits.spent)
+        activation.child = replace(loop.snapshot, limits=Limits(), scope="")
+        await self._deliver_outputs(activation, begun, loop.snapshot)
 
     def _emit_as_parent(self, activation: ActivationRecorder, event: WorkflowEvent[Any]) -> None:
         """Emit an event of the child as one of the parent. A grandchild's event already has its path."""
@@ -259,14 +243,70 @@ def _terms(request: Request, give: Callable[[object], Any]) -> Terms:
     return Terms(deadline=deadline, default=give(request.default), approved_digest=request.approves)
 
 
-def _inner_records(activation: ActivationRecorder) -> dict[str, object]:
-    """Return the records inside an activation, by their inner keys."""
-    prefix = f"{activation.activation_id}/"
-    found = activation.context.journal.records(activation.activation_id)
-    return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}
-
-
 def _activation(ctx: WorkflowContext[Any, Any]) -> ActivationRecorder:
     found = ctx.activation
     assert isinstance(found, ActivationRecorder), "a sub-workflow runs in the engine"
     return found
+
+
+class ChildRun:
+    """A run inside an activation. Its supersteps are records of the enclosing run."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        activation: ActivationRecorder,
+        *,
+        prefix: str,
+        scope_id: str,
+        name: str,
+        run_kwargs: dict[str, Any],
+        streaming: bool,
+        emit: Callable[[PendingEvent], None],
+        changes: ChangeDetector,
+    ) -> None:
+        self._graph = graph
+        self._activation = activation
+        self._scope_id = scope_id
+        """Ids inside are derived from this."""
+        self._name = name
+        self._run_kwargs = run_kwargs
+        self._streaming = streaming
+        self._emit = emit
+        self._changes = changes
+        self._carried = records_under(activation, prefix)
+        self._journal = activation.context.journal.under(prefix, self._carried)
+
+    async def resume(self) -> Snapshot | None:
+        """Return the run as an earlier attempt left it, with the executors' states loaded."""
+        reached = self._journal.child()
+        if reached is not None:
+            await load(self._graph, reached, self._activation.context.values)
+        return reached
+
+    def loop(self, snapshot: Snapshot) -> RunLoop:
+        """Return the loop that advances the run. It may spend what is left of the enclosing run's budget."""
+        activation, context = self._activation, self._activation.context
+        limits = replace(snapshot.limits, budget=activation.left)
+        return RunLoop(
+            graph=self._graph,
+            snapshot=replace(snapshot, limits=limits, scope=scope_of(activation.activation_id)),
+            values=context.values,
+            committer=ChildCommitter(self._journal, self._emit) if context.is_checkpointed else None,
+            scope_id=self._scope_id,
+            streaming=self._streaming,
+            run_kwargs=self._run_kwargs,
+            changes=self._changes,
+            clock=context.clock,
+            span=context.span,
+            run_id=self._name,
+            inside_of=f"{context.run_id}/{activation.executor_id}",
+            carried=self._carried,
+            budget=context.budget.child(activation.activation_id),
+        )
+
+
+def records_under(activation: ActivationRecorder, prefix: str) -> dict[str, object]:
+    """Return the records of an activation below a prefix, by the rest of their keys."""
+    found = activation.context.journal.records(activation.activation_id)
+    return {key.removeprefix(prefix): kept for key, kept in found.items() if key.startswith(prefix)}

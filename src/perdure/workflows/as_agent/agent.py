@@ -7,7 +7,9 @@ import weakref
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from perdure.agents import (
     AgentResponse,
@@ -24,12 +26,14 @@ from perdure.agents import (
     record_stream,
     token_spending,
 )
-from perdure.engine import Closing, output_events
+from perdure.checkpoint import request_event
+from perdure.engine import ActivationRecorder, Closing, output_events
 from perdure.errors import AgentInvalidRequestException, WorkflowException
+from perdure.graph import activation_at_work
 from perdure.storage import given_storage
 from perdure.streams import ResponseStream
 from perdure.types import is_type_compatible
-from perdure.workflows.as_agent.nested import ChildRunHolder, HandlerRunHolder, NestedRun, current_host
+from perdure.workflows.as_agent.nested import HandlerRun, NestedRun
 from perdure.workflows.as_agent.runs import Conversation, RunMemory, RunPosition
 from perdure.workflows.as_agent.translation import (
     REQUEST_INFO_FUNCTION_NAME,
@@ -48,11 +52,27 @@ if TYPE_CHECKING:
     from perdure.engine import Call
     from perdure.events import WorkflowEvent
     from perdure.storage import CheckpointStorage
-    from perdure.workflows.as_agent.nested import RunHolder
     from perdure.workflows.workflow import Workflow
 
 
-@dataclass(slots=True)
+logger = logging.getLogger(__name__)
+
+Outcome: TypeAlias = tuple[AgentResponse[Any], dict[str, Any]]
+"""The response of a call, and what the session must know after it."""
+_STEP = "answer of a workflow"
+
+
+class AgentRunOptions(TypedDict, total=False):
+    """The options of `WorkflowAgent.run`, beside `stream`."""
+
+    session: AgentSession | None
+    checkpoint_id: str | None
+    checkpoint_storage: CheckpointStorage | str | None
+    function_invocation_kwargs: Mapping[str, Any] | None
+    client_kwargs: Mapping[str, Any] | None
+
+
+@dataclass(eq=False)
 class AgentCall:
     """One call of a workflow agent."""
 
@@ -63,17 +83,17 @@ class AgentCall:
     storage: object
     kwargs: Mapping[str, Mapping[str, Any] | None]
     streaming: bool
-    turn: Turn
-    is_plain: bool
+    may_nest: bool
     """True if the call names no checkpoint or storage: then an enclosing handler call may keep the run."""
     memory: RunMemory
-    own_state: dict[str, Any]
-    """Stands in for a session's state in calls without one."""
+    state: dict[str, Any]
+    """The state of the session, or its stand-in in calls without one."""
+    turn: Turn = field(init=False)
     position: RunPosition = field(init=False)
     context: SessionContext = field(init=False)
     has_news: bool = field(default=False, init=False)
     """True if the providers have something to store."""
-    holder: ChildRunHolder | HandlerRunHolder | None = field(default=None, init=False)
+    nested: NestedRun | None = field(default=None, init=False)
     """Set if a handler call keeps the run."""
     asked_again: set[str] = field(default_factory=set[str], init=False)
     """Open requests that were sent before and are repeated."""
@@ -81,25 +101,30 @@ class AgentCall:
     _stored_in: AgentSession | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.position = RunPosition.of(self._state, _stable_name(self.agent))
-        parent, workflow = current_host() if self.is_plain else None, self.agent.workflow
-        if parent is not None and parent.executor.child_graph() is workflow.graph:
-            self.holder = ChildRunHolder(workflow, parent)
-        elif parent is not None and self.storage is None:
-            self.holder = HandlerRunHolder(workflow, parent, turn=self.turn, mark=self.position, memory=self.memory)
+        workflow = self.agent.workflow
+        self.turn = Turn(f"workflow {self.agent.name or workflow.name}", self.messages)
+        self.position = RunPosition.of(self.state, _stable_name(self.agent))
+        parent = activation_at_work() if self.may_nest else None
+        if not isinstance(parent, ActivationRecorder):
+            return
+        if parent.executor.child_graph() is workflow.graph:
+            self.nested = NestedRun.in_executor(workflow, parent)
+        elif self.storage is None:
+            self.nested = HandlerRun(workflow, parent, turn=self.turn, position=self.position, memory=self.memory)
 
     @property
-    def _state(self) -> dict[str, Any]:
-        return self.own_state if self.session is None else self.session.state
+    def is_in_executor(self) -> bool:
+        """Return True if the run is the child run of an executor that contains the workflow."""
+        return self.nested is not None and not isinstance(self.nested, HandlerRun)
 
     @property
     def is_step(self) -> bool:
         """Return True if a handler that knows nothing of the run makes the call: then all of it is one step."""
-        return not isinstance(self.holder, ChildRunHolder) and self.turn.activation is not None
+        return not self.is_in_executor and self.turn.activation is not None
 
-    def count(self, outcome: tuple[AgentResponse[Any], dict[str, Any]]) -> None:
+    def count(self, outcome: Outcome) -> None:
         """Report the cost of a run of its own to the enclosing run. A nested run reports as it spends."""
-        if self.holder is None:
+        if self.nested is None:
             self.turn.spend(**token_spending(outcome[0]))
 
     def outcome(self) -> dict[str, Any]:
@@ -109,13 +134,13 @@ class AgentCall:
     def apply(self, outcome: Mapping[str, Any]) -> None:
         """Store it in the session, also if an earlier attempt made the call."""
         self.has_news, self.asked_again = outcome["has_news"], set(outcome["asked_again"])
-        if isinstance(self.holder, ChildRunHolder):
+        if self.is_in_executor:
             return
         for name, value in outcome["mark"].items():
             setattr(self.position, name, value)
-        self.position.store(self._state)
-        if isinstance(self.holder, HandlerRunHolder):
-            self.holder.restore()
+        self.position.store(self.state)
+        if isinstance(self.nested, HandlerRun):
+            self.nested.restore()
 
     async def begin(self) -> None:
         """Let the context providers add to the input."""
@@ -132,7 +157,7 @@ class AgentCall:
             input_messages=list(self.messages),
         )
         for provider in agent.context_providers:
-            if session is not None and not (isinstance(provider, HistoryProvider) and not provider.load_messages):
+            if session is not None and (not isinstance(provider, HistoryProvider) or provider.load_messages):
                 state = session.state.setdefault(provider.source_id, {})
                 await provider.before_run(agent=agent, session=session, context=self.context, state=state)
         # Inside another workflow agent, this one may get the conversation repeated.
@@ -143,9 +168,8 @@ class AgentCall:
     async def events(self) -> AsyncGenerator[WorkflowEvent[Any]]:
         """Yield the workflow's events until it is idle."""
         given = TurnInput.of(self.agent, self.context, self.messages)
-        told = self._nested_events(self.holder, given) if self.holder is not None else self._run_events(given)
         asked: set[str] = set()
-        async with Closing(told) as events:
+        async with Closing(self._run_events(given) if self.nested is None else self._nested_events(given)) as events:
             async for event in events:
                 if event.type == "request_info":
                     asked.add(event.request_id)
@@ -155,19 +179,23 @@ class AgentCall:
                 self.asked_again.add(event.request_id)
                 yield event
 
-    async def _nested_events(self, holder: RunHolder, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
-        run = NestedRun(self.agent.workflow, holder, kwargs=self.kwargs, streaming=self.streaming)
-        async with Closing(run.events(given, self.position.heard)) as events:
+    async def _nested_events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
+        run = self.nested
+        assert run is not None, "a handler call keeps the run"
+        told = run.events(given, self.position.heard, kwargs=self.kwargs, streaming=self.streaming)
+        async with Closing(told) as events:
             async for event in events:
                 yield event
         self._still_open = run.pending()
         if run.has_begun_turn:
             self.position.heard = dict(given.counts)
-            self.position.store(self._state)
+            self.position.store(self.state)
         self.has_news = True
 
     async def _run_events(self, given: TurnInput) -> AsyncGenerator[WorkflowEvent[Any]]:
-        await self.memory.close_stream()
+        dropped = self.memory.stream() if self.memory.stream is not None else None
+        if dropped is not None:
+            await dropped.aclose()
         run = self._conversation()
         before = asdict(self.position)
         try:
@@ -177,16 +205,16 @@ class AgentCall:
                     for event in resumed:
                         yield event
             if self.checkpoint_id is None or self.messages:
-                async with Closing(self._stream(run, await run.next_call(given))) as events:
+                async with Closing(self._stream(await run.next_call(given))) as events:
                     async for event in events:
                         yield event
             run.finish()
-            self._still_open = run.still_open()
+            self._still_open = list(run.pending().values())
         except BaseException:
             run.fail()
             raise
         finally:
-            self.position.store(self._state)
+            self.position.store(self.state)
         self.has_news = bool(self.messages) or asdict(self.position) != before
 
     def _conversation(self) -> Conversation:
@@ -206,30 +234,22 @@ class AgentCall:
             streaming=self.streaming,
         )
 
-    async def _stream(self, run: Conversation, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
-        if call.skip_past_events:
-            for event in self._missed_events(run):
+    async def _stream(self, call: Call) -> AsyncGenerator[WorkflowEvent[Any]]:
+        run = self.agent.workflow.loaded_run
+        if call.skip_past_events and run is not None:
+            # The outputs that the session doesn't have, and the open requests.
+            skipped = self.position.told if run.snapshot.turn == self.position.turn else 0
+            for event in output_events(list(run.snapshot.outputs)[skipped:], run.values, in_pieces=self.streaming):
                 yield event
+            for request in run.snapshot.requests.values():
+                yield request_event(request, run.values)
         stream = self.agent.workflow.stream(call)
-        self.memory.set_stream(stream)
+        self.memory.stream = weakref.ref(stream)
         try:
             async for event in stream:
                 yield event
         finally:
-            # An event loop that shuts down closes all generators at once; this one may already be closing.
-            with suppress(RuntimeError):
-                await stream.aclose()
-
-    def _missed_events(self, run: Conversation) -> list[WorkflowEvent[Any]]:
-        """Return the outputs that the session doesn't have, and the open requests."""
-        loaded_run, position = self.agent.workflow.loaded_run, self.position
-        assert loaded_run is not None, "a continued run exists"
-        skipped = position.told if loaded_run.snapshot.turn == position.turn else 0
-        outputs = list(loaded_run.snapshot.outputs)[skipped:]
-        return [
-            *output_events(outputs, loaded_run.values, in_pieces=self.streaming),
-            *run.pending(loaded_run).values(),
-        ]
+            await _close(stream)
 
     async def finish(self, response: AgentResponse[Any]) -> None:
         """Let the providers store the turn, the last provider first, as plain data that a session can save."""
@@ -244,7 +264,7 @@ class AgentCall:
             if type(provider) is InMemoryHistoryProvider and stores_own_output(self.agent):
                 known = await provider.get_messages(session.session_id, state=state)
                 self.position.heard[provider.source_id] = len(known)
-                self.position.store(self._state)
+                self.position.store(self.state)
 
 
 def _stable_name(agent: WorkflowAgent) -> str:
@@ -255,26 +275,22 @@ def _stable_name(agent: WorkflowAgent) -> str:
 
 def _for_history(response: AgentResponse[Any], asked_again: Collection[str]) -> AgentResponse[Any]:
     """Return the response for the history. Repeated questions are left out."""
-    asked = [message for message in response.messages if not _only_repeats(message, asked_again)]
+
+    def only_repeats(message: Message) -> bool:
+        return bool(message.contents) and all({each.id, each.call_id} & set(asked_again) for each in message.contents)
+
     return AgentResponse(
-        messages=to_plain_messages(asked),
+        messages=to_plain_messages(message for message in response.messages if not only_repeats(message)),
         response_id=response.response_id,
         created_at=response.created_at,
         usage_details=response.usage_details,
     )
 
 
-def _only_repeats(message: Message, asked: Collection[str]) -> bool:
-    return bool(message.contents) and all({content.id, content.call_id} & set(asked) for content in message.contents)
-
-
-logger = logging.getLogger(__name__)
-
-_STEP = "answer of a workflow"
-
-
-class _Caller:
-    """An object that lives as long as a call."""
+async def _close(stream: ResponseStream[Any, Any]) -> None:
+    # An event loop that shuts down closes all generators at once; this one may already be closing.
+    with suppress(RuntimeError):
+        await stream.aclose()
 
 
 class WorkflowAgent(BaseAgent):
@@ -335,15 +351,7 @@ class WorkflowAgent(BaseAgent):
 
     @overload
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: Literal[True],
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: AgentRunInputs | None = None, *, stream: Literal[True], **options: Unpack[AgentRunOptions]
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse[Any]]: ...
     @overload
     def run(
@@ -351,23 +359,11 @@ class WorkflowAgent(BaseAgent):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[AgentRunOptions],
     ) -> Awaitable[AgentResponse[Any]]: ...
     @overload
     def run(
-        self,
-        messages: AgentRunInputs | None = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
+        self, messages: AgentRunInputs | None = None, *, stream: bool = False, **options: Unpack[AgentRunOptions]
     ) -> Any: ...
     def run(
         self,
@@ -393,21 +389,25 @@ class WorkflowAgent(BaseAgent):
             raise AgentInvalidRequestException(
                 f"checkpoint {checkpoint_id!r} needs a storage to read it from; give checkpoint_storage too"
             )
-        messages = normalize_messages(messages)
         call = AgentCall(
             agent=self,
-            messages=messages,
+            messages=normalize_messages(messages),
             session=session,
             checkpoint_id=checkpoint_id,
             storage=self._workflow.checkpoint_storage if given is None else given,
             kwargs={"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs},
             streaming=stream,
-            turn=Turn(f"workflow {self.name or self._workflow.name}", messages),
-            is_plain=checkpoint_id is None and given is None,
+            may_nest=checkpoint_id is None and given is None,
             memory=self._memory,
-            own_state=self._own_state,
+            state=self._own_state if session is None else session.state,
         )
-        self._warn_of_unused_storage(call)
+        if call.is_in_executor and self._workflow.checkpoint_storage is not None and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the storage of workflow %r is not used inside the executor that runs it: the enclosing run keeps its "
+                "run",
+                self._workflow.name,
+            )
         if not stream:
             return self._respond(call)
         updates: ResponseStream[AgentResponseUpdate, AgentResponse[Any]] = ResponseStream(
@@ -416,77 +416,60 @@ class WorkflowAgent(BaseAgent):
         self._occupy(updates)
         return updates.with_cleanup_hook(partial(self._release, weakref.ref(updates)))
 
-    def _warn_of_unused_storage(self, call: AgentCall) -> None:
-        if (
-            isinstance(call.holder, ChildRunHolder)
-            and self._workflow.checkpoint_storage is not None
-            and not self._has_warned
-        ):
-            self._has_warned = True
-            logger.warning(
-                "the storage of workflow %r is not used inside executor %r: the enclosing run keeps its run",
-                self._workflow.name,
-                call.holder.parent.executor_id,
-            )
-
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
         """Merge interleaved updates: by response, then by message, ordered by time."""
         return merge_responses(updates, response_id)
 
     async def _respond(self, call: AgentCall) -> AgentResponse[Any]:
-        caller = _Caller()
-        self._occupy(caller)
+        self._occupy(call)
         try:
             await call.begin()
             if call.is_step:
                 response, outcome = await record_call(
-                    call.turn, partial(self._respond_in_step, call), name=_STEP, count=call.count
+                    call.turn, partial(self._complete, call), name=_STEP, count=call.count
                 )
                 call.apply(outcome)
             else:
-                response = await self._complete(call)
+                response, _ = await self._complete(call)
             await call.finish(response)
             return response
         finally:
-            self._release(weakref.ref(caller))
+            self._release(weakref.ref(call))
 
-    async def _respond_in_step(self, call: AgentCall) -> tuple[AgentResponse[Any], dict[str, Any]]:
-        return await self._complete(call), call.outcome()
-
-    async def _complete(self, call: AgentCall) -> AgentResponse[Any]:
-        return self._builder().complete([event async for event in call.events()])
+    async def _complete(self, call: AgentCall) -> Outcome:
+        return self._builder().complete([event async for event in call.events()]), call.outcome()
 
     async def _updates(self, call: AgentCall) -> AsyncGenerator[AgentResponseUpdate]:
         await call.begin()
         stream = self._stream_updates(call)
         if call.is_step:
             stream = record_stream(
-                call.turn, partial(self._stream_updates, call), name=_STEP, count=call.count, split=_split
+                call.turn,
+                partial(self._stream_updates, call),
+                name=_STEP,
+                count=call.count,
+                split=lambda outcome: outcome[0].to_updates(),
             )
         try:
             async for update in stream:
                 yield update
         finally:
-            # An event loop that shuts down closes all generators at once; this one may already be closing.
-            with suppress(RuntimeError):
-                await stream.aclose()
+            await _close(stream)
         response, outcome = await stream.get_final_response()
         call.apply(outcome)
         await call.finish(response)
 
-    def _stream_updates(
-        self, call: AgentCall
-    ) -> ResponseStream[AgentResponseUpdate, tuple[AgentResponse[Any], dict[str, Any]]]:
-        async def told() -> AsyncGenerator[AgentResponseUpdate]:
-            teller = self._builder()
+    def _stream_updates(self, call: AgentCall) -> ResponseStream[AgentResponseUpdate, Outcome]:
+        async def updates() -> AsyncGenerator[AgentResponseUpdate]:
+            builder = self._builder()
             async with Closing(call.events()) as events:
                 async for event in events:
-                    for update in teller.updates(event):
+                    for update in builder.updates(event):
                         yield update
 
         return ResponseStream(
-            told(), finalizer=lambda updates: (AgentResponse[Any].from_updates(updates), call.outcome())
+            updates(), finalizer=lambda updates: (AgentResponse[Any].from_updates(updates), call.outcome())
         )
 
     def _builder(self) -> ResponseBuilder:
@@ -504,7 +487,3 @@ class WorkflowAgent(BaseAgent):
     def _release(self, caller: weakref.ref[Any]) -> None:
         if self._caller == caller:
             self._caller = None
-
-
-def _split(outcome: tuple[AgentResponse[Any], dict[str, Any]]) -> list[AgentResponseUpdate]:
-    return outcome[0].to_updates()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import weakref
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.agents import Content
 from perdure.checkpoint import request_event, shown
@@ -17,6 +16,7 @@ from perdure.kernel import Snapshot
 from perdure.workflows.as_agent.translation import answered_ids, find_answers
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
     from perdure.agents import Message
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from perdure.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _REMEMBERED_MAX = 1000
 
@@ -45,47 +47,25 @@ class KnownRun:
     """The run itself, if no storage has it."""
 
 
+class RecentRuns(OrderedDict[str, T]):
+    """Values by run id. Of very many, the one that was not set for the longest time is dropped."""
+
+    def __setitem__(self, run_id: str, value: T) -> None:
+        super().__setitem__(run_id, value)
+        self.move_to_end(run_id)
+        if len(self) > _REMEMBERED_MAX:
+            self.popitem(last=False)
+
+
 class RunMemory:
     """The runs of an agent by id. Without a storage this is all there is of them."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[str, KnownRun] = OrderedDict()
-        self._left_runs: OrderedDict[str, Snapshot] = OrderedDict()
-        self._read: weakref.ref[ResponseStream[Any, Any]] | None = None
-
-    def of(self, run_id: str) -> KnownRun | None:
-        """Return the facts about a run."""
-        if run_id in self._runs:
-            self._runs.move_to_end(run_id)
-        return self._runs.get(run_id)
-
-    def keep(self, run_id: str, standing: KnownRun) -> None:
-        """Remember a run. Of very many, the one that was not used for the longest time is forgotten."""
-        self._runs[run_id] = standing
-        self._runs.move_to_end(run_id)
-        if len(self._runs) > _REMEMBERED_MAX:
-            self._runs.popitem(last=False)
-
-    def left_run(self, run_id: str) -> Snapshot | None:
-        """Return a run that a handler used, as it was left."""
-        return self._left_runs.get(run_id)
-
-    def keep_left_run(self, run_id: str, snapshot: Snapshot) -> None:
-        """Remember a run that a handler uses."""
-        self._left_runs[run_id] = snapshot
-        self._left_runs.move_to_end(run_id)
-        if len(self._left_runs) > _REMEMBERED_MAX:
-            self._left_runs.popitem(last=False)
-
-    def set_stream(self, stream: ResponseStream[Any, Any]) -> None:
-        """Remember the workflow's stream while it is read."""
-        self._read = weakref.ref(stream)
-
-    async def close_stream(self) -> None:
-        """Close the stream of a call that was dropped in the middle."""
-        stream = self._read() if self._read is not None else None
-        if stream is not None:
-            await stream.aclose()
+        self.runs = RecentRuns[KnownRun]()
+        self.left_runs = RecentRuns[Snapshot]()
+        """Runs that a handler used, as it left them."""
+        self.stream: weakref.ref[ResponseStream[Any, Any]] | None = None
+        """The workflow's stream while it is read."""
 
 
 @dataclass(slots=True)
@@ -126,7 +106,6 @@ class Conversation:
             # Raises, because something in it is not an answer.
             return self._answer(said, loaded_run)
         if not snapshot.is_idle:
-            self._require_leavable(loaded_run)
             await self._leave_turn(loaded_run)
             if self.workflow.loaded_run is None:
                 return self._first_turn(given)
@@ -134,11 +113,11 @@ class Conversation:
 
     async def resume(self, checkpoint_id: str) -> list[WorkflowEvent[Any]]:
         """Resume the run from a checkpoint until it is idle, and return its events."""
-        told = await self._events(self._call(checkpoint_id=checkpoint_id))
+        events = await self._events(self._call(checkpoint_id=checkpoint_id))
         # The run doesn't know messages of later turns or other branches.
         self._seen = {}
         self.finish()
-        return told
+        return events
 
     def finish(self) -> None:
         """Store the position after a successful call."""
@@ -151,10 +130,12 @@ class Conversation:
         if self._seen is not None:
             self.position.heard = dict(self._seen)
 
-    def still_open(self) -> list[WorkflowEvent[Any]]:
-        """Return the open requests."""
-        loaded_run = self.workflow.loaded_run
-        return [] if loaded_run is None else list(self.pending(loaded_run).values())
+    def pending(self) -> dict[str, WorkflowEvent[Any]]:
+        """Return the open requests by id."""
+        run = self.workflow.loaded_run
+        return (
+            {} if run is None else {key: request_event(each, run.values) for key, each in run.snapshot.requests.items()}
+        )
 
     def fail(self) -> None:
         """Remember the run after a failed call."""
@@ -162,11 +143,10 @@ class Conversation:
             self._remember(self.workflow.loaded_run)
 
     def _remember(self, loaded_run: LoadedRun) -> None:
-        known = self.memory.of(self.position.run_id or "")
+        known = self.memory.runs.get(self.position.run_id or "")
         if known is not None:
-            self.memory.keep(
-                loaded_run.run_id, replace(known, loaded_run=loaded_run if loaded_run.binding is None else None)
-            )
+            kept = loaded_run if loaded_run.binding is None else None
+            self.memory.runs[loaded_run.run_id] = replace(known, loaded_run=kept)
 
     def _call(self, **more: Any) -> Call:
         return Call(storage=self.storage, kwargs=self.kwargs, streaming=self.streaming, **more)
@@ -174,25 +154,25 @@ class Conversation:
     def _next_turn(self, given: TurnInput) -> Call:
         loaded_run = self.workflow.loaded_run
         assert loaded_run is not None, "a next turn has a run"
+        turn = loaded_run.snapshot.turn + 1
         self.position.run_id = loaded_run.run_id
         before = loaded_run.snapshot if self.storage is None else Snapshot()
-        self.memory.keep(loaded_run.run_id, KnownRun(loaded_run.snapshot.turn + 1, given.said, before))
+        self.memory.runs[loaded_run.run_id] = KnownRun(turn, given.said, before)
         self._seen = given.counts
-        said = self._input_name(given.said, turn=loaded_run.snapshot.turn + 1)
-        return self._call(message=given.since(self.position.heard), message_id=said)
+        return self._call(message=given.since(self.position.heard), message_id=self._input_name(given.said, turn=turn))
 
     def _first_turn(self, given: TurnInput) -> Call:
         run_id = self.position.run_id
         assert run_id is not None, "the id was chosen before"
-        self.memory.keep(run_id, KnownRun(1, given.said, Snapshot()))
+        self.memory.runs[run_id] = KnownRun(1, given.said, Snapshot())
         self._seen = given.counts
-        return self._call(message=given.complete(), message_id=self._input_name(given.said, turn=1), run_id=run_id)
+        return self._call(message=given.since({}), message_id=self._input_name(given.said, turn=1), run_id=run_id)
 
     def _continue(self, loaded_run: LoadedRun) -> Call:
         return self._call(run_id=loaded_run.run_id, skip_past_events=True)
 
     def _answer(self, said: Sequence[Message], loaded_run: LoadedRun) -> Call:
-        answers = find_answers(said, self.pending(loaded_run))
+        answers = find_answers(said, self.pending())
         fresh = {key: answer for key, answer in answers.items() if not _was_given(key, answer, loaded_run.snapshot)}
         if fresh:
             return self._call(responses=fresh)
@@ -209,11 +189,6 @@ class Conversation:
             f"{', '.join(map(repr, answers))} was answered before, and {where}; read the session's history, or "
             "send something new"
         )
-
-    @staticmethod
-    def pending(loaded_run: LoadedRun) -> dict[str, WorkflowEvent[Any]]:
-        """Return the open requests by id."""
-        return {key: request_event(each, loaded_run.values) for key, each in loaded_run.snapshot.requests.items()}
 
     async def _find_run(self, said: Sequence[Message]) -> LoadedRun | None:
         """Switch the workflow to the session's run. Returns None if it has to be started."""
@@ -251,9 +226,9 @@ class Conversation:
         return await self._switch_to(loaded_run.run_id) or loaded_run
 
     def _start_at(self, run_id: str) -> None:
-        mark = self.position
-        mark.run_id, mark.turn, mark.checkpoint_id, mark.told, mark.is_open = run_id, 0, None, 0, False
-        mark.heard = {}
+        position = self.position
+        position.run_id, position.checkpoint_id, position.heard = run_id, None, {}
+        position.turn, position.told, position.is_open = 0, 0, False
 
     def _first_id(self) -> str:
         """Return the id of the first run."""
@@ -266,7 +241,7 @@ class Conversation:
         """Switch the workflow to the current state of a run; None if it is not found."""
         own = self.workflow.loaded_run if self.workflow.run_id == run_id else None
         if self.storage is None:
-            known = self.memory.of(run_id)
+            known = self.memory.runs.get(run_id)
             if own is None and known is not None and known.loaded_run is not None:
                 own = self.workflow.loaded_run = known.loaded_run
             return own
@@ -281,22 +256,20 @@ class Conversation:
 
     def _require_expendable(self) -> None:
         """Raise AgentException if the missing run had open requests; otherwise a new one starts."""
-        mark = self.position
+        run_id = self.position.run_id
         where = "this process, and there is no checkpoint storage" if self.storage is None else "this storage"
-        if mark.is_open:
+        if self.position.is_open:
             raise AgentException(
-                f"run {mark.run_id!r} of this session waits for answers, but it is not in {where}; give the storage "
+                f"run {run_id!r} of this session waits for answers, but it is not in {where}; give the storage "
                 "that it was started with, to the workflow or as checkpoint_storage, or start a new session"
             )
-        logger.warning(
-            "run %r of this session is not in %s; a new run gets the conversation so far", mark.run_id, where
-        )
+        logger.warning("run %r of this session is not in %s; a new run gets the conversation so far", run_id, where)
 
     def _has_input(self, said: Sequence[Message]) -> bool:
         """Return True if the turn after the position was started with the same messages."""
         loaded_run = self.workflow.loaded_run
         assert loaded_run is not None, "the run was found"
-        known = self.memory.of(loaded_run.run_id)
+        known = self.memory.runs.get(loaded_run.run_id)
         if known is not None and known.turn == loaded_run.snapshot.turn:
             return list(known.said) == list(said)
         name = self._input_name(said, turn=loaded_run.snapshot.turn)
@@ -311,23 +284,23 @@ class Conversation:
         except EncodeError:
             return None
 
-    def _require_leavable(self, loaded_run: LoadedRun) -> None:
-        """Raise AgentException if the unfinished turn can't be left: its answers would be asked for again."""
+    async def _leave_turn(self, loaded_run: LoadedRun) -> None:
+        """Leave an unfinished turn: the next one starts where the turn before it ended.
+
+        Raises AgentException if its requests were answered: they would be asked again.
+        """
         if self.position.is_open and loaded_run.snapshot.turn == self.position.turn:
             raise AgentException(
                 f"run {loaded_run.run_id!r} has not finished since its requests were answered, and this is another "
                 "message; send the same answers again, or no message, to let it continue; then send the new message"
             )
-
-    async def _leave_turn(self, loaded_run: LoadedRun) -> None:
-        """Leave an unfinished turn: the next one starts where the turn before it ended."""
-        good, known = self.position.checkpoint_id, self.memory.of(loaded_run.run_id)
+        known = self.memory.runs.get(loaded_run.run_id)
         if self.storage is None:
             if known is None or known.turn != loaded_run.snapshot.turn:
                 return  # the position is unknown: the workflow raises
             loaded_run.snapshot = known.before
-        elif good is not None:
-            await self._rewind(good, loaded_run)
+        elif self.position.checkpoint_id is not None:
+            await self._rewind(self.position.checkpoint_id, loaded_run)
         else:
             self.workflow.loaded_run = None
             self._start_at(self.workflow.blueprint.clock.new_id())

@@ -20,14 +20,14 @@ from perdure.agents import (
 )
 from perdure.errors import AgentInvalidRequestException, AgentInvalidResponseException
 from perdure.events import WorkflowEvent
-from perdure.graph import FanOutEdgeGroup, SwitchCaseEdgeGroup
+from perdure.graph import SwitchCaseEdgeGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.agents import UsageDetails
     from perdure.clock import Clock
-    from perdure.graph import EdgeGroup
+    from perdure.graph import EdgeGroup, Graph
     from perdure.workflows.as_agent.agent import WorkflowAgent
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
@@ -70,46 +70,36 @@ def request_content(event: WorkflowEvent[Any]) -> Content:
 def answered_ids(messages: Iterable[Message]) -> list[str]:
     """Return the ids that the messages answer; an empty list if anything in them is not an answer."""
     found = [_answered_id(content) for message in messages for content in message.contents]
-    answered = [each for each in found if each is not None]
-    return answered if len(answered) == len(found) else []
+    return [] if None in found else [each for each in found if each is not None]
 
 
 def find_answers(messages: Iterable[Message], pending: Mapping[str, WorkflowEvent[Any]]) -> dict[str, Any]:
     """Return the answers by request id. Raises AgentInvalidResponseException for a content that is not an answer."""
     found: dict[str, Any] = {}
     for content in (content for message in messages for content in message.contents):
-        told_id = _answered_id(content)
-        if told_id is None:
+        answered = _answered_id(content)
+        if answered is None:
+            asked = (f"{key!r} of executor {event.source_executor_id!r}" for key, event in pending.items())
             raise AgentInvalidResponseException(
-                f"the workflow waits for {_named(pending)}, and a {content.type!r} content is not an answer; "
-                "answer with Content.from_function_result(request_id, result=...), or with "
+                f"the workflow waits for answers to its requests {', '.join(asked)}, and a {content.type!r} content is "
+                "not an answer; answer with Content.from_function_result(request_id, result=...), or with "
                 "request.to_function_approval_response(...)"
             )
-        event = pending.get(told_id) or _asked_as(told_id, pending)
-        found[told_id if event is None else event.request_id] = _answer(content, event)
+        event = pending.get(answered) or _asked_as(answered, pending)
+        found[answered if event is None else event.request_id] = _answer(content, event)
     return found
 
 
-def _named(pending: Mapping[str, WorkflowEvent[Any]]) -> str:
-    asked = (f"{key!r} of executor {event.source_executor_id!r}" for key, event in pending.items())
-    return f"answers to its requests {', '.join(asked)}"
-
-
 def _answered_id(content: Content) -> str | None:
-    match content.type:
-        case "function_result":
-            return content.call_id
-        case "function_approval_response":
-            return content.id
-        case _:
-            return None
+    ids = {"function_result": content.call_id, "function_approval_response": content.id}
+    return ids.get(content.type)
 
 
-def _asked_as(told_id: str, pending: Mapping[str, WorkflowEvent[Any]]) -> WorkflowEvent[Any] | None:
+def _asked_as(content_id: str, pending: Mapping[str, WorkflowEvent[Any]]) -> WorkflowEvent[Any] | None:
     """Return the request that was sent as a content with its own id."""
     for event in pending.values():
         data: object = event.data
-        if isinstance(data, Content) and data.user_input_request and told_id in {data.id, data.call_id}:
+        if isinstance(data, Content) and data.user_input_request and content_id in {data.id, data.call_id}:
             return event
     return None
 
@@ -188,15 +178,14 @@ class TurnInput:
         """Collect the input for an agent's workflow."""
         before = context.context_messages
         growing = [each.source_id for each in agent.context_providers if type(each) is InMemoryHistoryProvider]
-        known = {key: len(before[key]) for key in growing if key in before} if _counts_messages(agent) else {}
-        return cls(before, said, known)
-
-    def complete(self) -> list[Message]:
-        """Return everything, for a run that knows nothing yet."""
-        return self.since({})
+        remembers = stores_own_output(agent) or _all_remember(agent.workflow.graph)
+        return cls(before, said, {key: len(before[key]) for key in growing if key in before} if remembers else {})
 
     def since(self, heard: Mapping[str, int]) -> list[Message]:
-        """Return the messages after those that a run has seen; all messages of a history that became shorter."""
+        """Return the messages after those that a run has seen; all messages of a history that became shorter.
+
+        A run that knows nothing yet has heard `{}`.
+        """
         context = SessionContext(input_messages=[])
         for source_id, messages in self.before.items():
             known = heard.get(source_id, 0) if source_id in self.counts else 0
@@ -209,27 +198,20 @@ def stores_own_output(agent: WorkflowAgent) -> bool:
     return bool(getattr(agent.workflow.get_start_executor(), "keeps_conversation", False))
 
 
-def _counts_messages(agent: WorkflowAgent) -> bool:
-    return stores_own_output(agent) or _all_remember(agent)
-
-
-def _all_remember(agent: WorkflowAgent) -> bool:
+def _all_remember(graph: Graph) -> bool:
     """Return True if all executors are agents with sessions, and all of them see every turn.
 
     Another executor may know only what it is sent.
     """
-    graph = agent.workflow.graph
-    return not any(map(_is_selective, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
+
+    def is_selective(group: EdgeGroup) -> bool:
+        selects = isinstance(group, SwitchCaseEdgeGroup) or getattr(group, "selection_func", None) is not None
+        return selects or any(edge.has_condition for edge in group.edges)
+
+    return not any(map(is_selective, graph.groups)) and all(map(AgentExecutor.remembers, graph.executors.values()))
 
 
-def _is_selective(group: EdgeGroup) -> bool:
-    is_selecting = isinstance(group, FanOutEdgeGroup) and (
-        isinstance(group, SwitchCaseEdgeGroup) or group.selection_func is not None
-    )
-    return is_selecting or any(edge.has_condition for edge in group.edges)
-
-
-_RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info"})
+RESPONSE_EVENTS = frozenset({"output", "intermediate", "data", "request_info"})
 """The events that become part of a response."""
 
 
@@ -251,7 +233,7 @@ class ResponseBuilder:
         created_at: str | None = None
         raw: list[object] = []
         for event in events:
-            if event.type not in _RESPONSE_EVENTS:
+            if event.type not in RESPONSE_EVENTS:
                 continue
             said = self._messages(event)
             messages += said
@@ -302,7 +284,7 @@ class ResponseBuilder:
 
     def updates(self, event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
         """Return the updates of an event."""
-        if event.type not in _RESPONSE_EVENTS:
+        if event.type not in RESPONSE_EVENTS:
             return []
         if event.type == "request_info":
             return [self._update(Message("assistant", [request_content(event)]), self.agent_name, event)]
@@ -372,87 +354,39 @@ def to_contents(data: object) -> list[Content]:
     return [data if isinstance(data, Content) else Content.from_text(str(data))]
 
 
-@dataclass(slots=True)
-class _Updates:
-    """The updates of one response by message, and those without a message id."""
-
-    by_message: dict[str, list[AgentResponseUpdate]] = field(default_factory=dict[str, "list[AgentResponseUpdate]"])
-    others: list[AgentResponseUpdate] = field(default_factory=list["AgentResponseUpdate"])
-
-    def add(self, update: AgentResponseUpdate) -> None:
-        """Add an update."""
-        if update.message_id:
-            self.by_message.setdefault(update.message_id, []).append(update)
-        else:
-            self.others.append(update)
-
-    def responses(self) -> list[AgentResponse[Any]]:
-        """Return a response for each message, ordered by time. Those without a time come last."""
-        groups = [*self.by_message.values(), *([self.others] if self.others else [])]
-        return sorted(
-            (AgentResponse.from_updates(group) for group in groups), key=lambda each: _time_key(each.created_at)
-        )
-
-
 def merge_responses(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse[Any]:
     """Merge interleaved updates: responses in the order of their first updates, each with its messages by time.
 
     A result without a response id belongs to the response with its call. Other updates without one come last.
     """
-    callers = _responses_of_calls(updates)
-    answers: dict[str, _Updates] = {}
-    strays: list[AgentResponseUpdate] = []
-    for update in updates:
-        owner = update.response_id or _response_of_results(update, callers)
-        if owner is None:
-            strays.append(update)
-        else:
-            answers.setdefault(owner, _Updates()).add(update)
-    responses = [complete for updates in answers.values() for complete in updates.responses()]
-    if strays:
-        responses.append(AgentResponse.from_updates(strays))
-    return _joined(responses, response_id)
-
-
-def _responses_of_calls(updates: Iterable[AgentResponseUpdate]) -> dict[str, str]:
-    """Map each call to its response."""
-    return {
+    callers = {
         content.call_id: update.response_id
         for update in updates
-        if update.response_id
         for content in update.contents
-        if content.type == "function_call" and content.call_id
+        if content.type == "function_call" and content.call_id and update.response_id
     }
-
-
-def _response_of_results(update: AgentResponseUpdate, callers: dict[str, str]) -> str | None:
-    results = (content.call_id for content in update.contents if content.type == "function_result" and content.call_id)
-    return next((callers[call_id] for call_id in results if call_id in callers), None)
-
-
-def _joined(responses: Iterable[AgentResponse[Any]], response_id: str) -> AgentResponse[Any]:
-    messages: list[Message] = []
-    usage: UsageDetails | None = None
-    created: list[str] = []
-    more: dict[str, Any] = {}
-    for complete in responses:
-        messages += complete.messages
-        if complete.usage_details:
-            usage = add_usage_details(usage, complete.usage_details)
-        if complete.created_at:
-            created.append(complete.created_at)
-        more.update(complete.additional_properties)
-    return AgentResponse(
-        messages=messages,
-        response_id=response_id,
-        created_at=max(created, key=_time_key, default=None),
-        usage_details=usage,
-        additional_properties=more,
-    )
+    groups: dict[str | None, dict[str | None, list[AgentResponseUpdate]]] = {}
+    for update in updates:
+        calls = (content.call_id for content in update.contents if content.type == "function_result")
+        owner = update.response_id or next((callers[call_id] for call_id in calls if call_id in callers), None)
+        message_id = (update.message_id or None) if owner else None
+        groups.setdefault(owner, {}).setdefault(message_id, []).append(update)
+    if None in groups:
+        groups[None] = groups.pop(None)
+    merged = AgentResponse[Any](messages=[], response_id=response_id)
+    for by_message in groups.values():
+        responses = [(id_ is None, AgentResponse.from_updates(group)) for id_, group in by_message.items()]
+        for _, response in sorted(responses, key=lambda each: (_time_key(each[1].created_at), each[0])):
+            merged.messages += response.messages
+            merged.usage_details = add_usage_details(merged.usage_details, response.usage_details)
+            times = [each for each in (merged.created_at, response.created_at) if each]
+            merged.created_at = max(times, key=_time_key, default=None)
+            merged.additional_properties.update(response.additional_properties)
+    return merged
 
 
 def _time_key(text: str | None) -> tuple[int, float, str]:
-    """Return a sort key for a time. Unreadable times sort after readable ones."""
+    """Return a sort key for a time. Unreadable times sort after readable ones, missing ones last."""
     if not text:
         return (2, 0, "")
     try:
