@@ -32,10 +32,11 @@ _BUSY_RETRY_SECONDS = 0.02
 _COMMENT = re.compile(r"--.*")
 _NAME = re.compile(r":(\w+)")
 
-_PAGE_SIZE = 1024
-"""Page size of new files. A commit writes about eight whole pages; larger pages would write three times as much."""
+_PAGE_SIZE = 512
+"""Page size of new files. A commit writes whole pages and few bytes in each. Pages of 1,024 bytes write 1.6 times as
+much in a superstep and 1.4 times as much in an agent turn, in the same time."""
 
-_LOG_PAGES_MAX = 4000
+_LOG_PAGES_MAX = 8000
 """Size of the write-ahead log, in pages, at which it is moved into the file."""
 
 _CHECKED_SIZE_MAX = 256 * 1024
