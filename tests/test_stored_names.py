@@ -19,7 +19,6 @@ import perdure
 from perdure import Executor, Log, WorkflowBuilder, WorkflowContext, WorkflowEvent, handler
 from perdure.codec import Codec, Trust, reachable
 from perdure.codec.trust import is_data_type, registration
-from perdure.graph.definition import graph_signature
 from perdure.graph.executors import discover
 from perdure.stored_names import STORED_NAMES, find_pinned, pinned_name
 from perdure.typenames import describe_stored, dotted_name, type_name, type_named
@@ -159,7 +158,7 @@ def _storable() -> set[type]:
         if isinstance(value := getattr(front, name), type)
     ]
     for executor in executors:
-        for route in discover(executor).routes():
+        for route in discover(executor).routes:
             roots.extend((*route.types.takes, *route.types.sends, *route.types.yields))
     data = {cls for cls in reachable(roots).values() if _is_ours(cls) and _is_data(cls)}
     return executors | data | {cls for cls in classes if registration(cls) is not None} | {Log}
@@ -218,7 +217,7 @@ def test_classes_of_users_keep_their_own_names() -> None:
     assert pinned_name(Edge) is None
     assert type_name(Edge) == f"{__name__}:Edge"
     assert dotted_name(Edge) == f"{__name__}.Edge"
-    assert graph_signature(workflow.graph)["executors"] == {"a": f"{__name__}.AgentExecutor"}
+    assert workflow.graph.signature["executors"] == {"a": f"{__name__}.AgentExecutor"}
 
 
 def test_a_moved_class_keeps_the_name_it_was_released_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from perdure import (
     executor,
     handler,
 )
+from perdure.clock import seconds_of
 from perdure.graph import Policy, wiring
-from perdure.graph.policy import seconds_of
 
 
 class Worker(Executor):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import IncompatibleTypeError, UntrustedTypeError
-from perdure.graph import graph_signature, interfaces, private_owner, wiring
+from perdure.graph import private_owner, wiring
 from perdure.kernel import Delivery
 from perdure.typenames import describe, type_of
 from perdure.types import is_instance_of, is_type_compatible
@@ -74,7 +74,7 @@ def compare(
     names = dict(renamed or {})
     then: dict[str, Any] = stored.get("signature", {})
     then_executors: dict[str, Any] = then.get("executors", {})
-    now = graph_signature(graph)
+    now = graph.signature
     old_ids: set[str] = {names.get(executor_id, executor_id) for executor_id in then_executors}
     new_ids: set[str] = set(now["executors"])
     old_edges, new_edges = _edges(then, names), _edges(now, {})
@@ -82,7 +82,7 @@ def compare(
         added=tuple(sorted(new_ids - old_ids)) if then else (),
         removed=tuple(sorted(old_ids - new_ids)),
         renamed=names,
-        retyped=tuple(_retyped(stored.get("interfaces", {}), interfaces(graph), names)),
+        retyped=tuple(_retyped(stored.get("interfaces", {}), graph.document["interfaces"], names)),
         edges_added=tuple(sorted(new_edges - old_edges)) if then else (),
         edges_removed=tuple(sorted(old_edges - new_edges)),
         affected=tuple(_affected(graph, snapshot, values, accepts, "")),

@@ -386,7 +386,7 @@ class ActivationRecorder:
         """Yield an output. With `in_pieces`, a streaming reader has already seen its pieces."""
         self.require_running()
         self._yielded.append(value)
-        kind = self.context.graph.output_kinds[self.executor.id]
+        kind = self.context.graph.designation.kind_of(self.executor.id)
         if kind is not None:
             self.emit_output(kind, value, in_pieces=in_pieces)
 
@@ -400,7 +400,7 @@ class ActivationRecorder:
         """Emit a piece of an output to a streaming reader. It is not recorded."""
         self.require_running()
         self._shown.append(value)
-        kind = self.context.graph.output_kinds[self.executor.id]
+        kind = self.context.graph.designation.kind_of(self.executor.id)
         if kind is not None and self.context.streaming:
             self.events.show(kind, value)
 

@@ -1,13 +1,12 @@
-"""A graph prepared for running: signature, trusted types and storage binding, derived once per workflow."""
+"""A graph prepared for running: trusted types and storage binding, derived once per workflow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perdure.codec import Trust
-from perdure.graph import graph_document, signature_hash
 from perdure.storage import Binding, bind
 
 if TYPE_CHECKING:
@@ -25,21 +24,6 @@ class Blueprint:
     clock: Clock
     _bound: list[Binding] = field(default_factory=list[Binding], init=False, compare=False, repr=False)
     """The last storage: most workflows use one, and finding its types takes time."""
-
-    @property
-    def signature(self) -> dict[str, Any]:
-        """Return the documented signature of the graph."""
-        return self.document["signature"]
-
-    @cached_property
-    def signature_hash(self) -> str:
-        """Return the hash of the signature."""
-        return signature_hash(self.document["signature"])
-
-    @cached_property
-    def document(self) -> dict[str, Any]:
-        """Return the description of the graph that checkpoints store."""
-        return graph_document(self.graph)
 
     @cached_property
     def trust(self) -> Trust:

@@ -89,10 +89,12 @@ class LoadedRun:
         binding, lease, writer = self.binding, self.lease, self.writer
         assert binding is not None, "a run without a storage is not committed"
         assert lease is not None, "a run is written only under a lease"
-        author = Author(self.origin, blueprint.signature_hash, blueprint.graph.rules.version)
+        author = Author(self.origin, blueprint.graph.signature_hash, blueprint.graph.rules.version)
         if writer is None or not writer.follows(self.head) or not writer.is_of(binding.codec, author):
             is_head = self.written is not None and self.written.manifest is self.head
-            writer = self.writer = Writer(binding.codec, blueprint.document, author, self.written if is_head else None)
+            writer = self.writer = Writer(
+                binding.codec, blueprint.graph.document, author, self.written if is_head else None
+            )
         self.written = None
         return StoreCommitter(
             store=binding.store,
@@ -355,14 +357,14 @@ async def _read_snapshot(
     graph, values = blueprint.graph, binding.values
     reader = Reader(manifest, blobs, binding.codec)
     if SAVED_FIELDS_PATH in manifest.toc:
-        if header_of(manifest)["graph_signature_hash"] != blueprint.signature_hash:
+        if header_of(manifest)["graph_signature_hash"] != blueprint.graph.signature_hash:
             report = "  it was made by hand, for a graph with another signature"
             raise IncompatibleGraphError(checkpoint_id=manifest.checkpoint_id, report=report)
         fields = saved_fields(manifest, blobs, binding.codec)
         snapshot = await _snapshot_of_fields(graph, fields, values, iteration=manifest.iteration_count)
         return snapshot, reader.written(None)
     snapshot, stored = reader.snapshot(), reader.graph()
-    if stored == blueprint.document:
+    if stored == blueprint.graph.document:
         return snapshot, reader.written(snapshot)
     migrated = await migrate(snapshot, stored, graph, values)
     report = compare(stored, graph, migrated.snapshot, values, accepts=accepts, renamed=migrated.renamed)

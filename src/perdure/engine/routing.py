@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from perdure.codec import Values
-    from perdure.graph import EdgeGroup, Graph, Ways
+    from perdure.graph import EdgeGroup, Graph
     from perdure.kernel import ActivationResult, Effects, Snapshot, StateKey, UnroutedMessage
 
 
@@ -161,10 +161,6 @@ class SuperstepFolder:
         self._graph = graph
         self._values = values
         self._fan_ins = fan_ins_of(graph)
-        self._ways: dict[tuple[str, type[object]], Ways] = {}
-        """By source and class: the destinations, where they depend on nothing else."""
-        self._is_fixed: dict[tuple[Ways, type[object]], bool] = {}
-        """True if the destinations depend only on source and class. Many sources share them."""
 
     async def fold(
         self, before: Snapshot, results: Sequence[ActivationResult]
@@ -181,39 +177,8 @@ class SuperstepFolder:
 
     async def _route(self, result: ActivationResult, events: list[WorkflowEvent[Any]]) -> Effects:
         source_id = result.effects.activation.executor_id
-        sends: list[RoutedMessage] = []
-        for unrouted in result.unrouted:
-            ways = None
-            if unrouted.asked_for is None:
-                ways = self._ways.get((source_id, type(unrouted.message))) or self._find_ways(source_id, unrouted)
-            if ways is None:
-                sends.append(await self._ask_edges(source_id, unrouted, events))
-            else:
-                sends.append(RoutedMessage(unrouted.data, None, ways.targets, ways.fan_ins, unrouted.due))
+        sends = [await self._ask_edges(source_id, unrouted, events) for unrouted in result.unrouted]
         return replace(result.effects, sends=tuple(sends))
-
-    def _find_ways(self, source_id: str, unrouted: UnroutedMessage) -> Ways | None:
-        """Return the destinations of a message if no user code decides them and all targets accept it."""
-        graph, cls = self._graph, type(unrouted.message)
-        ways = graph.open_ways.get(source_id)
-        if ways is None:
-            return None
-        targets = [graph.executors[name] for name in ways.targets]
-        gatherers = [graph.executors[name] for name in ways.gatherers]
-        is_fixed = self._is_fixed.get((ways, cls))
-        if is_fixed is None:
-            is_fixed = self._is_fixed[ways, cls] = (
-                all(each.__class__.can_handle is Executor.can_handle for each in (*targets, *gatherers))
-                and all(wiring(each).dispatch.takes_all(cls) for each in targets)
-                and all(wiring(each).dispatch.takes_lists_of(cls) for each in gatherers)
-            )
-        if is_fixed:
-            self._ways[source_id, cls] = ways
-            return ways
-        message = self._visible(source_id, unrouted)
-        if all(accepts(each, message) for each in targets) and all(accepts(each, [message]) for each in gatherers):
-            return ways
-        return None
 
     async def _ask_edges(
         self, source_id: str, unrouted: UnroutedMessage, events: list[WorkflowEvent[Any]]

@@ -1,7 +1,12 @@
 """The definition of a workflow: executors, handlers, edges, validation, signature."""
 
-from perdure.graph.context import SHARED_SCOPE, State, WorkflowContext, private_owner, private_scope
-from perdure.graph.current import (
+from perdure.graph.activation import (
+    ABSENT,
+    ActivationPort,
+    IfInterrupted,
+    Numbering,
+    StepCall,
+    Terms,
     activation_at_work,
     begin_step,
     current_activation,
@@ -12,6 +17,7 @@ from perdure.graph.current import (
     require_no_exit,
     sharing,
 )
+from perdure.graph.context import SHARED_SCOPE, State, WorkflowContext, private_owner, private_scope
 from perdure.graph.definition import (
     DEFAULT_MAX_ITERATIONS,
     Graph,
@@ -21,13 +27,10 @@ from perdure.graph.definition import (
     Reducer,
     Rules,
     Upgrade,
-    Ways,
-    graph_document,
-    graph_signature,
-    interfaces,
-    signature_hash,
+    validate_workflow_graph,
 )
 from perdure.graph.edges import (
+    INTERNAL_SOURCE_ID,
     Case,
     Default,
     Edge,
@@ -36,12 +39,15 @@ from perdure.graph.edges import (
     FanInEdgeGroup,
     FanOutEdgeGroup,
     InternalEdgeGroup,
+    MessageType,
     SelectionFunc,
     SingleEdgeGroup,
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
     SwitchCaseEdgeGroupDefault,
     SwitchEntry,
+    TimersDue,
+    WorkflowMessage,
     ask,
 )
 from perdure.graph.executors import (
@@ -59,10 +65,7 @@ from perdure.graph.executors import (
     wiring,
 )
 from perdure.graph.handlers import HandlerTypes, handler, response_handler, split_types
-from perdure.graph.messages import INTERNAL_SOURCE_ID, MessageType, TimersDue, WorkflowMessage
 from perdure.graph.policy import NO_POLICY, FailedMessage, Policy, Retry, policy_of
-from perdure.graph.port import ABSENT, ActivationPort, IfInterrupted, Numbering, StepCall, Terms
-from perdure.graph.validation import validate_workflow_graph
 
 __all__ = [
     "ABSENT",
@@ -108,7 +111,6 @@ __all__ = [
     "Terms",
     "TimersDue",
     "Upgrade",
-    "Ways",
     "Wiring",
     "WorkflowContext",
     "WorkflowMessage",
@@ -118,13 +120,10 @@ __all__ = [
     "current_activation",
     "enter",
     "executor",
-    "graph_document",
-    "graph_signature",
     "handler",
     "handler_of",
     "in_function",
     "intercept_steps",
-    "interfaces",
     "no_exit",
     "on_error_ways",
     "policy_of",
@@ -135,7 +134,6 @@ __all__ = [
     "response_handler_of",
     "rewire",
     "sharing",
-    "signature_hash",
     "split_types",
     "validate_workflow_graph",
     "wiring",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVarTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVarTuple, overload
 
 from typing_extensions import TypeVar
 
+from perdure.graph.activation import ABSENT, StepCall, Terms
 from perdure.graph.policy import policy_of
-from perdure.graph.port import ABSENT, StepCall, Terms
 from perdure.streams import pieces_of
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
+    from perdure.graph.activation import ActivationPort, IfInterrupted
     from perdure.graph.policy import Retry
-    from perdure.graph.port import ActivationPort, IfInterrupted
 
 ResultT = TypeVar("ResultT")
 ArgTs = TypeVarTuple("ArgTs")
@@ -217,9 +217,21 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         key and returns the result if the work was done, or `NOT_DONE`. Inside `fn`, `step_key()` returns that key: pass
         it to a payment provider, and the payment is made once.
         """
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance] - programs may be unchecked
+            raise ValueError(f"a step needs a name that is not empty, not {name!r}")
+        if key is not None and (not isinstance(key, str) or not key):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"step {name!r}: a key must be a str that is not empty, not {key!r}")
+        if inspect.iscoroutine(fn):
+            fn.close()
+            raise TypeError(f"step {name!r} got a call instead of a function: write step({name!r}, fn, *args)")
+        if not callable(fn):
+            raise TypeError(f"step {name!r}: {fn!r} is not a function")
+        if if_interrupted not in ("rerun", "ask") and not callable(if_interrupted):
+            raise ValueError(
+                f"step {name!r}: if_interrupted must be 'rerun', 'ask' or a function, not {if_interrupted!r}"
+            )
         policy = policy_of(retry=retry, timeout=timeout, on_error=None)
-        call = StepCall(name, fn, args, key, policy.retry, policy.timeout, if_interrupted)
-        return self.activation.step(_sensible(call))
+        return self.activation.step(StepCall(name, fn, args, key, policy.retry, policy.timeout, if_interrupted))
 
     def sleep(self, until: timedelta | datetime | float) -> Coroutine[Any, Any, None]:
         """Wait for a duration (a timedelta, or seconds), or until a moment with a time zone.
@@ -301,20 +313,3 @@ class WorkflowContext(Generic[OutT, W_OutT]):
     def get_yielded_outputs(self) -> list[Any]:
         """Return the outputs that this activation has yielded."""
         return list(self.activation.yielded)
-
-
-def _sensible(call: StepCall) -> StepCall:
-    """Check a call. Raises TypeError or ValueError, because programs may be unchecked."""
-    name, fn, key, choice = (cast("object", given) for given in (call.name, call.fn, call.key, call.if_interrupted))
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"a step needs a name that is not empty, not {name!r}")
-    if key is not None and (not isinstance(key, str) or not key):
-        raise ValueError(f"step {name!r}: a key must be a str that is not empty, not {key!r}")
-    if inspect.iscoroutine(fn):
-        fn.close()
-        raise TypeError(f"step {name!r} got a call instead of a function: write step({name!r}, fn, *args)")
-    if not callable(fn):
-        raise TypeError(f"step {name!r}: {fn!r} is not a function")
-    if choice not in ("rerun", "ask") and not callable(choice):
-        raise ValueError(f"step {name!r}: if_interrupted must be 'rerun', 'ask' or a function, not {choice!r}")
-    return call

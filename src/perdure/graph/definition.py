@@ -1,4 +1,4 @@
-"""The definition of a workflow as a value: executors, edges, rules; and its signature.
+"""The definition of a workflow as a value: executors, edges, rules; its signature; and the checks of `build()`.
 
 The signature is stored in checkpoints, so that a changed graph can be told from the one that wrote them.
 """
@@ -7,29 +7,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from perdure.graph.context import SHARED_SCOPE, private_scope
-from perdure.graph.edges import (
-    FanInEdgeGroup,
-    FanOutEdgeGroup,
-    InternalEdgeGroup,
-    SingleEdgeGroup,
-    SwitchCaseEdgeGroup,
+from perdure.errors import (
+    EdgeDuplicationError,
+    GraphConnectivityError,
+    TypeCompatibilityError,
+    ValidationTypeEnum,
+    WorkflowValidationError,
 )
-from perdure.graph.executors import wiring
+from perdure.graph.context import SHARED_SCOPE, private_scope
+from perdure.graph.edges import FanInEdgeGroup, FanOutEdgeGroup, InternalEdgeGroup
+from perdure.graph.executors import on_error_ways, wiring
+from perdure.graph.policy import FailedMessage
 from perdure.stored_names import pinned_name
 from perdure.typenames import describe_stored, module_name, stored_short_name
+from perdure.types import is_type_compatible
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Iterator, Mapping, Sequence
 
     from perdure.graph.edges import Edge, EdgeGroup
     from perdure.graph.executors import Executor
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_ITERATIONS = 100
 
@@ -52,7 +59,7 @@ class OutputDesignation:
 
     def kind_of(self, executor_id: str) -> OutputKind | None:
         """Return the kind of an executor's yields; None if they are not emitted."""
-        if not self.is_explicit or executor_id in (self.outputs or ()):
+        if self.outputs is self.intermediates is None or executor_id in (self.outputs or ()):
             return "output"
         return "intermediate" if executor_id in (self.intermediates or ()) else None
 
@@ -88,17 +95,6 @@ class Rules:
     record_payloads: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """The receivers of a source's messages."""
-
-    targets: tuple[str, ...]
-    fan_ins: tuple[str, ...]
-    """The ids of fan-in groups."""
-    gatherers: tuple[str, ...]
-    """The targets of those fan-ins."""
-
-
 @dataclass(frozen=True)
 class Graph:
     """A workflow's executors, edges and rules. It never changes."""
@@ -131,25 +127,14 @@ class Graph:
         return {ends: tuple(groups) for ends, groups in found.items()}
 
     @cached_property
-    def open_ways(self) -> Mapping[str, Ways]:
-        """The receivers of each source without conditions, cases or selections."""
-        found = {source_id: _open_ways(groups) for source_id, groups in self.groups_from.items()}
-        return {source_id: ways for source_id, ways in found.items() if ways is not None}
-
-    @cached_property
     def asking(self) -> frozenset[str]:
         """The sources whose messages pass conditions, cases or selections."""
         groups = [
             group
             for group in self.groups
-            if isinstance(group, FanOutEdgeGroup) or any(edge.has_condition for edge in group.edges)
+            if isinstance(group, FanOutEdgeGroup) or any(edge.condition is not None for edge in group.edges)
         ]
         return frozenset(source_id for group in groups for source_id in group.source_executor_ids)
-
-    @cached_property
-    def output_kinds(self) -> Mapping[str, OutputKind | None]:
-        """The kind of each executor's yields."""
-        return {executor_id: self.designation.kind_of(executor_id) for executor_id in self.executors}
 
     @cached_property
     def sharing(self) -> Mapping[str, str]:
@@ -182,10 +167,47 @@ class Graph:
         found = {executor_id: executor.child_graph() for executor_id, executor in self.executors.items()}
         return {executor_id: child for executor_id, child in found.items() if child is not None}
 
+    @cached_property
+    def signature(self) -> dict[str, Any]:
+        """The documented signature: the start, the executors' classes, the edges."""
+        return {
+            "start_executor": self.start_id,
+            "executors": {
+                executor_id: _describe_executor(executor) for executor_id, executor in self.executors.items()
+            },
+            "edge_groups": sorted(map(_describe_group, self.groups), key=_group_order),
+        }
+
+    @cached_property
+    def signature_hash(self) -> str:
+        """The hash of the signature."""
+        text = json.dumps(self.signature, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The description of the graph that checkpoints store: its signature, and the types of its executors."""
+        interfaces = {
+            executor_id: {
+                "takes": sorted(map(describe_stored, executor.input_types)),
+                "sends": sorted(map(describe_stored, executor.output_types)),
+                "answers": sorted(
+                    [*map(describe_stored, each.types.takes)] for each in wiring(executor).dispatch.answers
+                ),
+            }
+            for executor_id, executor in self.executors.items()
+        }
+        return {
+            "signature": self.signature,
+            "interfaces": interfaces,
+            "version": self.rules.version,
+            "children": {executor_id: child.document for executor_id, child in self.children.items()},
+        }
+
     def types(self) -> Iterator[object]:
         """Yield every type in the annotations of handlers, including sub-workflows."""
         for executor in self.executors.values():
-            for route in wiring(executor).dispatch.routes():
+            for route in wiring(executor).dispatch.routes:
                 yield from route.types.takes
                 yield from route.types.sends
                 yield from route.types.yields
@@ -202,101 +224,146 @@ class Graph:
             yield from child.modules()
 
 
-def _open_ways(groups: Iterable[EdgeGroup]) -> Ways | None:
-    targets: list[str] = []
-    fan_ins: dict[str, str] = {}
-    for group in groups:
-        match group:
-            case FanInEdgeGroup():
-                fan_ins[group.id] = group.target_id
-            case SwitchCaseEdgeGroup():
-                return None
-            case FanOutEdgeGroup() if group.selection_func is None:
-                targets += group.target_ids
-            case SingleEdgeGroup() if not group.edges[0].has_condition:
-                targets.append(group.edges[0].target_id)
-            case _:
-                return None
-    return Ways(tuple(targets), tuple(fan_ins), tuple(fan_ins.values()))
-
-
-_text = json.JSONEncoder(sort_keys=True).encode
-
-
-def graph_signature(graph: Graph) -> dict[str, Any]:
-    """Return the documented signature: the start, the executors' classes, the edges."""
-    return {
-        "start_executor": graph.start_id,
-        "executors": {executor_id: _executor(executor) for executor_id, executor in graph.executors.items()},
-        "edge_groups": sorted((_group(group) for group in graph.groups), key=_sort_key),
-    }
-
-
-def graph_document(graph: Graph) -> dict[str, Any]:
-    """Return the description of the graph that checkpoints store."""
-    return {
-        "signature": graph_signature(graph),
-        "interfaces": interfaces(graph),
-        "version": graph.rules.version,
-        "children": {executor_id: graph_document(child) for executor_id, child in graph.children.items()},
-    }
-
-
-def signature_hash(signature: dict[str, Any]) -> str:
-    """Return the hash of a signature."""
-    text = json.dumps(signature, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def interfaces(graph: Graph) -> dict[str, Any]:
-    """Return the types that each executor takes, sends and asks for."""
-    return {
-        executor_id: {
-            "takes": sorted(map(describe_stored, executor.input_types)),
-            "sends": sorted(map(describe_stored, executor.output_types)),
-            "answers": sorted(
-                list(map(describe_stored, route.types.takes)) for route in wiring(executor).dispatch.answers
-            ),
-        }
-        for executor_id, executor in graph.executors.items()
-    }
-
-
-def class_name(executor: Executor) -> str:
+def _describe_executor(executor: Executor) -> Any:
     """Return `module.Class`. A script run as `__main__` has the name under which it would be imported."""
-    cls = executor.__class__
+    cls, child = executor.__class__, executor.child_graph()
     pinned = pinned_name(cls)
     module = module_name(cls.__module__) if pinned is None else pinned.partition(":")[0]
-    return f"{module}.{stored_short_name(cls)}"
+    name = f"{module}.{stored_short_name(cls)}"
+    return name if child is None else {"type": name, "sub_workflow": child.signature}
 
 
-def _executor(executor: Executor) -> Any:
-    child = executor.child_graph()
-    if child is None:
-        return class_name(executor)
-    return {"type": class_name(executor), "sub_workflow": graph_signature(child)}
-
-
-def _group(group: EdgeGroup) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _describe_group(group: EdgeGroup) -> dict[str, Any]:
+    edges = sorted((edge.source_id, edge.target_id, edge.condition_name or "") for edge in group.edges)
+    selection = {"selection_func": group.selection_func_name} if isinstance(group, FanOutEdgeGroup) else {}
+    return {
         "group_type": group.type,
         "sources": sorted({edge.source_id for edge in group.edges}),
         "targets": sorted({edge.target_id for edge in group.edges}),
-        "edges": [
-            {"source": edge.source_id, "target": edge.target_id, "condition": edge.condition_name}
-            for edge in sorted(group.edges, key=_edge_order)
-        ],
+        "edges": [{"source": source, "target": target, "condition": name or None} for source, target, name in edges],
+        **selection,
     }
-    if isinstance(group, FanOutEdgeGroup):
-        told["selection_func"] = group.selection_func_name
-    return told
 
 
-def _edge_order(edge: Edge) -> tuple[str, str, str]:
-    return edge.source_id, edge.target_id, edge.condition_name or ""
-
-
-def _sort_key(group: dict[str, Any]) -> tuple[str, ...]:
+def _group_order(group: dict[str, Any]) -> tuple[str, ...]:
     """Order groups by their JSON texts. The order is part of the signature."""
     members = (group["sources"], group["targets"], group["edges"], group.get("selection_func"))
-    return (group["group_type"], *map(_text, members))
+    return (group["group_type"], *(json.dumps(member, sort_keys=True) for member in members))
+
+
+def validate_workflow_graph(
+    edge_groups: Sequence[EdgeGroup],
+    executors: Mapping[str, Executor],
+    start_executor: Executor | str,
+    output_executors: Sequence[str] | None = None,
+    intermediate_executors: Sequence[str] | None = None,
+) -> None:
+    """Raise the WorkflowValidationError of the first rule that the graph breaks."""
+    start_id = start_executor if isinstance(start_executor, str) else start_executor.id
+    if start_id not in executors:
+        raise GraphConnectivityError(f"Start executor {start_id!r} is not part of the graph: join it with an edge")
+    groups = [group for group in edge_groups if not isinstance(group, InternalEdgeGroup)]
+    edges = [edge for group in groups for edge in group.edges]
+    _require_sound_edges(edges, executors)
+    _require_distinct_nodes(executors, {})
+    for group in groups:
+        _require_fitting_types(group, executors)
+    fallbacks = list(on_error_ways(executors))
+    _require_fallbacks(fallbacks, executors)
+    ways = [*((edge.source_id, edge.target_id) for edge in edges), *fallbacks]
+    _require_reachable(ways, executors, start_id)
+    if output_executors is not None or intermediate_executors is not None:
+        _require_designation(output_executors or (), intermediate_executors or (), executors)
+
+
+def _require_sound_edges(edges: Sequence[Edge], executors: Mapping[str, Executor]) -> None:
+    seen: set[str] = set()
+    for edge in edges:
+        for end in (edge.source_id, edge.target_id):
+            if end not in executors:
+                raise GraphConnectivityError(f"Edge {edge.id} ends at {end!r}, which is not an executor of the graph")
+        if edge.id in seen:
+            raise EdgeDuplicationError(edge.id)
+        seen.add(edge.id)
+
+
+def _require_distinct_nodes(executors: Mapping[str, Executor], seen: dict[int, str], prefix: str = "") -> None:
+    """Refuse one executor in two places: it would mix the states of two sub-workflows."""
+    for executor_id, executor in executors.items():
+        path = prefix + executor_id
+        first = seen.setdefault(id(executor), path)
+        if first != path:
+            raise WorkflowValidationError(
+                f"{first!r} and {path!r} are the same executor: build a workflow for each sub-workflow executor",
+                ValidationTypeEnum.EXECUTOR_DUPLICATION,
+            )
+        child = executor.child_graph()
+        if child is not None:
+            _require_distinct_nodes(child.executors, seen, f"{path}/")
+
+
+def _require_fitting_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> None:
+    gathers = isinstance(group, FanInEdgeGroup)
+    for edge in group.edges:
+        sends, takes = executors[edge.source_id].output_types, executors[edge.target_id].input_types
+        if not sends or not takes:
+            end, verb = (edge.target_id, "takes") if sends else (edge.source_id, "sends")
+            logger.warning("edge %s is not checked: executor %r declares no types that it %s", edge.id, end, verb)
+            continue
+        offered = [list[type_] if gathers else type_ for type_ in sends]
+        if not any(is_type_compatible(source, target) for source in offered for target in takes):
+            raise TypeCompatibilityError(edge.source_id, edge.target_id, offered, takes)
+
+
+def _require_fallbacks(fallbacks: Sequence[tuple[str, str]], executors: Mapping[str, Executor]) -> None:
+    for source_id, target_id in fallbacks:
+        if target_id not in executors:
+            raise GraphConnectivityError(
+                f"on_error of executor {source_id!r} names {target_id!r}, which is not an executor of the graph: "
+                "give the executor itself as on_error, or join it with an edge"
+            )
+        if target_id == source_id:
+            raise GraphConnectivityError(
+                f"on_error of executor {source_id!r} is that executor itself: name another one, "
+                "or give it retry=Retry(...)"
+            )
+        takes = executors[target_id].input_types
+        if takes and not any(is_type_compatible(FailedMessage, type_) for type_ in takes):
+            raise TypeCompatibilityError(source_id, target_id, [FailedMessage], takes)
+
+
+def _require_reachable(ways: Sequence[tuple[str, str]], executors: Mapping[str, Executor], start_id: str) -> None:
+    reached: set[str] = set()
+    frontier = {start_id}
+    while frontier:
+        reached |= frontier
+        frontier = {target_id for source_id, target_id in ways if source_id in frontier} - reached
+    lost = sorted(executors.keys() - reached)
+    if lost:
+        raise GraphConnectivityError(
+            f"Executors that can't be reached from the start executor {start_id!r}: {', '.join(lost)}; "
+            "join them with edges or remove them"
+        )
+
+
+def _require_designation(
+    outputs: Sequence[str], intermediates: Sequence[str], executors: Mapping[str, Executor]
+) -> None:
+    if not outputs and not intermediates:
+        raise _designation_error(
+            "output_from and intermediate_output_from are both empty: the workflow would emit no output"
+        )
+    for executor_id, count in Counter((*outputs, *intermediates)).items():
+        if count > 1:
+            raise _designation_error(f"output_from and intermediate_output_from name executor {executor_id!r} twice")
+        if executor_id not in executors:
+            raise _designation_error(f"executor {executor_id!r} is to give outputs but is not part of the graph")
+        if not executors[executor_id].workflow_output_types:
+            raise _designation_error(
+                f"executor {executor_id!r} is to give outputs but declares none: "
+                "annotate its context as WorkflowContext[..., T]"
+            )
+
+
+def _designation_error(message: str) -> WorkflowValidationError:
+    return WorkflowValidationError(message, ValidationTypeEnum.OUTPUT_VALIDATION)

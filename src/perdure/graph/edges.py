@@ -1,22 +1,67 @@
-"""Edges between executors. The edges of a group are decided upon together."""
+"""Edges between executors, and the messages that pass along them. The edges of a group are decided upon together."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from perdure.graph.messages import INTERNAL_SOURCE_ID
+from perdure.events import WorkflowEvent  # noqa: TC001 - the codec follows the fields at run time
 from perdure.records import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    import builtins
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 
 EdgeCondition: TypeAlias = "Callable[[Any], bool | Awaitable[bool]]"
 SelectionFunc: TypeAlias = "Callable[[Any, list[str]], Any]"
 
 _PAIR = 2
+
+
+class MessageType(str, Enum):
+    """A message of an executor, or the answer to a request."""
+
+    STANDARD = "standard"
+    RESPONSE = "response"
+
+
+@dataclass
+class WorkflowMessage:
+    """A message between executors, as it appears in a checkpoint."""
+
+    data: Any
+    source_id: str
+    target_id: str | None = None
+    type: MessageType = MessageType.STANDARD
+    trace_contexts: list[dict[str, str]] | None = None
+    source_span_ids: list[str] | None = None
+    original_request_info_event: WorkflowEvent[Any] | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name. The payload is the object itself."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"type": self.type.value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorkflowMessage:
+        """Create a message from `to_dict`. Raises KeyError if payload or source are missing."""
+        optional: dict[str, Any] = {each.name: data[each.name] for each in fields(cls)[2:] if each.name in data}
+        optional["type"] = MessageType(data.get("type", MessageType.STANDARD))
+        return cls(data["data"], data["source_id"], **optional)
+
+
+@dataclass(frozen=True, slots=True)
+class TimersDue:
+    """Tells a sub-workflow that its timers up to this moment are due."""
+
+    moment: str
+
+
+def INTERNAL_SOURCE_ID(executor_id: str) -> str:  # noqa: N802 - the documented name
+    """Return the source id of inputs and answers from outside."""
+    return f"internal:{executor_id}"
 
 
 @dataclass
@@ -65,10 +110,8 @@ class Edge:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the edge as plain data. The condition is reduced to its name."""
-        told: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
-        if self.condition_name is not None:
-            told["condition_name"] = self.condition_name
-        return told
+        name = {} if self.condition_name is None else {"condition_name": self.condition_name}
+        return {"source_id": self.source_id, "target_id": self.target_id, **name}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Edge:
@@ -79,19 +122,17 @@ class Edge:
 class EdgeGroup:
     """Edges that are decided upon together."""
 
-    _kinds: ClassVar[dict[str, type[EdgeGroup]]] = {}
+    type: ClassVar[str] = "EdgeGroup"
+    """The kind of group: the name of its class."""
+    _kinds: ClassVar[dict[str, builtins.type[EdgeGroup]]] = {}
 
-    def __init__(self, edges: Sequence[Edge], *, id: str | None = None) -> None:  # noqa: A002 - the documented name
+    def __init__(self, edges: Sequence[Edge], *, id: str | None = None) -> None:
         self.edges: list[Edge] = list(edges)
         self.id: str = id or f"{self.type}/{digest(' '.join(edge.id for edge in edges).encode())[:12]}"
 
     def __init_subclass__(cls) -> None:
-        EdgeGroup._kinds[cls.__name__] = cls
-
-    @property
-    def type(self) -> str:
-        """The kind of group: the name of its class."""
-        return self.__class__.__name__
+        cls.type = cls.__name__
+        EdgeGroup._kinds[cls.type] = cls
 
     @property
     def source_executor_ids(self) -> list[str]:
@@ -127,12 +168,7 @@ class SingleEdgeGroup(EdgeGroup):
     """A single edge."""
 
     def __init__(
-        self,
-        source_id: str,
-        target_id: str,
-        condition: EdgeCondition | None = None,
-        *,
-        id: str | None = None,  # noqa: A002 - the documented name
+        self, source_id: str, target_id: str, condition: EdgeCondition | None = None, *, id: str | None = None
     ) -> None:
         super().__init__([Edge(source_id, target_id, condition)], id=id)
 
@@ -154,7 +190,7 @@ class FanOutEdgeGroup(EdgeGroup):
         selection_func: SelectionFunc | None = None,
         *,
         selection_func_name: str | None = None,
-        id: str | None = None,  # noqa: A002 - the documented name
+        id: str | None = None,
     ) -> None:
         if len(target_ids) < _PAIR:
             raise ValueError("a fan-out needs at least two targets")
@@ -178,13 +214,7 @@ class FanOutEdgeGroup(EdgeGroup):
 class FanInEdgeGroup(EdgeGroup):
     """Several sources and one target, which gets one list when every source has sent."""
 
-    def __init__(
-        self,
-        source_ids: Sequence[str],
-        target_id: str,
-        *,
-        id: str | None = None,  # noqa: A002 - the documented name
-    ) -> None:
+    def __init__(self, source_ids: Sequence[str], target_id: str, *, id: str | None = None) -> None:
         if len(source_ids) < _PAIR:
             raise ValueError("a fan-in needs at least two sources")
         super().__init__([Edge(source_id, target_id) for source_id in source_ids], id=id)
@@ -235,13 +265,7 @@ SwitchEntry: TypeAlias = "SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault"
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):
     """One source and several targets. Each message goes to the target of the first case that holds."""
 
-    def __init__(
-        self,
-        source_id: str,
-        cases: Sequence[SwitchEntry],
-        *,
-        id: str | None = None,  # noqa: A002 - the documented name
-    ) -> None:
+    def __init__(self, source_id: str, cases: Sequence[SwitchEntry], *, id: str | None = None) -> None:
         if len(cases) < _PAIR:
             raise ValueError("a switch needs at least two entries: a case and the default")
         defaults = [case for case in cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
@@ -280,11 +304,6 @@ async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
 def callable_name(function: Callable[..., Any]) -> str:
     """Return a function's name for the definition and the signature."""
     return getattr(function, "__name__", "<callable>")
-
-
-def group_edges(groups: Iterable[EdgeGroup], *, internal: bool = False) -> list[Edge]:
-    """Return all edges of the groups. Entries from outside are left out unless `internal`."""
-    return [edge for group in groups if internal or not isinstance(group, InternalEdgeGroup) for edge in group.edges]
 
 
 def _missing(name: str | None) -> Callable[..., Any]:

@@ -7,24 +7,33 @@ import copy
 import inspect
 import json
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args, get_origin, overload
+from functools import cached_property, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
-from perdure.graph.current import no_exit
-from perdure.graph.handlers import HandlerTypes, context_types, declaration_of, split_types
+from perdure.graph.activation import no_exit
+from perdure.graph.handlers import (
+    HandlerTypes,
+    context_types,
+    declaration_of,
+    handler_types,
+    label_of,
+    parameter_names,
+    split_types,
+)
 from perdure.graph.policy import policy_of
 from perdure.typenames import describe
-from perdure.types import contains_typevar, is_instance_of, is_type_compatible, most_specific, ranking_of
+from perdure.types import is_instance_of, is_type_compatible, most_specific, ranking_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
 
     from perdure.annotations import Namespace
     from perdure.graph.context import WorkflowContext
     from perdure.graph.definition import Graph
-    from perdure.graph.messages import WorkflowMessage
+    from perdure.graph.edges import WorkflowMessage
     from perdure.graph.policy import Policy, Retry
     from perdure.types import Ranking
 
@@ -45,29 +54,30 @@ class Dispatch:
     answers: tuple[Route, ...]
 
     @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """The handlers of both kinds."""
+        return (*self.messages, *self.answers)
+
+    @cached_property
+    def sends(self) -> tuple[object, ...]:
+        """The types that the handlers declare to send, each once."""
+        return _distinct(route.types.sends for route in self.routes)
+
+    @cached_property
+    def yields(self) -> tuple[object, ...]:
+        """The types that the handlers declare to yield, each once."""
+        return _distinct(route.types.yields for route in self.routes)
+
+    @cached_property
     def _ranking(self) -> Ranking:
         return ranking_of(tuple(route.types.takes[0] for route in self.messages))
 
-    @cached_property
-    def _exact(self) -> Mapping[type, Route]:
-        """The handlers of classes whose direct instances need no search."""
-        return {class_: self.messages[index] for class_, index in self._ranking.exact.items()}
-
     def route_of(self, value: object) -> Route | None:
         """Return the handler with the most specific type for a value."""
-        exact = self._exact.get(type(value))
-        if exact is not None:
-            return exact
-        index = self._ranking.best(value)
+        index = self._ranking.exact.get(type(value))
+        if index is None:
+            index = self._ranking.best(value)
         return None if index is None else self.messages[index]
-
-    def takes_all(self, cls: type) -> bool:
-        """Return True if a handler takes every direct instance of a class."""
-        return cls in self._exact
-
-    def takes_lists_of(self, cls: type) -> bool:
-        """Return True if a handler takes every list of direct instances of a class."""
-        return any(_is_list_of(cls, route.types.takes[0]) for route in self.messages)
 
     def answer_route(self, request: object, response: object) -> Route | None:
         """Return the most specific response handler: by the request first, then by the response."""
@@ -79,16 +89,14 @@ class Dispatch:
         equals = [route for route in fitting if route.types.takes[0] == asked]
         return equals[most_specific(response, [route.types.takes[1] for route in equals]) or 0]
 
-    def routes(self) -> Iterator[Route]:
-        """Yield the handlers of both kinds."""
-        yield from self.messages
-        yield from self.answers
 
-
-def _is_list_of(cls: type, type_expression: object) -> bool:
-    item: Any = get_args(type_expression)[0] if get_origin(type_expression) is list else None
-    # A metaclass may decide differently for each instance.
-    return type(item) is type and issubclass(cls, item)
+def _distinct(declared: Iterable[tuple[object, ...]]) -> tuple[object, ...]:
+    # Not every type can be hashed, so this is no set.
+    found: list[object] = []
+    for type_ in chain.from_iterable(declared):
+        if type_ not in found:
+            found.append(type_)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +144,9 @@ class Executor:
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - the documented name
+        id: str,
         *,
-        type: str | None = None,  # noqa: A002 - the documented name
+        type: str | None = None,
         type_: str | None = None,
         defer_discovery: bool = False,
         max_concurrency: int = 1,
@@ -171,12 +179,12 @@ class Executor:
     @property
     def output_types(self) -> list[Any]:
         """The types that the handlers declare to send."""
-        return _distinct(type_ for route in wiring(self).dispatch.routes() for type_ in route.types.sends)
+        return list(wiring(self).dispatch.sends)
 
     @property
     def workflow_output_types(self) -> list[Any]:
         """The types that the handlers declare to yield."""
-        return _distinct(type_ for route in wiring(self).dispatch.routes() for type_ in route.types.yields)
+        return list(wiring(self).dispatch.yields)
 
     @property
     def is_request_response_capable(self) -> bool:
@@ -274,7 +282,9 @@ def discover(cls: type[Executor]) -> Dispatch:
     """Find the handlers of a class, those of its bases first, in order of definition."""
     messages: list[Route] = []
     answers: list[Route] = []
-    for name in _method_names(cls):
+    # The attributes of `Executor` are no handlers.
+    bases = [base for base in reversed(cls.__mro__) if base not in {object, Executor}]
+    for name in dict.fromkeys(name for base in bases for name in vars(base)):
         declaration = declaration_of(getattr(cls, name, None))
         if declaration is None:
             continue
@@ -282,16 +292,10 @@ def discover(cls: type[Executor]) -> Dispatch:
         others = answers if declaration.is_response else messages
         for other in others:
             if other.types.takes == route.types.takes:
-                taken = " and ".join(describe(type_) for type_ in route.types.takes)
+                taken = " and ".join(map(describe, route.types.takes))
                 raise ValueError(f"{cls.__name__}: both {other.method!r} and {name!r} handle {taken}")
         others.append(route)
     return Dispatch(tuple(messages), tuple(answers))
-
-
-def _method_names(cls: type) -> list[str]:
-    # The attributes of the base class are no handlers.
-    bases = [base for base in reversed(cls.__mro__) if base not in {object, Executor}]
-    return list(dict.fromkeys(name for base in bases for name in vars(base)))
 
 
 def handler_of(executor: Executor, value: object) -> Callable[..., Awaitable[Any]] | None:
@@ -306,14 +310,6 @@ def response_handler_of(executor: Executor, request: object, response: object) -
     return None if route is None else getattr(executor, route.method)
 
 
-def _distinct(types: Iterator[object]) -> list[Any]:
-    found: list[Any] = []
-    for type_ in types:
-        if type_ not in found:
-            found.append(type_)
-    return found
-
-
 _WITH_CONTEXT = 2
 
 
@@ -326,9 +322,9 @@ class FunctionExecutor(Executor):
     def __init__(
         self,
         func: Callable[..., Any],
-        id: str | None = None,  # noqa: A002 - the documented name
+        id: str | None = None,
         *,
-        input: Any = None,  # noqa: A002 - the documented name
+        input: Any = None,
         output: Any = None,
         workflow_output: Any = None,
         max_concurrency: int = 1,
@@ -343,7 +339,7 @@ class FunctionExecutor(Executor):
                 "for a static method, put @staticmethod above @executor"
             )
         super().__init__(
-            id or _name(func),
+            id or getattr(func, "__name__", None) or func.__class__.__name__,
             type="FunctionExecutor",
             defer_discovery=True,
             retry=retry,
@@ -353,8 +349,9 @@ class FunctionExecutor(Executor):
         namespace = _namespace if _namespace is not None else namespace_here(1)
         types = _function_types(func, namespace, {"input": input, "output": output, "workflow_output": workflow_output})
         self.func = func
-        self._is_async = _is_async(func)
-        self._takes_context = len(inspect.signature(func).parameters) == _WITH_CONTEXT
+        called = getattr(func, "__call__", None)  # noqa: B004 - an object may have an async `__call__`
+        self._is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)
+        self._takes_context = len(parameter_names(func)) == _WITH_CONTEXT
         rewire(self, Dispatch((Route("process", types),), ()), max_concurrency=max_concurrency)
 
     async def process(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None:
@@ -364,14 +361,6 @@ class FunctionExecutor(Executor):
             await self.func(*arguments)
         else:
             await _in_thread(self.func, *arguments)
-
-
-def _name(func: Callable[..., Any]) -> str:
-    return getattr(func, "__name__", None) or func.__class__.__name__
-
-
-def _is_async(func: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
 
 
 async def _in_thread(func: Callable[..., Any], *arguments: Any) -> None:
@@ -397,15 +386,14 @@ def _called(func: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[str, Any]) -> HandlerTypes:
-    names = tuple(inspect.signature(func).parameters)
-    label = f"executor function {_name(func)!r}"
+    names = parameter_names(func)
     if len(names) not in {1, _WITH_CONTEXT}:
-        raise ValueError(f"{label} must take (message) or (message, ctx), it takes ({', '.join(names)})")
+        raise ValueError(f"{label_of(func)} must take (message) or (message, ctx), it takes ({', '.join(names)})")
     hints = annotations_of(func, namespace)
     if given["input"] is None and names[0] not in hints:
-        raise ValueError(f"{label} needs a type annotation for {names[0]!r}, or @executor(input=...)")
+        raise ValueError(f"{label_of(func)} needs a type annotation for {names[0]!r}, or @executor(input=...)")
     if len(names) == _WITH_CONTEXT and names[1] not in hints:
-        raise ValueError(f"{label} needs {names[1]!r} annotated as WorkflowContext")
+        raise ValueError(f"{label_of(func)} needs {names[1]!r} annotated as WorkflowContext")
     sends, yields = context_types(hints[names[1]], func) if len(names) == _WITH_CONTEXT else ((), ())
     explicit = {name: evaluate(value, func, namespace) for name, value in given.items() if value is not None}
     takes = explicit.get("input", hints.get(names[0]))
@@ -413,12 +401,7 @@ def _function_types(func: Callable[..., Any], namespace: Namespace, given: dict[
         sends = split_types(explicit["output"])
     if "workflow_output" in explicit:
         yields = split_types(explicit["workflow_output"])
-    for type_ in (takes, *sends, *yields):
-        if contains_typevar(type_):
-            raise ValueError(
-                f"{label} uses a type variable, which has no value at run time; state the types explicitly"
-            )
-    return HandlerTypes((takes,), sends, yields)
+    return handler_types(func, (takes,), sends, yields)
 
 
 @overload
@@ -436,35 +419,11 @@ def executor(
     on_error: str | Executor | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionExecutor]: ...
 def executor(
-    func: Callable[..., Any] | None = None,
-    *,
-    id: str | None = None,  # noqa: A002 - the documented name
-    input: Any = None,  # noqa: A002 - the documented name
-    output: Any = None,
-    workflow_output: Any = None,
-    max_concurrency: int = 1,
-    retry: Retry | None = None,
-    timeout: float | timedelta | None = None,
-    on_error: str | Executor | None = None,
+    func: Callable[..., Any] | None = None, **options: Any
 ) -> FunctionExecutor | Callable[[Callable[..., Any]], FunctionExecutor]:
     """Make an executor of a function. Its id is the function's name unless `id` is given.
 
-    `retry`, `timeout` and `on_error` are as in `Executor`.
+    The options are those of `FunctionExecutor`. `retry`, `timeout` and `on_error` are as in `Executor`.
     """
-    namespace = namespace_here(1)
-
-    def make(function: Callable[..., Any]) -> FunctionExecutor:
-        return FunctionExecutor(
-            function,
-            id,
-            input=input,
-            output=output,
-            workflow_output=workflow_output,
-            max_concurrency=max_concurrency,
-            retry=retry,
-            timeout=timeout,
-            on_error=on_error,
-            _namespace=namespace,
-        )
-
+    make = partial(FunctionExecutor, _namespace=namespace_here(1), **options)
     return make if func is None else make(func)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Never, TypeVar, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeVar, get_args, get_origin, overload
 
 from perdure.annotations import annotations_of, evaluate, namespace_here
 from perdure.graph.context import WorkflowContext
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 FuncT = TypeVar("FuncT", bound="Callable[..., Any]")
 
 _DECLARATION = "__perdure_handler__"
-_CONTEXT_ARGUMENTS_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +44,26 @@ class Declaration:
     def types(self) -> HandlerTypes:
         """Return the resolved types. Raises ValueError or NameError."""
         if self._types is None:
-            self._types = self._explicit() if self.explicit else self._annotated()
+            self._types = self._explicit_types() if self.explicit else self._annotated_types()
         return self._types
 
-    def _explicit(self) -> HandlerTypes:
+    def _explicit_types(self) -> HandlerTypes:
         given = {name: evaluate(value, self.func, self.namespace) for name, value in self.explicit.items()}
-        names = ("request", "response") if self.is_response else ("input",)
-        takes = tuple(given[name] for name in names)
-        sends = split_types(given.get("output"))
-        yields = split_types(given.get("workflow_output"))
-        for type_ in (*takes, *sends, *yields):
-            _refuse_typevars(type_, self.func)
-        self._check_context(required=False)
-        return HandlerTypes(takes, sends, yields)
+        takes = (given["request"], given["response"]) if self.is_response else (given["input"],)
+        context = self.func.__annotations__.get(parameter_names(self.func)[-1])
+        context_types(evaluate(context, self.func, self.namespace) if context is not None else None, self.func)
+        return handler_types(
+            self.func, takes, split_types(given.get("output")), split_types(given.get("workflow_output"))
+        )
 
-    def _annotated(self) -> HandlerTypes:
+    def _annotated_types(self) -> HandlerTypes:
         try:
             hints = annotations_of(self.func, self.namespace)
         except TypeError as error:
-            raise ValueError(f"{_label(self.func)} has an annotation that is not a type: {error}") from error
-        *message_names, context_name = _parameters(self.func)[1:]
+            raise ValueError(f"{label_of(self.func)} has an annotation that is not a type: {error}") from error
+        *message_names, context_name = parameter_names(self.func)[1:]
         takes = tuple(hints[name] for name in message_names)
-        sends, yields = _context_types(hints.get(context_name), self.func, required=not self.is_response)
-        for type_ in (*takes, *sends, *yields):
-            _refuse_typevars(type_, self.func)
-        return HandlerTypes(takes, sends, yields)
-
-    def _check_context(self, *, required: bool) -> None:
-        context_name = _parameters(self.func)[-1]
-        annotation = self.func.__annotations__.get(context_name)
-        if annotation is None:
-            return
-        _context_types(evaluate(annotation, self.func, self.namespace), self.func, required=required)
+        return handler_types(self.func, takes, *context_types(hints.get(context_name), self.func))
 
 
 def declaration_of(func: object) -> Declaration | None:
@@ -91,7 +78,7 @@ def handler(*, input: Any = None, output: Any = None, workflow_output: Any = Non
 def handler(
     func: FuncT | None = None,
     *,
-    input: Any = None,  # noqa: A002 - the documented name
+    input: Any = None,
     output: Any = None,
     workflow_output: Any = None,
 ) -> FuncT | Callable[[FuncT], FuncT]:
@@ -144,20 +131,18 @@ def _decorate(func: FuncT | None, explicit: dict[str, Any], *, is_response: bool
 
 
 def _require_signature(declaration: Declaration) -> None:
-    func = declaration.func
-    expected = (
-        ("self", "original_request", "response", "ctx") if declaration.is_response else ("self", "message", "ctx")
-    )
-    names = _parameters(func)
+    func, names = declaration.func, parameter_names(declaration.func)
+    messages = ("original_request", "response") if declaration.is_response else ("message",)
+    expected = ("self", *messages, "ctx")
     if len(names) != len(expected):
-        raise ValueError(f"{_label(func)} must take exactly ({', '.join(expected)}), it takes ({', '.join(names)})")
+        raise ValueError(f"{label_of(func)} must take exactly ({', '.join(expected)}), it takes ({', '.join(names)})")
     if not declaration.explicit:
         missing = [name for name in names[1:-1] if name not in func.__annotations__]
         if missing:
-            raise ValueError(f"{_label(func)} needs a type annotation for {', '.join(map(repr, missing))}")
+            raise ValueError(f"{label_of(func)} needs a type annotation for {', '.join(map(repr, missing))}")
         if not declaration.is_response and names[-1] not in func.__annotations__:
             raise ValueError(
-                f"{_label(func)} needs {names[-1]!r} annotated as WorkflowContext, WorkflowContext[T] or "
+                f"{label_of(func)} needs {names[-1]!r} annotated as WorkflowContext, WorkflowContext[T] or "
                 "WorkflowContext[T, U]"
             )
     try:
@@ -168,64 +153,46 @@ def _require_signature(declaration: Declaration) -> None:
             raise
 
 
-def _parameters(func: Callable[..., Any]) -> tuple[str, ...]:
+def parameter_names(func: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters."""
     return tuple(inspect.signature(func).parameters)
 
 
-def _label(func: Callable[..., Any]) -> str:
-    return f"handler {func.__qualname__!r}"
+def label_of(func: Callable[..., Any]) -> str:
+    """Return the name of a handler for error messages."""
+    return f"handler {getattr(func, '__qualname__', func.__class__.__name__)!r}"
 
 
-def _refuse_typevars(type_: object, func: Callable[..., Any]) -> None:
-    if contains_typevar(type_):
-        raise ValueError(
-            f"{_label(func)} uses the type variable of {describe(type_)}, which has no value at run time; "
-            "state the types explicitly: @handler(input=..., output=...)"
-        )
+def handler_types(
+    func: Callable[..., Any], takes: tuple[object, ...], sends: tuple[object, ...], yields: tuple[object, ...]
+) -> HandlerTypes:
+    """Create the types of a handler. Raises ValueError for type variables."""
+    for type_ in (*takes, *sends, *yields):
+        if contains_typevar(type_):
+            raise ValueError(
+                f"{label_of(func)} uses the type variable of {describe(type_)}, which has no value at run time; "
+                "state the types explicitly: input=..., output=..."
+            )
+    return HandlerTypes(takes, sends, yields)
 
 
 def split_types(annotation: object) -> tuple[object, ...]:
     """Return the declared types: the members of a union, nothing for Never or None."""
-    if annotation is None or annotation is Never or _is_never(annotation):
-        return ()
-    return tuple(member for member in split_union(annotation) if not _is_never(member))
-
-
-def _is_never(annotation: object) -> bool:
-    return getattr(annotation, "__name__", None) in {"Never", "NoReturn"} or str(annotation) in {
-        "typing.Never",
-        "typing.NoReturn",
-        "typing_extensions.Never",
-    }
+    members = () if annotation is None else split_union(annotation)
+    return tuple(member for member in members if member is not Never and member is not NoReturn)
 
 
 def context_types(annotation: object, func: Callable[..., Any]) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """Return what a context annotation declares to send and yield. Raises ValueError."""
-    return _context_types(annotation, func, required=True)
-
-
-def _context_types(
-    annotation: object, func: Callable[..., Any], *, required: bool
-) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    if annotation is None and not required:
-        return (), ()
-    if annotation is WorkflowContext:
+    """Return what the annotation of a context declares to send and to yield. Raises ValueError."""
+    if annotation is None or annotation is WorkflowContext:
         return (), ()
     if get_origin(annotation) is not WorkflowContext:
         raise ValueError(
-            f"{_label(func)}: the context must be annotated WorkflowContext, WorkflowContext[T] or "
+            f"{label_of(func)}: the context must be annotated WorkflowContext, WorkflowContext[T] or "
             f"WorkflowContext[T, U], not {describe(annotation)}"
         )
-    arguments = get_args(annotation)
-    if len(arguments) > _CONTEXT_ARGUMENTS_MAX:
-        raise ValueError(f"{_label(func)}: WorkflowContext takes at most two types, not {len(arguments)}")
-    sends = split_types(arguments[0]) if arguments else ()
-    yields = split_types(arguments[1]) if len(arguments) == _CONTEXT_ARGUMENTS_MAX else ()
+    sends, yields, *_ = (*map(split_types, get_args(annotation)), ())
     for type_ in (*sends, *yields):
-        _require_type(type_, func)
+        if isinstance(type_, (int, float, str, bytes, list, dict)):
+            raise ValueError(f"{label_of(func)}: {type_!r} in WorkflowContext[...] is a value, not a type")
     return sends, yields
-
-
-def _require_type(type_: object, func: Callable[..., Any]) -> None:
-    if isinstance(type_, (int, float, str, bytes, list, dict)):
-        raise ValueError(f"{_label(func)}: {type_!r} in WorkflowContext[...] is a value, not a type")

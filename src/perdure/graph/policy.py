@@ -32,12 +32,19 @@ class Retry:
     longest: float | timedelta = 60.0
 
     def __post_init__(self) -> None:
-        _require_attempts(self.attempts)
+        attempts, on = cast("object", self.attempts), cast("object", self.on)
+        if isinstance(attempts, bool) or not isinstance(attempts, int):
+            raise TypeError(f"Retry: attempts must be a whole number, not {attempts!r}")
+        if attempts < 1:
+            raise ValueError(f"Retry: attempts must be 1 or more, including the first attempt, not {attempts}")
         if isinstance(self.backoff, (int, float, timedelta)) or not callable(self.backoff):
             seconds_of("Retry: backoff", self.backoff)
         seconds_of("Retry: factor", self.factor)
         seconds_of("Retry: longest", self.longest)
-        _require_errors(self.on)
+        if not _is_errors(on) and (isinstance(on, (type, tuple)) or not callable(on)):
+            raise TypeError(
+                f"Retry: on must be an Exception class, a tuple of them, or a function of an error, not {on!r}"
+            )
 
     def covers(self, error: Exception) -> bool:
         """Return True if this error allows another attempt."""
@@ -89,18 +96,6 @@ def policy_of(*, retry: object, timeout: object, on_error: str | None) -> Policy
         raise ValueError("timeout must be more than 0 seconds; leave it out for no limit")
     policy = Policy(retry, seconds, on_error)
     return NO_POLICY if policy == NO_POLICY else policy
-
-
-def _require_attempts(attempts: object) -> None:
-    if isinstance(attempts, bool) or not isinstance(attempts, int):
-        raise TypeError(f"Retry: attempts must be a whole number, not {attempts!r}")
-    if attempts < 1:
-        raise ValueError(f"Retry: attempts must be 1 or more, including the first attempt, not {attempts}")
-
-
-def _require_errors(on: object) -> None:
-    if not _is_errors(on) and (isinstance(on, (type, tuple)) or not callable(on)):
-        raise TypeError(f"Retry: on must be an Exception class, a tuple of them, or a function of an error, not {on!r}")
 
 
 def _is_errors(on: object) -> TypeIs[type[Exception] | tuple[type[Exception], ...]]:

@@ -24,8 +24,6 @@ from perdure.graph import (
     SwitchCaseEdgeGroup,
     SwitchCaseEdgeGroupCase,
     SwitchCaseEdgeGroupDefault,
-    graph_signature,
-    signature_hash,
     validate_workflow_graph,
     wiring,
 )
@@ -235,7 +233,7 @@ class WorkflowBuilder:
             description=self._description,
         )
         if not graph.name:
-            object.__setattr__(graph, "name", f"workflow-{signature_hash(graph_signature(graph))[:12]}")
+            object.__setattr__(graph, "name", f"workflow-{graph.signature_hash[:12]}")
         if graph.children:
             _warn_of_shared_sessions(graph)
         return Workflow(graph, checkpoint_storage=self._storage, clock=self._clock)

@@ -157,12 +157,12 @@ class Workflow:
     @property
     def graph_signature(self) -> dict[str, Any]:
         """Return the start, the executors' classes and the edges."""
-        return self.blueprint.signature
+        return self.graph.signature
 
     @property
     def graph_signature_hash(self) -> str:
         """Return the hash of the graph signature."""
-        return self.blueprint.signature_hash
+        return self.graph.signature_hash
 
     @property
     def input_types(self) -> list[Any]:

@@ -1,16 +1,23 @@
-"""The port between a handler's context and the engine, and the values that pass through it."""
+"""An activation in progress: the port between a handler's context and the engine, and the current activation."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from perdure.events import WorkflowEvent
     from perdure.graph.policy import Retry
+
+
+T = TypeVar("T")
 
 
 class Absent:
@@ -243,3 +250,94 @@ class Numbering:
             return self.take()
         self._free.remove(number)
         return number
+
+
+BeginStep: TypeAlias = "Callable[[ActivationPort, StepCall], Coroutine[Any, Any, Any]]"
+
+_current: ContextVar[ActivationPort | None] = ContextVar("perdure_activation", default=None)
+
+_function: ContextVar[ActivationPort | None] = ContextVar("perdure_function", default=None)
+"""The activation of the function that started the current task."""
+
+_begin_step: ContextVar[BeginStep | None] = ContextVar("perdure_begin_step", default=None)
+
+enter = _current.set
+"""Set the activation of this task, and of all tasks that it starts. The next call in the task replaces it."""
+
+
+def current_activation() -> ActivationPort | None:
+    """Return the activation that runs here; None outside of a workflow, and after its end."""
+    found = _current.get()
+    return found if found is not None and found.is_running else None
+
+
+@contextmanager
+def _set(variable: ContextVar[T], value: T) -> Generator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def in_function(activation: ActivationPort | None) -> AbstractContextManager[None]:
+    """Mark the code that runs here, and all tasks that it starts, as part of a functional workflow."""
+    return _set(_function, activation)
+
+
+def activation_at_work() -> ActivationPort | None:
+    """Return the activation that runs here, for work that must be recorded; None outside of a workflow.
+
+    Raises RuntimeError in a task that has outlived the function which started it: its work would not be recorded.
+    """
+    found, function = current_activation(), _function.get()
+    if found is None and function is not None and not function.is_running:
+        raise RuntimeError(
+            "the workflow function that started this task has ended, so its work would not be recorded and would be "
+            "repeated; await every task inside the function"
+        )
+    return found
+
+
+def intercept_steps(begin: BeginStep) -> AbstractContextManager[None]:
+    """Let `begin` start the steps of code that does not know which workflow it runs in, such as an agent."""
+    return _set(_begin_step, begin)
+
+
+def begin_step(activation: ActivationPort, call: StepCall) -> Coroutine[Any, Any, Any]:
+    """Start a step for code that does not know which workflow it runs in: a handler, or a functional workflow."""
+    begin = _begin_step.get()
+    return activation.step(call) if begin is None else begin(activation, call)
+
+
+_is_shared: ContextVar[bool] = ContextVar("perdure_is_shared", default=False)
+_PASSING = (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
+
+
+def sharing() -> AbstractContextManager[None]:
+    """Mark the process as shared with other runs, here and in all tasks and threads that start here."""
+    return _set(_is_shared, value=True)
+
+
+def require_no_exit(error: BaseException) -> None:
+    """Raise RuntimeError in place of an error that would end a shared process."""
+    if isinstance(error, _PASSING) or not _is_shared.get():
+        return
+    raise RuntimeError(
+        f"the run raised {type(error).__name__}({error}), which would have ended the process that it shares with "
+        "other runs; raise an Exception to let the run fail"
+    ) from error
+
+
+@contextmanager
+def no_exit() -> Generator[None]:
+    """Run users' code in this block: what would end a shared process is raised as a RuntimeError.
+
+    Put it as close to that code as possible: a SystemExit that leaves a task ends the event loop, even if the task is
+    awaited. A KeyboardInterrupt comes from a person, and passes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        require_no_exit(error)
+        raise
