@@ -74,7 +74,7 @@ STORED_NAMES: dict[str, str] = {
     "ThreadPosition": "perdure.agent_workflows.messages:Past",
     "AgentNode": "perdure.agent_workflows.node",
     "AgentWorkflowResult": "perdure.agent_workflows.result",
-    "RunOptions": "perdure.agent_workflows.workflow_running",
+    "agent_workflows:RunOptions": "perdure.agent_workflows.workflow_running",
     "Content": "perdure.agents.content",
     "UsageDetails": "perdure.agents.content",
     "ChatOptions": "perdure.agents.options",

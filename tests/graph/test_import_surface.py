@@ -130,7 +130,7 @@ def test_every_error_can_be_imported_from_the_module_that_the_reference_has_for_
         for name, value in vars(errors).items()
         if isinstance(value, type) and value.__module__ == errors.__name__
     }
-    assert {name: getattr(exceptions, name) for name in exceptions.__all__} == public
+    assert {name: getattr(exceptions, name, None) for name in public} == public
 
 
 def test_former_names_of_errors_still_work() -> None:
