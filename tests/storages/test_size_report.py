@@ -77,7 +77,7 @@ async def test_a_report_says_what_is_large_what_is_new_and_what_grows(storage: S
 
     pages, photograph = entry(report, "state['diary']"), entry(report, "state['photograph']")
     assert 15 * len(LETTER) < pages.size < 20 * len(LETTER)
-    assert pages.blobs > 1
+    assert pages.parts > 1
     assert 0 < pages.new < pages.size
     assert 9 * len(LETTER) < pages.growth[10] < 12 * len(LETTER)
     assert photograph.size > 51_200
@@ -94,7 +94,7 @@ async def test_what_two_things_have_in_common_is_shared_and_counts_once(storage:
     assert photograph.shared >= 51_200
     assert photograph.shared == copy.shared
     assert report.size < 2 * 51_200
-    assert report.blobs_stored < 2 * 51_200
+    assert report.parts_stored < 2 * 51_200
 
 
 async def test_all_that_is_stored_of_a_run_is_counted(storage: StoreStorage) -> None:
@@ -104,7 +104,7 @@ async def test_all_that_is_stored_of_a_run_is_counted(storage: StoreStorage) -> 
     assert report.events_stored == sum(len(batch.data) for batch in events) > 0
     assert report.manifests_stored >= sum(len(each.header) for each in await storage.store.manifests(run_id="diary"))
     assert (report.journal_stored, report.inbox_stored) == (0, 0)
-    assert report.stored == report.blobs_stored + report.manifests_stored + report.events_stored
+    assert report.stored == report.parts_stored + report.manifests_stored + report.events_stored
     await storage.send("diary", 3, target="diarist")
     assert (await storage.size_report("diary")).inbox_stored > 0
 

@@ -41,7 +41,7 @@ class PartSize:
     """A readable name, like `state['history']`."""
     size: int
     """Bytes, with all blobs that it consists of."""
-    blobs: int
+    parts: int
     """Number of blobs that it consists of. A blob that does not change is written once."""
     new: int
     """Bytes that the older checkpoint does not have."""
@@ -66,7 +66,7 @@ class SizeReport:
     """The values of the newest checkpoint, largest first."""
     checkpoints: int
     """Number of stored checkpoints."""
-    blobs_stored: int
+    parts_stored: int
     """Bytes of all blobs that the run needs, each counted once."""
     manifests_stored: int
     """Bytes of the checkpoints themselves: headers, tables of contents, small values."""
@@ -81,7 +81,7 @@ class SizeReport:
     def stored(self) -> int:
         """Bytes of the whole run. Blobs that runs share count for each of them."""
         others = self.events_stored + self.journal_stored + self.inbox_stored
-        return self.blobs_stored + self.manifests_stored + others
+        return self.parts_stored + self.manifests_stored + others
 
     @property
     def grows(self) -> tuple[PartSize, ...]:
@@ -123,7 +123,7 @@ async def size_report(store: Store, run_id: str, *, since: int = 1) -> SizeRepor
         size=sum(scales.blobs(line[0]).values()) if line else 0,
         entries=_entries(scales, line, before),
         checkpoints=len(mine),
-        blobs_stored=scales.total,
+        parts_stored=scales.total,
         manifests_stored=sum(map(_manifest_size, mine)),
         events_stored=events,
         journal_stored=journal,
@@ -160,7 +160,7 @@ def _entries(scales: Scales, line: Sequence[Manifest], before: Manifest | None) 
         PartSize(
             name=name,
             size=sum(blobs.values()),
-            blobs=len(blobs),
+            parts=len(blobs),
             new=sum(size for key, size in blobs.items() if key not in had),
             shared=sum(size for key, size in blobs.items() if uses[key] > 1),
             growth={over: sum(blobs.values()) - sizes.get(name, 0) for over, sizes in then.items()},
@@ -335,7 +335,7 @@ def _describe_head(report: SizeReport) -> str:
 
 def _describe_stored(report: SizeReport) -> str:
     kinds = (
-        ("parts", report.blobs_stored),
+        ("parts", report.parts_stored),
         ("manifests", report.manifests_stored),
         ("events", report.events_stored),
         ("journal", report.journal_stored),
@@ -365,7 +365,7 @@ def _table_row(entry: PartSize) -> list[str]:
     return [
         name,
         format_bytes(entry.size),
-        str(entry.blobs),
+        str(entry.parts),
         format_bytes(entry.new),
         format_bytes(entry.shared),
         *growth,
