@@ -1,26 +1,50 @@
-"""Group commit: write everything that waits in one job, one transaction and one fsync.
-
-A writer is told when the job is done. All writers that wait in one event loop are woken in one callback.
-"""
+"""Group commit: write everything that waits in one job, one transaction and one fsync."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
-
-from perdure.storage.worker import forget_parent_in_child, resolve
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Sequence
 
-    from perdure.storage.backend import Pending
+    from perdure.records import Commit, JournalRecord, Lease
 
 B = TypeVar("B")
 
-_Entry: TypeAlias = "tuple[Pending, asyncio.Future[None]]"
+
+@dataclass(slots=True, eq=False)
+class PendingCommit:
+    """A commit in the queue, and how it ended."""
+
+    lease: Lease
+    commit: Commit
+    error: Exception | None = None
+    waiting: int = 0
+    """The number of the newest command that waits after it."""
+    removed: tuple[str, ...] = ()
+    """The finished runs that retention removed with it."""
+    is_durable: ClassVar[bool] = True
+
+
+@dataclass(slots=True, eq=False)
+class PendingRecords:
+    """Journal records in the queue, and how they ended."""
+
+    lease: Lease
+    head: str | None
+    """The head that they follow."""
+    records: Sequence[JournalRecord]
+    is_durable: bool
+    error: Exception | None = None
+    waiting: ClassVar[int] = 0
+
+
+Pending: TypeAlias = PendingCommit | PendingRecords
 
 
 class GroupWriter(Generic[B]):
@@ -29,35 +53,39 @@ class GroupWriter(Generic[B]):
     Args:
         submit: Queues a job behind the jobs that it was given before.
         write: Writes a group, and notes in each pending write whether it failed.
+        is_inline: A job is done when it is submitted, so nothing else can join a group.
     """
 
     def __init__(
         self,
         submit: Callable[[Callable[[B], None]], Future[None]],
         write: Callable[[B, Sequence[Pending]], None],
+        *,
+        is_inline: bool = False,
     ) -> None:
         self._submit = submit
         self._write = write
-        self._queue: deque[_Entry] = deque()
+        self._is_inline = is_inline
+        self._queue: deque[tuple[Pending, Future[int]]] = deque()
         self._flushing: asyncio.AbstractEventLoop | None = None
         """The loop that is about to flush. If two are, the later one finds an empty queue."""
-        forget_parent_in_child(self)
 
-    async def write(self, pending: Pending) -> None:
-        """Write with everybody else who waits. A caller who is cancelled before its turn has written nothing."""
+    async def write(self, pending: Pending) -> int:
+        """Write with everybody else who waits. Return the number of the newest command of a committed run.
+
+        A caller who is cancelled before its turn has written nothing.
+        """
+        done: Future[int] = Future()
+        self._queue.append((pending, done))
+        if self._is_inline:
+            self.flush()
+            return done.result()
         loop = asyncio.get_running_loop()
-        entry = (pending, loop.create_future())
-        self._queue.append(entry)
         if self._flushing is not loop:
             self._flushing = loop
             # One turn of the loop later, so that every task that is ready joins the group.
             loop.call_soon(self.flush)
-        try:
-            await entry[1]
-        except BaseException:
-            with contextlib.suppress(ValueError):
-                self._queue.remove(entry)
-            raise
+        return await asyncio.wrap_future(done)
 
     def flush(self) -> None:
         """Submit a job that writes the queue."""
@@ -65,11 +93,9 @@ class GroupWriter(Generic[B]):
         if not self._queue:
             return
         try:
-            job = self._submit(self._write_queue)
+            self._submit(self._write_queue).add_done_callback(self._on_job_done)
         except Exception as error:  # noqa: BLE001 - without a job nobody else would tell those who wait
-            _end(self._take(), error)
-        else:
-            job.add_done_callback(self._on_job_done)
+            self._fail(error)
 
     def forget_parent(self) -> None:
         """Leave the queue to the parent process, which writes it."""
@@ -77,33 +103,34 @@ class GroupWriter(Generic[B]):
         self._flushing = None
 
     def _write_queue(self, backend: B) -> None:
-        taken = self._take()
-        if not taken:
-            return
-        error: BaseException | None = None
+        taken = list(self._take())
+        failure: BaseException | None = None
         try:
-            self._write(backend, [pending for pending, _ in taken])
-        except BaseException as raised:  # noqa: BLE001 - everybody who waits has to be told
-            error = raised
-        _end(taken, error)
+            if taken:
+                self._write(backend, [pending for pending, _ in taken])
+        except BaseException as error:  # noqa: BLE001 - everybody who waits has to be told
+            failure = error
+        for pending, done in taken:
+            error = failure or pending.error
+            if error is None:
+                done.set_result(pending.waiting)
+            else:
+                done.set_exception(error)
 
     def _on_job_done(self, job: Future[None]) -> None:
         """Tell those who wait if the job could not begin, because the store could not be opened."""
         error = job.exception()
         if error is not None:
-            _end(self._take(), error)
+            self._fail(error)
 
-    def _take(self) -> list[_Entry]:
-        taken: list[_Entry] = []
+    def _fail(self, error: BaseException) -> None:
+        for _, done in self._take():
+            done.set_exception(error)
+
+    def _take(self) -> Iterator[tuple[Pending, Future[int]]]:
+        """Empty the queue. Leave out writes whose callers were cancelled."""
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(self._queue.popleft())
-        return taken
-
-
-def _end(taken: Iterable[_Entry], error: BaseException | None) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for _, future in taken:
-        by_loop.setdefault(future.get_loop(), []).append(future)
-    for loop, futures in by_loop.items():
-        resolve(loop, futures, error)
+                pending, done = self._queue.popleft()
+                if done.set_running_or_notify_cancel():
+                    yield pending, done

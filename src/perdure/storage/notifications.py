@@ -57,64 +57,46 @@ class Listener:
         await self._woken.wait()
 
 
-class _Listeners:
-    """All listeners of this process, by place and run."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._places: dict[str, dict[str, set[Listener]]] = {}
-
-    def add(self, place: str, run_id: str, listener: Listener) -> None:
-        with self._lock:
-            self._places.setdefault(place, {}).setdefault(run_id, set()).add(listener)
-
-    def remove(self, place: str, run_id: str, listener: Listener) -> None:
-        with self._lock:
-            runs = self._places[place]
-            runs[run_id].discard(listener)
-            if not runs[run_id]:
-                del runs[run_id]
-            if not runs:
-                del self._places[place]
-
-    def at(self, place: str, run_id: str | None) -> list[Listener]:
-        """Return the listeners of one run, or of all runs."""
-        if place not in self._places:
-            return []  # whoever comes now looks at the run after this
-        with self._lock:
-            runs = self._places.get(place, {})
-            if run_id is not None:
-                return list(runs.get(run_id, ()))
-            return list(itertools.chain.from_iterable(runs.values()))
-
-
-_listeners = _Listeners()
+_listeners: dict[tuple[str, str], set[Listener]] = {}
+"""All listeners of this process, by place and run."""
+_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def subscribe(place: str, run_id: str, *, commands_only: bool = False) -> Generator[Listener]:
     """Make a listener that is woken when this process changes the run, or only its inbox."""
     registry, listener = _listeners, Listener(commands_only=commands_only)
-    registry.add(place, run_id, listener)
+    with _lock:
+        registry.setdefault((place, run_id), set()).add(listener)
     try:
         yield listener
     finally:
-        registry.remove(place, run_id, listener)
+        with _lock:
+            registry[place, run_id].discard(listener)
+            if not registry[place, run_id]:
+                del registry[place, run_id]
 
 
-def notify(place: str, run_id: str, *, inbox: bool = True, is_work: bool = False) -> None:
-    """Wake those who wait for a run. `inbox` says that its inbox may have changed, `is_work` that it can go on."""
-    for listener in _listeners.at(place, run_id):
-        if inbox or not listener.commands_only:
-            listener.wake()
-    if is_work:
-        for listener in _listeners.at(place, EVERY_RUN):
-            listener.wake()
+def notify(place: str, *run_ids: str, inbox: bool = True, is_work: bool = False) -> None:
+    """Wake those who wait for these runs. `inbox`: an inbox may have changed; `is_work`: a run can go on."""
+    with _lock:
+        woken = [
+            listener
+            for run_id in run_ids
+            for listener in _listeners.get((place, run_id), ())
+            if inbox or not listener.commands_only
+        ]
+        if is_work:
+            woken += _listeners.get((place, EVERY_RUN), ())
+    for listener in woken:
+        listener.wake()
 
 
 def notify_all(place: str) -> None:
     """Wake those who wait for any run of a place."""
-    for listener in _listeners.at(place, None):
+    with _lock:
+        woken = [listener for (where, _), some in _listeners.items() if where == place for listener in some]
+    for listener in woken:
         listener.wake()
 
 
@@ -176,8 +158,9 @@ class Poller:
 
 
 def _forget_parent() -> None:
-    global _listeners  # noqa: PLW0603 - the listeners are the parent's, and its lock may be taken
-    _listeners = _Listeners()
+    global _listeners, _lock  # noqa: PLW0603 - the listeners are the parent's, and its lock may be taken
+    _listeners = {}
+    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from perdure.errors import CheckpointDamagedError, WorkflowCheckpointException, WorkflowException
 from perdure.records import SinceHead, WholeCheckpoint
 from perdure.storage import notifications
-from perdure.storage.backend import Backend, HostBackend, PendingCommit, PendingRecords
-from perdure.storage.group_commit import GroupWriter
+from perdure.storage.group_commit import GroupWriter, PendingCommit, PendingRecords
 from perdure.storage.ids import APART, require_checkpoint_id, require_run_id, require_tenant
-from perdure.storage.worker import forget_parent_in_child, wait_for
+from perdure.storage.port import Backend, HostBackend
+from perdure.storage.worker import forget_parent_in_child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
         RunRecord,
         RunStatus,
     )
-    from perdure.storage.backend import Pending
+    from perdure.storage.group_commit import Pending
     from perdure.storage.notifications import Pause
     from perdure.storage.port import Subscription
     from perdure.storage.worker import JobRunner
@@ -69,30 +68,35 @@ class BackedStore(Generic[B]):
         collector: JobRunner[B] | None = None,
         pause: Pause | None = notifications.real_pause,
     ) -> None:
-        self._place = place
+        self.place = place
         self._worker = worker
         self._collector = collector or worker
         self._pause = pause
-        self._tenant = ""
-        self._parent: BackedStore[B] | None = None
+        self._parent: Self | None = None
         """The whole store, if this is the view of one tenant."""
-        self._group = GroupWriter[B](functools.partial(self._submit, ordered=True), self._write_group)
+        self._releases: dict[str, deque[tuple[Lease, Halt | None]]] = {}
+        """Releases to try again, by tenant. A run whose owner is alive would wait forever."""
+        self._set_tenant("")
+
+    def _set_tenant(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._failed_releases = self._releases.setdefault(tenant, deque())
+        submit = functools.partial(self._submit, ordered=True)
+        self._group = GroupWriter[B](submit, self._write_group, is_inline=self._worker.is_inline)
         self._is_collection_due = False
         self._collection: Future[int] | None = None
-        self._failed_releases: deque[tuple[str, Lease, Halt | None]] = deque()
-        """Releases to try again, each with its tenant. A run whose owner is alive would wait forever."""
-        self._poller = notifications.Poller(lambda: self._do(_changes), pause)
+        self._poller = notifications.Poller(lambda: self._do(lambda backend: backend.changes()), self._pause)
         forget_parent_in_child(self)
 
-    @property
-    def place(self) -> str:
-        """Identify the store's data."""
-        return self._place
+    def forget_parent(self) -> None:
+        """Drop, in a forked child, what the parent has begun."""
+        self._group.forget_parent()
+        self._collection = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._place}>"
+        return f"<{type(self).__name__} {self.place}>"
 
-    def tenant(self, name: str) -> BackedStore[B]:
+    def tenant(self, name: str) -> Self:
         """Return a store for the data of one tenant. It gives no access to anybody else's."""
         if self._parent is not None and name.startswith(APART):
             return self._parent.tenant(f"{name}:{self._tenant}")
@@ -101,52 +105,52 @@ class BackedStore(Generic[B]):
             raise WorkflowCheckpointException(
                 f"this is the store of tenant {self._tenant!r}; get the one of {name!r} from the whole store"
             )
-        view = self._view(f"{self._place}#{name}")
-        view._tenant, view._parent, view._failed_releases = name, self, self._failed_releases
+        view = copy.copy(self)
+        view.place, view._parent = f"{self.place}#{name}", self
+        view._set_tenant(name)
         return view
-
-    def _view(self, place: str) -> BackedStore[B]:
-        return BackedStore(place, self._worker, collector=self._collector, pause=self._pause)
 
     def _submit(
         self, work: Callable[[B], T], *, creates: bool = False, ordered: bool = False, on: JobRunner[B] | None = None
     ) -> Future[T]:
         """Queue a job on the tenant's data. `creates` allows it to create a tenant that has none."""
-        tenant, worker = self._tenant, on or self._worker
-        if not tenant:
-            return worker.submit(work, ordered=ordered)
-        return worker.submit(lambda backend: work(backend.for_tenant(tenant, creates=creates)), ordered=ordered)
 
-    async def _do(self, work: Callable[[B], T], *, creates: bool = False, on: JobRunner[B] | None = None) -> T:
-        """Do a job and return its result. If the caller is cancelled before the job begins, it is not done."""
+        def do(backend: B) -> T:
+            with backend.errors():
+                return work(backend.for_tenant(self._tenant, creates=creates))
+
+        return (on or self._worker).submit(do, ordered=ordered)
+
+    async def _do(
+        self,
+        work: Callable[[B], T],
+        *,
+        changes: str | None = None,
+        is_work: bool = False,
+        creates: bool = False,
+        on: JobRunner[B] | None = None,
+    ) -> T:
+        """Do a job and return its result. If the caller is cancelled before the job begins, it is not done.
+
+        Those who wait for the run `changes` are notified after the job, even if the caller is gone by then.
+        """
         job = self._submit(work, creates=creates, on=on)
-        try:
-            return await wait_for(job)
-        except asyncio.CancelledError:
-            job.cancel()
-            raise
-
-    def _then_notify(self, run_id: str, work: Callable[[B], T], *, is_work: bool = False) -> Callable[[B], T]:
-        """Notify those who wait for a run after work that may change it, even if its caller is gone by then."""
-
-        def change(backend: B) -> T:
-            try:
-                return work(backend)
-            finally:
-                notifications.notify(self._place, run_id, is_work=is_work)
-
-        return change
+        if changes is not None:
+            job.add_done_callback(lambda _: notifications.notify(self.place, changes, is_work=is_work))
+        return job.result() if job.done() else await asyncio.wrap_future(job)
 
     async def acquire(
         self, run_id: str, *, create: NewRun | None = None, takeover: bool = False, token: int | None = None
     ) -> Lease:
         """Take the lease of a run for this process. If the caller is cancelled, the lease is returned."""
         require_run_id(run_id)
-
         handover: Future[Lease] = Future()
 
         def acquire(backend: B) -> Lease:
-            taken = backend.acquire(run_id, create=create, takeover=takeover, token=token)
+            try:
+                taken = backend.acquire(run_id, create=create, takeover=takeover, token=token)
+            finally:
+                notifications.notify(self.place, run_id)
             self._retry_releases(backend)
             if handover.set_running_or_notify_cancel():
                 handover.set_result(taken)
@@ -154,15 +158,15 @@ class BackedStore(Generic[B]):
                 self._try_release(backend, taken, taken.halt)
             return taken
 
-        job = self._submit(self._then_notify(run_id, acquire), creates=create is not None)
+        job = self._submit(acquire, creates=create is not None)
         try:
-            return await wait_for(job)
+            return await _finish(job)
         except asyncio.CancelledError:
             if not job.cancel():
                 # The job has begun. It returns the lease itself, unless it was faster: then that is for us.
                 with contextlib.suppress(Exception):
                     if handover.cancel():
-                        await wait_for(job)
+                        await _finish(job)
                     else:
                         taken = handover.result()
                         await self.release(taken, halt=taken.halt)
@@ -177,7 +181,7 @@ class BackedStore(Generic[B]):
 
         job = self._submit(release)
         job.add_done_callback(functools.partial(self._note_release, lease, halt))
-        await wait_for(job)
+        await _finish(job)
 
     def _try_release(self, backend: B, lease: Lease, halt: Halt | None) -> bool:
         """Release a run for a caller who is gone. Return whether that worked."""
@@ -192,29 +196,21 @@ class BackedStore(Generic[B]):
     def _note_release(self, lease: Lease, halt: Halt | None, job: Future[None]) -> None:
         """Notify others of a release, and remember it if it failed."""
         error = job.exception()
-        # A run that can't be read can't be claimed by anybody either, so it does not matter who has it.
+        # A run that can't be read can't be leased by anybody either, so it does not matter who has it.
         if error is not None and not isinstance(error, CheckpointDamagedError):
-            self._failed_releases.append((self._tenant, lease, halt))
-        notifications.notify(self._place, lease.run_id, inbox=False, is_work=True)
+            self._failed_releases.append((lease, halt))
+        notifications.notify(self.place, lease.run_id, inbox=False, is_work=True)
 
     def _retry_releases(self, backend: B) -> None:
-        """Try failed releases of this tenant again, until one fails."""
-        for _ in range(len(self._failed_releases)):
-            try:
-                tenant, lease, halt = self._failed_releases.popleft()
-            except IndexError:
-                return  # another thread was faster
-            if tenant != self._tenant:
-                self._failed_releases.append((tenant, lease, halt))
-            elif not self._try_release(backend, lease, halt):
-                return
+        """Try failed releases again, until one fails."""
+        with contextlib.suppress(IndexError):  # another thread was faster
+            while self._failed_releases and self._try_release(backend, *self._failed_releases.popleft()):
+                pass
 
     async def commit(self, lease: Lease, commit: Commit) -> int:
         """Write one commit. Return the number of the newest command that waits."""
         require_checkpoint_id(commit.manifest.checkpoint_id)
-        pending = PendingCommit(lease, commit)
-        await self._write(pending)
-        return pending.waiting
+        return await self._write(PendingCommit(lease, commit))
 
     async def record(
         self, lease: Lease, *, head: str | None, records: Sequence[JournalRecord], durable: bool = True
@@ -222,19 +218,15 @@ class BackedStore(Generic[B]):
         """Keep records of the superstep that follows the head."""
         await self._write(PendingRecords(lease, head, tuple(records), durable))
 
-    async def _write(self, pending: Pending) -> None:
-        if self._worker.is_inline:
-            await self._do(lambda backend: self._write_group(backend, [pending]))
-        else:
-            await self._group.write(pending)
+    async def _write(self, pending: Pending) -> int:
+        newest = await self._group.write(pending)
         if self._is_collection_due:
             self._is_collection_due = False
             # The write is done, even if no collection can begin. The next one that is due is tried again.
             with contextlib.suppress(Exception):
                 if self._collection is None or self._collection.done():
-                    self._collection = self._submit(_collect, on=self._collector)
-        if pending.error is not None:
-            raise pending.error
+                    self._collection = self._submit(lambda backend: backend.collect(), on=self._collector)
+        return newest
 
     def _write_group(self, backend: B, pending: Sequence[Pending]) -> None:
         """Write a group and notify those who wait for its runs."""
@@ -246,27 +238,20 @@ class BackedStore(Generic[B]):
         if self._failed_releases and any(each.error is None for each in pending):
             self._retry_releases(backend)
         commits = [each for each in pending if isinstance(each, PendingCommit)]
-        for commit in commits:
-            notifications.notify(self._place, commit.lease.run_id, inbox=bool(commit.commit.consumed))
-            for run_id in commit.removed:
-                notifications.notify(self._place, run_id)
+        for each in commits:
+            notifications.notify(self.place, each.lease.run_id, inbox=bool(each.commit.consumed))
+            notifications.notify(self.place, *each.removed)
         if commits:
             # These writes are done, whatever the question about a collection leads to.
-            with contextlib.suppress(WorkflowException):
+            with contextlib.suppress(WorkflowException), backend.errors():
                 self._is_collection_due = backend.is_collection_due() or self._is_collection_due
-
-    def forget_parent(self) -> None:
-        """Drop, in a forked child, a collection that the parent has begun."""
-        self._collection = None
 
     async def rewind(self, lease: Lease, *, expected_head: str, to: str, nonce: str) -> None:
         """Move the head back."""
         require_checkpoint_id(to)
-
-        def rewind(backend: B) -> None:
-            backend.rewind(lease, expected_head=expected_head, to=to, nonce=nonce)
-
-        await self._do(self._then_notify(lease.run_id, rewind))
+        await self._do(
+            lambda backend: backend.rewind(lease, expected_head=expected_head, to=to, nonce=nonce), changes=lease.run_id
+        )
 
     async def run(self, run_id: str) -> RunRecord | None:
         """Return the record of a run, or None."""
@@ -285,7 +270,7 @@ class BackedStore(Generic[B]):
     async def post(self, run_id: str, command: Command) -> Command:
         """Add a command to a run's inbox."""
         require_run_id(run_id)
-        return await self._do(self._then_notify(run_id, lambda backend: backend.post(run_id, command), is_work=True))
+        return await self._do(lambda backend: backend.post(run_id, command), changes=run_id, is_work=True)
 
     async def inbox(self, run_id: str) -> Sequence[Command]:
         """Return the commands that wait."""
@@ -296,7 +281,7 @@ class BackedStore(Generic[B]):
         """Wait until a run's mark differs from the one that was seen. Closing the store does not end the wait."""
         require_run_id(run_id)
         # Subscribe before looking, so that no change in between is missed.
-        with notifications.subscribe(self._place, run_id, commands_only=commands_only) as listener:
+        with notifications.subscribe(self.place, run_id, commands_only=commands_only) as listener:
             try:
                 while True:
                     listener.clear()
@@ -367,11 +352,10 @@ class BackedStore(Generic[B]):
     ) -> bool:
         """Halt a run that nobody advances."""
         require_run_id(run_id)
-
-        def close(backend: B) -> bool:
-            return backend.close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover)
-
-        return await self._do(self._then_notify(run_id, close))
+        return await self._do(
+            lambda backend: backend.close_run(run_id, halt=halt, instead_of=instead_of, takeover=takeover),
+            changes=run_id,
+        )
 
     async def restore(self, archive: Archive) -> None:
         """Store a run that comes from another store."""
@@ -379,13 +363,12 @@ class BackedStore(Generic[B]):
         require_run_id(run_id)
         for checkpoint in archive.checkpoints:
             require_checkpoint_id(checkpoint.manifest.checkpoint_id)
-        restore = self._then_notify(run_id, lambda backend: backend.restore(archive), is_work=True)
-        await self._do(restore, creates=True)
+        await self._do(lambda backend: backend.restore(archive), changes=run_id, is_work=True, creates=True)
 
     async def remove(self, run_id: str, *, takeover: bool = False) -> bool:
         """Remove a run."""
         require_run_id(run_id)
-        return await self._do(self._then_notify(run_id, lambda backend: backend.remove(run_id, takeover=takeover)))
+        return await self._do(lambda backend: backend.remove(run_id, takeover=takeover), changes=run_id)
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete one checkpoint."""
@@ -396,13 +379,13 @@ class BackedStore(Generic[B]):
                 return backend.delete(checkpoint_id)
             finally:
                 # Only the backend knows which run that was.
-                notifications.notify_all(self._place)
+                notifications.notify_all(self.place)
 
         return await self._do(delete)
 
     async def collect(self) -> int:
         """Remove blobs that nothing refers to."""
-        return await self._do(_collect, on=self._collector)
+        return await self._do(lambda backend: backend.collect(), on=self._collector)
 
     async def close(self) -> None:
         """Release files and threads."""
@@ -413,15 +396,6 @@ class BackedStore(Generic[B]):
 
 class HostBackedStore(BackedStore[H]):
     """The storage port with the work lists that a host needs."""
-
-    if TYPE_CHECKING:
-
-        @override
-        def tenant(self, name: str) -> HostBackedStore[H]: ...
-
-    @override
-    def _view(self, place: str) -> HostBackedStore[H]:
-        return HostBackedStore(place, self._worker, collector=self._collector, pause=self._pause)
 
     async def due(self, *, at: str, workflow_names: Collection[str], limit: int) -> Sequence[Due]:
         """Return runs that can go on and that no living process advances."""
@@ -441,17 +415,14 @@ class HostBackedStore(BackedStore[H]):
     @contextlib.asynccontextmanager
     async def subscribe(self) -> AsyncGenerator[Subscription]:
         """Notify the caller of anything that may be work."""
-        with notifications.subscribe(self._place, notifications.EVERY_RUN) as listener:
-            self._poller.join(listener, known=await self._do(_changes))
+        with notifications.subscribe(self.place, notifications.EVERY_RUN) as listener:
+            self._poller.join(listener, known=await self._do(lambda backend: backend.changes()))
             try:
                 yield listener
             finally:
                 await self._poller.leave(listener)
 
 
-def _changes(backend: Backend) -> object:
-    return backend.changes()
-
-
-def _collect(backend: Backend) -> int:
-    return backend.collect()
+async def _finish(job: Future[T]) -> T:
+    """Wait for a job that goes on if the caller is cancelled."""
+    return job.result() if job.done() else await asyncio.shield(asyncio.wrap_future(job))

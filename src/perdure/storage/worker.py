@@ -8,15 +8,12 @@ shared with a child; parent and child open it again when they need it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import queue
 import threading
 import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
-
-from typing_extensions import override
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +22,7 @@ if TYPE_CHECKING:
 class Closable(Protocol):
     """A resource of a worker."""
 
-    def close(self) -> None:
-        """Release everything."""
-        ...
+    def close(self) -> None: ...
 
 
 R = TypeVar("R", bound=Closable)
@@ -37,63 +32,22 @@ T = TypeVar("T")
 _Jobs: TypeAlias = "queue.SimpleQueue[tuple[Future[Any], Callable[[R], Any]] | None]"
 
 
-async def wait_for(job: Future[T]) -> T:
-    """Wait for a job and return its result. Cancelling the caller does not cancel the job."""
-    if not job.done():
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def notify(_: Future[T]) -> None:
-            resolve(loop, [done])
-
-        job.add_done_callback(notify)
-        await done
-    return job.result()
-
-
-def resolve(
-    loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]], error: BaseException | None = None
-) -> None:
-    """End futures of one event loop, all in one callback, from any thread."""
-
-    def end() -> None:
-        for future in futures:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-    # A closed loop has nobody left who waits.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(end)
-
-
-class JobRunner(Generic[R_co]):
+class JobRunner(Protocol[R_co]):
     """Run jobs on a resource."""
 
-    is_inline = False
+    is_inline: bool
     """A job is done when `submit` returns."""
 
     def submit(self, work: Callable[[R_co], T], *, ordered: bool = False) -> Future[T]:
         """Queue a job. Ordered jobs run one after the other, in the order of submission."""
-        raise NotImplementedError
-
-    async def do(self, work: Callable[[R_co], T]) -> T:
-        """Queue a job and wait for its result. A job whose caller is cancelled before it begins is not done."""
-        job = self.submit(work)
-        try:
-            return await wait_for(job)
-        except asyncio.CancelledError:
-            job.cancel()
-            raise
+        ...
 
     async def close(self) -> None:
         """Finish the jobs submitted so far and close the resource. A further job opens it again."""
+        ...
 
 
-class InlineWorker(JobRunner[R]):
+class InlineWorker(Generic[R]):
     """Run jobs on the calling thread, one at a time."""
 
     is_inline = True
@@ -102,15 +56,22 @@ class InlineWorker(JobRunner[R]):
         self._resource = resource
         self._lock = threading.RLock()
 
-    @override
     def submit(self, work: Callable[[R], T], *, ordered: bool = False) -> Future[T]:
+        """Run a job."""
+        del ordered
         job: Future[T] = Future()
         with self._lock:
-            _run(job, work, self._resource)
+            try:
+                job.set_result(work(self._resource))
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the job
+                job.set_exception(error)
         return job
 
+    async def close(self) -> None:
+        """Do nothing: the resource lives as long as this object."""
 
-class Worker(JobRunner[R]):
+
+class Worker(Generic[R]):
     """Run jobs on threads that share a resource.
 
     Args:
@@ -119,6 +80,8 @@ class Worker(JobRunner[R]):
         threads: The number of threads. The first one runs the ordered jobs.
         at_fork: "close" the resource before the process forks, or "abandon" it in the child.
     """
+
+    is_inline = False
 
     def __init__(
         self,
@@ -135,8 +98,8 @@ class Worker(JobRunner[R]):
         self._crew: _Crew[R] | None = None
         _workers.add(self)
 
-    @override
     def submit(self, work: Callable[[R], T], *, ordered: bool = False) -> Future[T]:
+        """Queue a job. Start the threads if they do not run."""
         job: Future[T] = Future()
         with _lock:
             crew = self._crew
@@ -147,8 +110,8 @@ class Worker(JobRunner[R]):
             (crew.ordered if ordered else crew.unordered).put((job, work))
         return job
 
-    @override
     async def close(self) -> None:
+        """Finish the jobs submitted so far and close the resource."""
         with _lock:
             crew, self._crew = self._crew, None
         if crew:
@@ -198,41 +161,23 @@ class _Crew(Generic[R]):
             job, work = entry
             if job.set_running_or_notify_cancel():
                 try:
-                    resource = self._open()
+                    with self._lock:
+                        self._resource = self._resource or self._open_resource()
+                    job.set_result(work(self._resource))
                 except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the job
                     job.set_exception(error)
-                else:
-                    _run(job, work, resource)
             # Whatever the job refers to must not live until the next one comes.
             del entry, job, work
-        self._leave()
-
-    def _open(self) -> R:
-        with self._lock:
-            if self._resource is None:
-                self._resource = self._open_resource()
-            return self._resource
-
-    def _leave(self) -> None:
         with self._lock:
             self._threads_left -= 1
-            if self._threads_left:
-                return
-        resource, self._resource = self._resource, None
-        try:
-            if resource is not None:
-                resource.close()
-        finally:
-            self.ended.set_result(None)
-
-
-def _run(job: Future[T], work: Callable[[R], T], resource: R) -> None:
-    try:
-        result = work(resource)
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the job
-        job.set_exception(error)
-    else:
-        job.set_result(result)
+            is_last = not self._threads_left
+        if is_last:
+            resource, self._resource = self._resource, None
+            try:
+                if resource:
+                    resource.close()
+            finally:
+                self.ended.set_result(None)
 
 
 class Forkable(Protocol):

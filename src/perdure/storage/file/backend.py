@@ -17,7 +17,6 @@ from perdure.errors import (
 from perdure.records import Lease, Mark
 from perdure.storage import retention as keep
 from perdure.storage import rules
-from perdure.storage.backend import PendingCommit, PendingRecords
 from perdure.storage.file import lines, transfer
 from perdure.storage.file.blobs import place
 from perdure.storage.file.checkpoint_file import CheckpointFile, RunAfter, usual_id
@@ -25,6 +24,7 @@ from perdure.storage.file.directory import Directory
 from perdure.storage.file.history import History, collect, read_events
 from perdure.storage.file.run_files import CONSUMED_MAX, split_records
 from perdure.storage.file.run_log import LogLine
+from perdure.storage.group_commit import PendingCommit, PendingRecords
 from perdure.storage.ids import file_name
 from perdure.storage.owners import LEASE_SECONDS, Owners
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
         RunRecord,
         RunStatus,
     )
-    from perdure.storage.backend import Pending
     from perdure.storage.disk import Disk
     from perdure.storage.file.run_log import RunLog
+    from perdure.storage.group_commit import Pending
 
 _CACHED_TENANTS_MAX = 64
 
@@ -471,6 +471,8 @@ class FileBackend:
             raise WorkflowCheckpointException(
                 f"the directory {str(self._path)!r} can't be used: {error}; fix this and try again"
             ) from error
+
+    errors = _errors
 
 
 @contextlib.contextmanager

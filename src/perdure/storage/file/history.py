@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import EventBatch, Retention
-    from perdure.storage.backend import PendingCommit
     from perdure.storage.disk import Stamp
     from perdure.storage.file.checkpoint_file import CheckpointFile, LogEntry
     from perdure.storage.file.directory import Directory
     from perdure.storage.file.run_log import LogLine, RunLog
+    from perdure.storage.group_commit import PendingCommit
     from perdure.storage.owners import Owners
 
 _EXAMINED_RUNS_PER_COMMIT_MAX = 20

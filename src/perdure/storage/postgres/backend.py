@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from perdure.errors import WorkflowCheckpointException
 from perdure.records import Lease
-from perdure.storage.backend import PendingCommit
+from perdure.storage.group_commit import PendingCommit
 from perdure.storage.postgres.database import ConflictError, ConnectionLostError
 from perdure.storage.sql.backend import SqlBackend
 from perdure.storage.sql.writes import write_error
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Archive, Command, Halt, NewRun, Retention
-    from perdure.storage.backend import Pending
+    from perdure.storage.group_commit import Pending
     from perdure.storage.postgres.database import PostgresDatabase
     from perdure.storage.postgres.owners import PostgresOwners
     from perdure.storage.rules import RunState

@@ -28,6 +28,7 @@ from perdure.storage.sql.writes import GroupWrite, fail_all, write_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from perdure.clock import Clock
     from perdure.records import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         RunRecord,
         RunStatus,
     )
-    from perdure.storage.backend import Pending
+    from perdure.storage.group_commit import Pending
     from perdure.storage.sql.database import OwnerWatch, Row, SqlDatabase
 
 _TENANTS_MAX = 1000
@@ -76,6 +77,8 @@ class SqlBackend:
     def for_tenant(self, tenant: str, *, creates: bool) -> Self:
         """Return the backend of a tenant, which binds its name to every statement."""
         del creates  # A tenant has nothing but its rows.
+        if not tenant:
+            return self
         found = self._tenants.get(tenant)
         if found is None:
             found = type(self)(
@@ -89,6 +92,10 @@ class SqlBackend:
                 self._tenants.clear()
             self._tenants[tenant] = found
         return found
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn errors of the driver into perdure's."""
+        return self._database.errors()
 
     def acquire(self, run_id: str, *, create: NewRun | None, takeover: bool, token: int | None) -> Lease:
         with self._database.errors(), self._database.transaction("later"):

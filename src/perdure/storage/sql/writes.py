@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import CheckpointWriteError, WorkflowException
 from perdure.storage import retention as keep
 from perdure.storage import rules
-from perdure.storage.backend import PendingCommit
+from perdure.storage.group_commit import PendingCommit
 from perdure.storage.sql import rows
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from perdure.clock import Clock
     from perdure.records import Blob, Retention
-    from perdure.storage.backend import Pending, PendingRecords
+    from perdure.storage.group_commit import Pending, PendingRecords
     from perdure.storage.sql.database import OwnerWatch, Row
     from perdure.storage.sql.tables import Tables
 
@@ -99,7 +99,7 @@ class GroupWrite:
         """Return the run as it is known, if the write follows from that."""
         lease = pending.lease
         state = self.states.get(lease.run_id) or self._known.get(lease.run_id)
-        if state is None or not rules.is_held(state, lease) or state.record.head != pending.expected_head:
+        if state is None or not rules.is_held(state, lease) or state.record.head != _expected_head(pending):
             return None
         if isinstance(pending, PendingCommit) and pending.commit.manifest.position <= state.record.position:
             return None
@@ -165,8 +165,8 @@ class GroupWrite:
         lease = pending.lease
         self._known.pop(lease.run_id, None)
         found = self.states.get(lease.run_id) or self._tables.lock_run(lease.run_id)
-        state = rules.require_lease(found, lease, expected_head=pending.expected_head)
-        rules.require_head(state, pending.expected_head)
+        state = rules.require_lease(found, lease, expected_head=_expected_head(pending))
+        rules.require_head(state, _expected_head(pending))
         return state
 
     def _write_records(self, pending: PendingRecords) -> None:
@@ -218,3 +218,7 @@ def write_error(pending: Pending, error: Exception) -> CheckpointWriteError:
     failure = CheckpointWriteError(run_id=pending.lease.run_id, reason=str(error))
     failure.__cause__ = error
     return failure
+
+
+def _expected_head(pending: Pending) -> str | None:
+    return pending.commit.expected_head if isinstance(pending, PendingCommit) else pending.head
