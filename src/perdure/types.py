@@ -192,7 +192,7 @@ def _is_instance_of_class(data: object, cls: object) -> bool:
 def _holds(data: Any, origin: object, args: tuple[object, ...]) -> bool:
     """Return True if the content of `data` fits the type arguments."""
     if origin is tuple:
-        items = _TupleShape.of(args).expanded(len(data))
+        items = _tuple_items(args, len(data))
         return items is not None and all(map(is_instance_of, data, items))
     if origin is type:
         return is_type_compatible(data, args[0])
@@ -329,55 +329,32 @@ def _fields_fit(source: Any, target: Any, rule: _Rule) -> bool:
 
 
 def _tuples_fit(source: object, target: object, rule: _Rule) -> bool:
-    args = _arguments(source, tuple)
-    is_known = bool(args) or get_origin(source) is tuple
-    if not is_known and rule.any_fits:
-        return True
-    given, wanted = _TupleShape.of(args if is_known else (Any, ...)), _TupleShape.of(get_args(target))
-    if given.repeated is None:
-        items = wanted.expanded(len(given.before))
-        return items is not None and all(map(_fits, given.before, items, [rule] * len(items)))
-    if wanted.repeated is None or len(given.before) != len(wanted.before) or len(given.after) != len(wanted.after):
-        return False
-    return all(map(_fits, given.items, wanted.items, [rule] * len(given.items)))
+    given, wanted = _arguments(source, tuple), get_args(target)
+    if not given and get_origin(source) is not tuple:
+        if rule.any_fits:
+            return True
+        given = (Any, ...)
+    if _is_repeated(given):
+        return _is_repeated(wanted) and _fits(given[0], wanted[0], rule)
+    items = _tuple_items(wanted, len(given))
+    return items is not None and all(_fits(*pair, rule) for pair in zip(given, items, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _TupleShape:
-    """The items of a tuple type: some at the start, one type any number of times, some at the end."""
-
-    before: tuple[object, ...]
-    repeated: tuple[object] | None = None
-    after: tuple[object, ...] = ()
-
-    @classmethod
-    def of(cls, args: tuple[object, ...]) -> _TupleShape:
-        for place, item in enumerate(args):
-            if item is Ellipsis:
-                return cls((), (args[0],))
-            inner = _unpacked(item)
-            if inner is not None:
-                shape = cls.of(get_args(inner))
-                return cls((*args[:place], *shape.before), shape.repeated, (*shape.after, *args[place + 1 :]))
-        return cls(args)
-
-    @property
-    def items(self) -> tuple[object, ...]:
-        return (*self.before, *(self.repeated or ()), *self.after)
-
-    def expanded(self, length: int) -> tuple[object, ...] | None:
-        """Return the type of each item for a tuple of this length; None if the length is impossible."""
-        missing = length - len(self.before) - len(self.after)
-        if missing < 0 or (missing and self.repeated is None):
-            return None
-        return (*self.before, *((self.repeated or ()) * missing), *self.after)
+def _is_repeated(args: tuple[object, ...]) -> bool:
+    """Return True for the arguments of a tuple of any length: `tuple[int, ...]`."""
+    return len(args) == 2 and args[1] is Ellipsis  # noqa: PLR2004
 
 
-def _unpacked(item: object) -> object | None:
-    """Return the tuple type in `*tuple[...]` or `Unpack[tuple[...]]`."""
-    if getattr(item, "__unpacked__", False):
-        return item
-    return get_args(item)[0] if get_origin(item) in _UNPACKS else None
+def _tuple_items(args: tuple[object, ...], length: int) -> tuple[object, ...] | None:
+    """Return the type of each item of a tuple of this length; None if the length is impossible.
+
+    The items around an unpacked tuple (`*tuple[int, ...]`) are not checked.
+    """
+    if any(getattr(item, "__unpacked__", False) or get_origin(item) in _UNPACKS for item in args):
+        return (Any,) * length
+    if _is_repeated(args):
+        return args[:1] * length
+    return args if len(args) == length else None
 
 
 def _mapping_arguments(origin: object, args: tuple[object, ...]) -> tuple[object, ...]:
@@ -408,7 +385,7 @@ def _content(cls: Any, args: tuple[object, ...], base: type) -> tuple[object, ..
         values = tuple(_fields(cls).values())
         return (str, _union(values or (object,))) if base in _MAPPINGS else (str,)
     if cls is tuple and args:
-        return (_union(_TupleShape.of(args).items),)
+        return (_union(args[:1] if _is_repeated(args) else args),)
     return _ELEMENTS.get(cls, ())
 
 
