@@ -275,7 +275,7 @@ def test_an_orchestrator_that_knows_others_is_refused() -> None:
     with pytest.raises(ValueError, match="knows the participants 'ada', 'eve', but the chat has 'ada', 'clerk'"):
         survey(Survey("survey", registry)).build()
     with pytest.raises(ValueError, match="no participant is called 'bob'"):
-        registry.require("bob")
+        registry.is_agent("bob")
     with pytest.raises(ValueError, match="two participants are called 'ada'"):
         ParticipantRegistry([talker("ada"), talker("ada")])
     assert registry.is_agent("ada")

@@ -12,7 +12,7 @@ from tests.orchestrations.handoffs import NAMES, agents, desk, handed, said
 
 from perdure import Agent, SqliteCheckpointStorage, WorkflowConvergenceException, tool
 from perdure.orchestrations import HandoffAgentExecutor, HandoffBuilder, HandoffConfiguration, MaxMessages
-from perdure.orchestrations.handoff.tools import get_handoff_tool_name
+from perdure.orchestrations.handoff_tools import get_handoff_tool_name
 from perdure.testing import ScriptedChatClient, ToolCall
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from tests.orchestrations.chain_team import Shouter, team
 
 from perdure import Agent
-from perdure.orchestrations.builder import UNSET, Outputs
+from perdure.orchestrations.builder import Outputs
 from perdure.orchestrations.participants import check_participants, participant_name
 from perdure.testing import ScriptedChatClient
 
@@ -60,16 +60,15 @@ NAMES = ["a", "b", "c"]
 
 
 CHOICES: list[tuple[Any, Any, tuple[list[str], list[str]]]] = [
-    (UNSET, None, (["c"], [])),
     (None, None, (["c"], [])),
     ("all", None, (NAMES, [])),
     (["a"], None, (["a"], [])),
     (["a"], "all_other", (["a"], ["b", "c"])),
     ([], "all_other", ([], NAMES)),
-    (UNSET, "all_other", ([], NAMES)),
-    (UNSET, "all", ([], NAMES)),
-    (UNSET, ["a"], (["c"], ["a"])),
-    (UNSET, ["c"], ([], ["c"])),
+    (None, "all_other", ([], NAMES)),
+    (None, "all", ([], NAMES)),
+    (None, ["a"], (["c"], ["a"])),
+    (None, ["c"], ([], ["c"])),
     (["b"], ["c", "a"], (["b"], ["c", "a"])),
 ]
 
@@ -78,15 +77,15 @@ CHOICES: list[tuple[Any, Any, tuple[list[str], list[str]]]] = [
 def test_outputs_are_those_of_the_participants_that_are_named(
     output_from: Any, intermediate: Any, expected: tuple[list[str], list[str]]
 ) -> None:
-    assert Outputs.from_options(output_from, intermediate).resolve_names(NAMES, default=["c"]) == expected
+    assert Outputs(output_from, intermediate).resolve_names(NAMES, default=["c"]) == expected
 
 
 @pytest.mark.parametrize(("output_from", "intermediate", "says"), [
     ("all_other", None, "'all_other' is for intermediate_output_from"),
     ("a", None, "a list of participants or 'all', not 'a'"),
-    (UNSET, "some", "'all' or 'all_other', not 'some'"),
+    (None, "some", "'all' or 'all_other', not 'some'"),
     (["x"], None, "output_from names 'x', which is not a participant; the participants are 'a', 'b', 'c'"),
-    (UNSET, ["x"], "intermediate_output_from names 'x'"),
+    (None, ["x"], "intermediate_output_from names 'x'"),
     (["a", "a"], None, "output_from names 'a' twice"),
     (["a"], ["a"], "both name 'a'"),
     ("all", "all", "both name 'a', 'b', 'c'"),
@@ -96,10 +95,10 @@ def test_outputs_are_those_of_the_participants_that_are_named(
 ])  # fmt: skip
 def test_outputs_of_nobody_or_of_one_twice_are_refused(output_from: Any, intermediate: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Outputs.from_options(output_from, intermediate).resolve_names(NAMES, default=["c"])
+        Outputs(output_from, intermediate).resolve_names(NAMES, default=["c"])
 
 
 def test_agents_and_executors_name_themselves() -> None:
     (writer,) = team(writer=["x"]).agents
     loud = Shouter("loud")
-    assert Outputs.from_options([writer], [loud]).resolve_names(["writer", "loud"]) == (["writer"], ["loud"])
+    assert Outputs([writer], [loud]).resolve_names(["writer", "loud"]) == (["writer"], ["loud"])

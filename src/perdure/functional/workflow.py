@@ -36,7 +36,7 @@ from perdure.graph import (
 )
 from perdure.streams import ResponseStream
 from perdure.types import contains_typevar, is_instance_of
-from perdure.workflows import RunOptions, Workflow, WorkflowBuilder, WorkflowRunResult
+from perdure.workflows import Workflow, WorkflowBuilder, WorkflowRunOptions, WorkflowRunResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ logger = logging.getLogger(__name__)
 
 OnCheckpointError: TypeAlias = Literal["stop", "warn"]
 
-_RUN_OPTIONS = frozenset({"stream", *RunOptions.__annotations__})
+_RUN_OPTIONS = frozenset({"stream", *WorkflowRunOptions.__annotations__})
 _SIMILARITY_MIN = 0.85
 """How similar to an option a keyword must be to count as a misspelt one."""
 _OPTIONS_OF_A_RUN = ("deadline", "budget", "takeover", "client_kwargs")

@@ -4,24 +4,23 @@ They use only the public API of perdure, so you can build your own in the same w
 """
 
 from perdure.orchestrations.concurrent import ConcurrentBuilder
-from perdure.orchestrations.group_chat.agent import AgentBasedGroupChatOrchestrator, AgentOrchestrationOutput
-from perdure.orchestrations.group_chat.builder import GroupChatBuilder
-from perdure.orchestrations.group_chat.selection import (
+from perdure.orchestrations.group_chat import (
+    AgentBasedGroupChatOrchestrator,
+    AgentOrchestrationOutput,
+    GroupChatBuilder,
     GroupChatOrchestrator,
     GroupChatSelectionFunction,
     GroupChatState,
 )
-from perdure.orchestrations.handoff.builder import HandoffBuilder
-from perdure.orchestrations.handoff.executor import HandoffAgentExecutor
-from perdure.orchestrations.handoff.tools import (
+from perdure.orchestrations.handoff import HandoffAgentExecutor, HandoffBuilder
+from perdure.orchestrations.handoff_tools import (
     HandoffAgentUserRequest,
     HandoffConfiguration,
     HandoffSentEvent,
     clean_conversation_for_handoff,
 )
-from perdure.orchestrations.magentic.builder import MagenticBuilder
 from perdure.orchestrations.magentic.manager import MagenticAnswerError, MagenticManagerBase, StandardMagenticManager
-from perdure.orchestrations.magentic.orchestrator import MagenticAgentExecutor, MagenticOrchestrator
+from perdure.orchestrations.magentic.orchestrator import MagenticAgentExecutor, MagenticBuilder, MagenticOrchestrator
 from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
     ORCH_MSG_KIND_INSTRUCTION,
@@ -38,18 +37,17 @@ from perdure.orchestrations.magentic.types import (
     MagenticResetSignal,
     MagenticTaskLedger,
 )
-from perdure.orchestrations.messages import GroupChatWorkflowContextOutT
-from perdure.orchestrations.orchestrator import (
-    BaseGroupChatOrchestrator,
+from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator, OrchestrationState
+from perdure.orchestrations.participants import (
     GroupChatParticipantMessage,
     GroupChatRequestMessage,
     GroupChatRequestSentEvent,
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
-    OrchestrationState,
+    GroupChatWorkflowContextOutT,
+    ParticipantRegistry,
     create_completion_message,
 )
-from perdure.orchestrations.participants import ParticipantRegistry
 from perdure.orchestrations.request_info import AgentRequestInfoResponse
 from perdure.orchestrations.sequential import SequentialBuilder
 from perdure.orchestrations.termination import (

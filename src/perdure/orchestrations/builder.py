@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict
 
 from perdure import DEFAULT_MAX_ITERATIONS, WorkflowBuilder
 from perdure.orchestrations.participants import ParticipantRef, resolve_name
-from perdure.orchestrations.request_info import NO_REVIEWED_AGENTS, ReviewedAgents
+from perdure.orchestrations.request_info import ReviewedAgents
 from perdure.orchestrations.termination import check_condition, turn_limit
 
 if TYPE_CHECKING:
     from perdure import CheckpointStorage, Executor
     from perdure.orchestrations.termination import TerminationCondition
 
-
-class Unset:
-    """Marks an option that was not given."""
-
-    def __repr__(self) -> str:
-        return "<unset>"
-
-
-UNSET: Final = Unset()
-
-OutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all"] | Unset | None
+OutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all"] | None
 IntermediateOutputFrom: TypeAlias = Sequence[ParticipantRef] | Literal["all", "all_other"] | None
 
 # Each turn takes one superstep of the orchestrator and one of the participant.
@@ -33,21 +23,28 @@ _SUPERSTEPS_PER_TURN = 2
 _EXTRA_SUPERSTEPS = 2
 
 
+class OrchestrationOptions(TypedDict, total=False):
+    """Options of every orchestration builder."""
+
+    name: str | None
+    checkpoint_storage: CheckpointStorage | str | None
+    termination_condition: TerminationCondition | None
+    max_iterations: int | None
+    output_from: OutputFrom
+    intermediate_output_from: IntermediateOutputFrom
+
+
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """Choice of the participants whose outputs are outputs of the orchestration."""
 
-    output_from: Sequence[ParticipantRef] | Literal["all"] | None
-    intermediate_output_from: Sequence[ParticipantRef] | Literal["all", "all_other"] | None
+    output_from: OutputFrom
+    intermediate_output_from: IntermediateOutputFrom
 
-    @classmethod
-    def from_options(cls, output_from: OutputFrom, intermediate_output_from: IntermediateOutputFrom) -> Outputs:
-        """Return the choice that a builder was given. Raises ValueError for an unknown word."""
-        outputs = None if isinstance(output_from, Unset) else output_from
-        return cls(
-            _check_option("output_from", outputs, ("all",)),
-            _check_option("intermediate_output_from", intermediate_output_from, ("all", "all_other")),
-        )
+    def __post_init__(self) -> None:
+        """Raise ValueError for an unknown word."""
+        _check_option("output_from", self.output_from, ("all",))
+        _check_option("intermediate_output_from", self.intermediate_output_from, ("all", "all_other"))
 
     def resolve(
         self, participants: Sequence[Executor], *, default: Sequence[Executor] = (), always: Sequence[Executor] = ()
@@ -65,8 +62,13 @@ class Outputs:
         options = (self.output_from, self.intermediate_output_from)
         if any(option is not None for option in options) and not any(options):
             raise ValueError("output_from and intermediate_output_from are both empty: name at least one participant")
-        intermediates = self._intermediates(participants)
-        outputs = self._outputs(participants, [name for name in default if name not in intermediates])
+        intermediates = _resolve_all("intermediate_output_from", self.intermediate_output_from, participants)
+        if self.output_from is not None:
+            outputs = _resolve_all("output_from", self.output_from, participants)
+        elif isinstance(self.intermediate_output_from, str):
+            outputs = []
+        else:
+            outputs = [name for name in default if name not in intermediates]
         if self.intermediate_output_from == "all_other":
             intermediates = [name for name in participants if name not in outputs]
         both = [name for name in outputs if name in intermediates]
@@ -75,35 +77,19 @@ class Outputs:
             raise ValueError(f"output_from and intermediate_output_from both name {named}: name each in one of them")
         return outputs, intermediates
 
-    def _intermediates(self, participants: Sequence[str]) -> list[str]:
-        """Return the intermediate outputs, except those of "all_other", which depend on the outputs."""
-        chosen = self.intermediate_output_from
-        if chosen == "all":
-            return list(participants)
-        return _resolve_all("intermediate_output_from", () if isinstance(chosen, str) else chosen or (), participants)
 
-    def _outputs(self, participants: Sequence[str], default: list[str]) -> list[str]:
-        if self.output_from == "all":
-            return list(participants)
-        if self.output_from is not None:
-            return _resolve_all("output_from", self.output_from, participants)
-        return [] if isinstance(self.intermediate_output_from, str) else default
+def _check_option(name: str, given: object, words: tuple[str, ...]) -> None:
+    if isinstance(given, str) and given not in words:
+        known = " or ".join(map(repr, words))
+        other = "; 'all_other' is for intermediate_output_from" if given == "all_other" else ""
+        raise ValueError(f"{name} must be a list of participants or {known}, not {given!r}{other}")
 
 
-def _check_option(name: str, given: Any, words: tuple[str, ...]) -> Any:
-    if given is None:
-        return None
-    if not isinstance(given, str):
-        return list(cast("Sequence[ParticipantRef]", given))
-    if given in words:
-        return given
-    known = " or ".join(map(repr, words))
-    other = "; 'all_other' is for intermediate_output_from" if given == "all_other" else ""
-    raise ValueError(f"{name} must be a list of participants or {known}, not {given!r}{other}")
-
-
-def _resolve_all(option: str, chosen: Sequence[ParticipantRef], participants: Sequence[str]) -> list[str]:
-    names = [resolve_name(each, participants, option=option) for each in chosen]
+def _resolve_all(option: str, chosen: IntermediateOutputFrom, participants: Sequence[str]) -> list[str]:
+    """Return the chosen names. Those of "all_other" depend on the other option."""
+    if isinstance(chosen, str):
+        return list(participants) if chosen == "all" else []
+    names = [resolve_name(each, participants, option=option) for each in chosen or ()]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{option} names {name!r} twice")
@@ -116,12 +102,12 @@ class OrchestrationBuilder:
     def __init__(
         self,
         *,
-        name: str | None,
-        checkpoint_storage: CheckpointStorage | str | None,
-        termination_condition: TerminationCondition | None,
-        max_iterations: int | None,
-        output_from: OutputFrom,
-        intermediate_output_from: IntermediateOutputFrom,
+        name: str | None = None,
+        checkpoint_storage: CheckpointStorage | str | None = None,
+        termination_condition: TerminationCondition | None = None,
+        max_iterations: int | None = None,
+        output_from: OutputFrom = None,
+        intermediate_output_from: IntermediateOutputFrom = None,
     ) -> None:
         check_condition(termination_condition)
         if max_iterations is not None and max_iterations < 1:
@@ -130,8 +116,8 @@ class OrchestrationBuilder:
         self._storage = checkpoint_storage
         self._termination = termination_condition
         self._max_iterations = max_iterations
-        self._outputs = Outputs.from_options(output_from, intermediate_output_from)
-        self._reviews = NO_REVIEWED_AGENTS
+        self._outputs = Outputs(output_from, intermediate_output_from)
+        self._reviews = ReviewedAgents()
 
     def with_request_info(self, *, agents: Sequence[ParticipantRef] | None = None) -> Self:
         """Ask a person to review each turn of these agents, or of all agents, before it takes effect."""
@@ -158,7 +144,7 @@ class OrchestrationBuilder:
         turns: int | None = None,
         condition: TerminationCondition | None = None,
         speakers: int = 1,
-        description: str | None = None,
+        **options: Any,
     ) -> WorkflowBuilder:
         """Return a workflow builder with the shared options.
 
@@ -169,10 +155,10 @@ class OrchestrationBuilder:
         supersteps = _SUPERSTEPS_PER_TURN * min(limits, default=0) + _EXTRA_SUPERSTEPS
         return WorkflowBuilder(
             name=self._name,
-            description=description,
             max_iterations=self._max_iterations or max(DEFAULT_MAX_ITERATIONS, supersteps),
             start_executor=start,
             checkpoint_storage=self._storage,
             output_from=list(outputs),
             intermediate_output_from=list(intermediates),
+            **options,
         )

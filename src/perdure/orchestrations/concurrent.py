@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from perdure import (
     INTERNAL_SOURCE_ID,
@@ -26,9 +26,15 @@ from perdure import (
     handler,
     response_handler,
 )
-from perdure.orchestrations.builder import UNSET, IntermediateOutputFrom, OrchestrationBuilder, OutputFrom
-from perdure.orchestrations.messages import create_completion_message, require_messages, shared_messages, to_messages
-from perdure.orchestrations.participants import Participant, check_participants, participant_name
+from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
+from perdure.orchestrations.participants import (
+    Participant,
+    check_participants,
+    create_completion_message,
+    participant_name,
+    require_messages,
+    shared_messages,
+)
 from perdure.orchestrations.request_info import (
     AgentApprovalExecutor,
     AgentRequestInfoResponse,
@@ -40,7 +46,6 @@ from perdure.orchestrations.termination import should_terminate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure import CheckpointStorage
     from perdure.orchestrations.termination import TerminationCondition
 
 logger = logging.getLogger(__name__)
@@ -72,19 +77,11 @@ class DispatchToAllParticipants(Executor):
         await self._dispatch(request, ctx)
 
     @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Start with a text."""
-        await self._dispatch(AgentExecutorRequest(to_messages(prompt)), ctx)
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Start with a message."""
-        await self._dispatch(AgentExecutorRequest([message]), ctx)
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Start with a conversation. Raises ValueError if it is empty."""
-        await self._dispatch(AgentExecutorRequest(require_messages(messages)), ctx)
+    async def from_input(
+        self, given: str | Message | list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]
+    ) -> None:
+        """Start with a text, a message or a conversation. Raises ValueError if it is empty."""
+        await self._dispatch(AgentExecutorRequest(require_messages(given)), ctx)
 
     async def _dispatch(self, request: AgentExecutorRequest, ctx: WorkflowContext[Any]) -> None:
         await ctx.send_message(request)
@@ -209,44 +206,31 @@ def _has_calls(message: Message) -> bool:
 
 def _function_aggregator(function: Callable[..., Any]) -> Executor:
     takes_context = len(inspect.signature(function).parameters) >= _PARAMETERS_WITH_CONTEXT
-    call = _call_with_context if takes_context else _call_with_results
+    called = _unwrap_partial(function)
+    is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
 
     async def aggregate(results: Any, ctx: WorkflowContext[Never, Any]) -> None:
-        output = await call(function, results, ctx)
+        # A function with a context may yield outputs and set state, on every attempt: so it is no step.
+        given = (results, ctx) if takes_context else (results,)
+        if is_async:
+            output = function(*given)
+        elif takes_context:
+            output = await asyncio.to_thread(function, *given)
+        else:
+            output = await ctx.step("aggregate", functools.partial(function, *given))
+        output = await output if inspect.isawaitable(output) else output
         if output is not None:
             await ctx.yield_output(output)
 
     # Outputs may have any data type of the program's module, so that module's types are trusted on resume.
-    aggregate.__module__ = getattr(_unwrap_partial(function), "__module__", None) or __name__
+    aggregate.__module__ = getattr(called, "__module__", None) or __name__
     name = getattr(function, "__name__", None) or _UNNAMED_ID
     return FunctionExecutor(
         aggregate,
         _UNNAMED_ID if name == "<lambda>" else name,
         input=list[AgentExecutorResponse],
-        workflow_output=_output_type(function),
+        workflow_output=_output_type(called),
     )
-
-
-async def _call_with_results(
-    function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext
-) -> Any:
-    """Call a function of the results. A sync one runs in a thread as a step, so its result is recorded."""
-    if _is_async(function):
-        return await function(results)
-    return await ctx.step("aggregate", functools.partial(function, results))
-
-
-async def _call_with_context(
-    function: Callable[..., Any], results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, Any]
-) -> Any:
-    """Call a function that may yield outputs and set state. That must happen on every attempt, so it is no step."""
-    output = function(results, ctx) if _is_async(function) else await asyncio.to_thread(function, results, ctx)
-    return await output if inspect.isawaitable(output) else output
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    called = _unwrap_partial(function)
-    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
 
 
 def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -258,7 +242,7 @@ def _unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 def _output_type(function: Callable[..., Any]) -> Any:
     """Return the annotated output type of a function, from its return type or its context. The default is Any."""
     try:
-        hints: dict[str, Any] = get_type_hints(_unwrap_partial(function))
+        hints: dict[str, Any] = get_type_hints(function)
     except (NameError, TypeError):
         return Any
     returned = hints.get("return")
@@ -281,25 +265,8 @@ class ConcurrentBuilder(OrchestrationBuilder):
     (`with_request_info`) does not speak again: its answer has no messages.
     """
 
-    def __init__(
-        self,
-        *,
-        participants: Sequence[Participant],
-        name: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
-        termination_condition: TerminationCondition | None = None,
-        max_iterations: int | None = None,
-        output_from: OutputFrom = UNSET,
-        intermediate_output_from: IntermediateOutputFrom = None,
-    ) -> None:
-        super().__init__(
-            name=name,
-            checkpoint_storage=checkpoint_storage,
-            termination_condition=termination_condition,
-            max_iterations=max_iterations,
-            output_from=output_from,
-            intermediate_output_from=intermediate_output_from,
-        )
+    def __init__(self, *, participants: Sequence[Participant], **options: Unpack[OrchestrationOptions]) -> None:
+        super().__init__(**options)
         self._participants = check_participants(participants)
         if len(self._participants) < _SEVERAL:
             raise ValueError("ConcurrentBuilder needs at least two participants; use SequentialBuilder for one")

@@ -9,7 +9,7 @@ from abc import ABC
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import override
@@ -25,7 +25,7 @@ from perdure import (
     WorkflowEvent,
     handler,
 )
-from perdure.orchestrations.messages import (
+from perdure.orchestrations.participants import (
     GroupChatContext,
     GroupChatParticipantMessage,
     GroupChatRequestMessage,
@@ -34,7 +34,6 @@ from perdure.orchestrations.messages import (
     GroupChatResponseReceivedEvent,
     create_completion_message,
     require_messages,
-    to_messages,
 )
 from perdure.orchestrations.termination import check_condition, should_terminate
 
@@ -69,28 +68,16 @@ class OrchestrationState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name. A missing task is left out."""
-        found: dict[str, Any] = {
-            "conversation": self.conversation,
-            "round_index": self.round_index,
-            "orchestrator_name": self.orchestrator_name,
-            "metadata": dict(self.metadata),
-            "awaited": list(self.awaited),
-            "notes": dict(self.notes),
-        }
-        return found if self.task is None else {**found, "task": self.task}
+        copies = {"metadata": dict(self.metadata), "awaited": list(self.awaited), "notes": dict(self.notes)}
+        found = {**vars(self), **copies}
+        task = found.pop("task")
+        return found if task is None else {**found, "task": task}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OrchestrationState:
         """Return the state from the result of `to_dict`. Missing fields get their defaults."""
-        return cls(
-            conversation=data.get("conversation", Log()),
-            round_index=data.get("round_index", 0),
-            orchestrator_name=data.get("orchestrator_name", ""),
-            metadata=dict(data.get("metadata", {})),
-            task=data.get("task"),
-            awaited=list(data.get("awaited", ())),
-            notes=dict(data.get("notes", {})),
-        )
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in names})
 
 
 def _with_run_state(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,18 +253,8 @@ class BaseGroupChatOrchestrator(StatefulOrchestrator, ABC):
         return self._registry
 
     @handler
-    async def handle_str(self, task: str, ctx: GroupChatContext) -> None:
-        """Start with a text."""
-        await self._handle_messages(to_messages(task), ctx)
-
-    @handler
-    async def handle_message(self, task: Message, ctx: GroupChatContext) -> None:
-        """Start with a message."""
-        await self._handle_messages([task], ctx)
-
-    @handler
-    async def handle_messages(self, task: list[str | Message], ctx: GroupChatContext) -> None:
-        """Start with messages. Raises ValueError if the list is empty."""
+    async def handle_input(self, task: str | Message | list[str | Message], ctx: GroupChatContext) -> None:
+        """Start with a text, a message or a list of these. Raises ValueError if the list is empty."""
         await self._handle_messages(require_messages(task), ctx)
 
     @handler

@@ -1,19 +1,117 @@
-"""Participants of an orchestration: agents and executors, each with a unique name."""
+"""Participants of an orchestration, each with a unique name, and the messages that they exchange."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
-from perdure import AgentExecutorRequest, Executor, SupportsAgentRun, WorkflowMessage, resolve_agent_id
-from perdure.orchestrations.messages import GroupChatParticipantMessage, GroupChatRequestMessage
+from perdure import (
+    AgentExecutorRequest,
+    AgentResponse,
+    AgentResponseUpdate,
+    Executor,
+    Message,
+    SupportsAgentRun,
+    WorkflowContext,
+    WorkflowMessage,
+    register_type,
+    resolve_agent_id,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 Participant: TypeAlias = Executor | SupportsAgentRun
 ParticipantRef: TypeAlias = str | Executor | SupportsAgentRun
 """A participant or its name."""
+
+
+@dataclass
+class GroupChatRequestMessage:
+    """Asks an executor in a chat to speak. The executor answers with a `GroupChatResponseMessage`."""
+
+    additional_instruction: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass
+class GroupChatParticipantMessage:
+    """Gives an executor in a chat the messages of others. It needs no answer."""
+
+    messages: list[Message]
+
+
+@dataclass
+class GroupChatResponseMessage:
+    """Answer of an executor in a chat to a `GroupChatRequestMessage`."""
+
+    message: Message
+
+
+@dataclass
+class GroupChatRequestSentEvent:
+    """Data of a `group_chat` event: a participant was asked to speak."""
+
+    round_index: int
+    participant_name: str
+
+
+@dataclass
+class GroupChatResponseReceivedEvent:
+    """Data of a `group_chat` event: a participant has answered."""
+
+    round_index: int
+    participant_name: str
+
+
+GroupChatWorkflowContextOutT: TypeAlias = AgentExecutorRequest | GroupChatRequestMessage | GroupChatParticipantMessage
+"""Messages that an orchestrator sends."""
+GroupChatContext: TypeAlias = WorkflowContext[GroupChatWorkflowContextOutT, AgentResponse | AgentResponseUpdate]
+"""Context of an orchestrator's handlers."""
+ChatInput: TypeAlias = str | Message | Sequence[str | Message]
+"""Input of an orchestration."""
+
+for _type in (
+    GroupChatRequestMessage,
+    GroupChatParticipantMessage,
+    GroupChatResponseMessage,
+    GroupChatRequestSentEvent,
+    GroupChatResponseReceivedEvent,
+):
+    register_type(_type, name=f"perdure:{_type.__name__}")
+
+
+def to_messages(given: ChatInput) -> list[Message]:
+    """Convert input to messages. A text becomes a user message. Raises TypeError for other types."""
+    messages: list[Message] = []
+    for each in cast("Sequence[object]", [given] if isinstance(given, str | Message) else given):
+        if not isinstance(each, str | Message):
+            raise TypeError(f"the input of an orchestration must be str and Message objects, not {each!r}")
+        messages.append(Message("user", [each]) if isinstance(each, str) else each)
+    return messages
+
+
+def require_messages(given: ChatInput) -> list[Message]:
+    """Convert input to messages. Raises ValueError for an empty list."""
+    if isinstance(given, Sequence) and not isinstance(given, str) and not given:
+        raise ValueError("the list of messages is empty: start an orchestration with at least one message")
+    return to_messages(given)
+
+
+def shared_messages(messages: Iterable[Message], speaker: str) -> list[Message]:
+    """Return the text messages of an answer. Tool calls and results mean nothing to other models."""
+    return [
+        Message(message.role, [message.text], author_name=message.author_name or speaker, message_id=message.message_id)
+        for message in messages
+        if message.role != "tool" and message.text.strip()
+    ]
+
+
+def create_completion_message(*, text: str | None = None, author_name: str, reason: str = "completed") -> Message:
+    """Return the final message of an orchestration: the text, or a sentence with the reason."""
+    return Message("assistant", [text or f"Conversation {reason}."], author_name=author_name)
 
 
 def participant_name(participant: ParticipantRef) -> str:
@@ -43,20 +141,14 @@ def check_participants(participants: Sequence[Participant], *, needs_names: bool
         raise ValueError("participants is empty: give at least one agent or executor")
     names: dict[str, Participant] = {}
     for participant in found:
-        name = _check_name(participant, needs_names=needs_names)
-        if name in names:
+        if isinstance(participant, str):
+            raise TypeError(f"a participant must be an agent or an executor, not a name: {participant!r}")
+        name = participant_name(participant)
+        if not name or (needs_names and not _is_named(participant)):
+            raise ValueError(f"a participant has no name: give the {type(participant).__name__} one with name=")
+        if names.setdefault(name, participant) is not participant or found.count(participant) > 1:
             raise ValueError(_duplicate_error(name, names[name], participant))
-        names[name] = participant
     return found
-
-
-def _check_name(participant: Participant, *, needs_names: bool) -> str:
-    if isinstance(participant, str):
-        raise TypeError(f"a participant must be an agent or an executor, not a name: {participant!r}")
-    name = participant_name(participant)
-    if not name or (needs_names and not _is_named(participant)):
-        raise ValueError(f"a participant has no name: give the {type(participant).__name__} one with name=")
-    return name
 
 
 def _is_named(participant: Participant) -> bool:
@@ -86,40 +178,31 @@ class ParticipantRegistry:
     EMPTY_DESCRIPTION_PLACEHOLDER: ClassVar[str] = "(no description: its name says what it is for)"
 
     def __init__(self, participants: Iterable[Participant]) -> None:
-        self._participants: OrderedDict[str, str] = OrderedDict()
+        self.participants: OrderedDict[str, str] = OrderedDict()
+        """Descriptions by name."""
         self._agents: set[str] = set()
         for participant in participants:
             name = participant_name(participant)
-            if name in self._participants:
+            if name in self.participants:
                 raise ValueError(f"two participants are called {name!r}: rename one of them")
             description: str | None = getattr(participant, "description", None)
-            self._participants[name] = description or self.EMPTY_DESCRIPTION_PLACEHOLDER
+            self.participants[name] = description or self.EMPTY_DESCRIPTION_PLACEHOLDER
             if not isinstance(participant, Executor) or _takes_agent_messages(participant):
                 self._agents.add(name)
 
-    @property
-    def participants(self) -> OrderedDict[str, str]:
-        """Descriptions by name."""
-        return self._participants
-
     def is_agent(self, name: str) -> bool:
         """Return True if the participant takes the messages of agents. Raises ValueError for an unknown name."""
-        self.require(name)
-        return name in self._agents
-
-    def require(self, name: object) -> str:
-        """Return the name. Raises ValueError if it is unknown."""
-        if not isinstance(name, str) or name not in self._participants:
-            known = ", ".join(map(repr, self._participants))
+        if name not in self.participants:
+            known = ", ".join(map(repr, self.participants))
             raise ValueError(f"no participant is called {name!r}; the participants are {known}")
-        return name
+        return name in self._agents
 
 
 def _takes_agent_messages(executor: Executor) -> bool:
     """Return False if the executor takes chat messages. Raises ValueError if it takes neither."""
-    if _can_handle(executor, GroupChatRequestMessage()) and _can_handle(executor, GroupChatParticipantMessage([])):
+    if can_handle(executor, GroupChatRequestMessage()) and can_handle(executor, GroupChatParticipantMessage([])):
         return False
-    if _can_handle(executor, AgentExecutorRequest([])):
+    if can_handle(executor, AgentExecutorRequest([])):
         return True
     raise ValueError(
         f"executor {executor.id!r} can't take part in a chat: give it a handler for GroupChatParticipantMessage "
@@ -127,5 +210,6 @@ def _takes_agent_messages(executor: Executor) -> bool:
     )
 
 
-def _can_handle(executor: Executor, message: Any) -> bool:
+def can_handle(executor: Executor, message: Any) -> bool:
+    """Return True if an executor has a handler for a message."""
     return executor.can_handle(WorkflowMessage(message, source_id=""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure import (
     AgentExecutor,
@@ -13,7 +13,6 @@ from perdure import (
     Executor,
     Log,
     Message,
-    Workflow,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
@@ -116,18 +115,17 @@ class AgentApprovalExecutor(WorkflowExecutor):
         kind: type[AgentExecutor] = AgentExecutor,
     ) -> None:
         node = kind(agent, context_mode=context_mode)
-        super().__init__(_make_review_workflow(node, shows_drafts=shows_drafts), id=node.id, propagate_request=True)
-        self._agent = agent
-
-    @property
-    def agent(self) -> SupportsAgentRun:
-        """The agent."""
-        return self._agent
-
-    @property
-    def description(self) -> str | None:
-        """The agent's description."""
-        return self._agent.description
+        reviewer = AgentRequestInfoExecutor("agent_request_info_executor")
+        builder = WorkflowBuilder(
+            name=f"{node.id}-reviewed",
+            start_executor=node,
+            output_from=[reviewer],
+            intermediate_output_from=[node] if shows_drafts else None,
+        )
+        workflow = builder.add_edge(node, reviewer).add_edge(reviewer, node).build()
+        super().__init__(workflow, id=node.id, propagate_request=True)
+        self.agent = agent
+        self.description = agent.description
 
     @property
     def workflow_output_types(self) -> list[Any]:
@@ -141,17 +139,6 @@ class AgentApprovalExecutor(WorkflowExecutor):
         for sent in ctx.get_sent_messages():
             if isinstance(sent, AgentExecutorResponse) and not isinstance(response, TooLateResponse):
                 await ctx.yield_output(sent.agent_response, in_pieces=True)
-
-
-def _make_review_workflow(agent: AgentExecutor, *, shows_drafts: bool) -> Workflow:
-    reviewer = AgentRequestInfoExecutor("agent_request_info_executor")
-    builder = WorkflowBuilder(
-        name=f"{agent.id}-reviewed",
-        start_executor=agent,
-        output_from=[reviewer],
-        intermediate_output_from=[agent] if shows_drafts else None,
-    )
-    return builder.add_edge(agent, reviewer).add_edge(reviewer, agent).build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +162,6 @@ class ReviewedAgents:
         if self.agents is None:
             return frozenset(names)
         return frozenset(resolve_name(each, names, option="with_request_info") for each in self.agents)
-
-
-NO_REVIEWED_AGENTS: Final = ReviewedAgents()
 
 
 def make_nodes(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Union, cast
 
+from typing_extensions import Unpack
+
 from perdure import (
     AgentExecutorResponse,
     AgentResponse,
@@ -15,16 +17,20 @@ from perdure import (
     WorkflowContext,
     handler,
 )
-from perdure.orchestrations.builder import UNSET, IntermediateOutputFrom, OrchestrationBuilder, OutputFrom
-from perdure.orchestrations.messages import require_messages, to_messages
-from perdure.orchestrations.participants import Participant, check_participants, participant_name
+from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
+from perdure.orchestrations.participants import (
+    Participant,
+    check_participants,
+    participant_name,
+    require_messages,
+    to_messages,
+)
 from perdure.orchestrations.request_info import make_nodes
 from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure import CheckpointStorage
     from perdure.orchestrations.termination import TerminationCondition
 
 
@@ -62,19 +68,9 @@ class InputToConversation(Executor):
     """Converts the input to a list of messages."""
 
     @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[list[Message]]) -> None:
-        """Start with a text."""
-        await ctx.send_message(to_messages(prompt))
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[list[Message]]) -> None:
-        """Start with a message."""
-        await ctx.send_message([message])
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
-        """Start with a conversation. Raises ValueError if it is empty."""
-        await ctx.send_message(require_messages(messages))
+    async def from_input(self, given: str | Message | list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
+        """Start with a text, a message or a conversation. Raises ValueError if it is empty."""
+        await ctx.send_message(require_messages(given))
 
 
 class SequentialBuilder(OrchestrationBuilder):
@@ -94,22 +90,10 @@ class SequentialBuilder(OrchestrationBuilder):
         self,
         *,
         participants: Sequence[Participant],
-        name: str | None = None,
-        checkpoint_storage: CheckpointStorage | str | None = None,
         chain_only_agent_responses: bool = False,
-        termination_condition: TerminationCondition | None = None,
-        max_iterations: int | None = None,
-        output_from: OutputFrom = UNSET,
-        intermediate_output_from: IntermediateOutputFrom = None,
+        **options: Unpack[OrchestrationOptions],
     ) -> None:
-        super().__init__(
-            name=name,
-            checkpoint_storage=checkpoint_storage,
-            termination_condition=termination_condition,
-            max_iterations=max_iterations,
-            output_from=output_from,
-            intermediate_output_from=intermediate_output_from,
-        )
+        super().__init__(**options)
         self._participants = check_participants(participants)
         self._context_mode: Literal["full", "last_agent"] = "last_agent" if chain_only_agent_responses else "full"
 

@@ -5,20 +5,20 @@ from perdure.workflows.as_agent.translation import REQUEST_INFO_FUNCTION_NAME, R
 from perdure.workflows.builder import WorkflowBuilder
 from perdure.workflows.run import Edit, Run, apply_edit, run_sync
 from perdure.workflows.sub import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
-from perdure.workflows.workflow import RunOptions, Workflow, WorkflowRunResult, check_budget
+from perdure.workflows.workflow import Workflow, WorkflowRunOptions, WorkflowRunResult, check_budget
 
 __all__ = [
     "REQUEST_INFO_FUNCTION_NAME",
     "Edit",
     "ResponseBuilder",
     "Run",
-    "RunOptions",
     "SubWorkflowRequestMessage",
     "SubWorkflowResponseMessage",
     "Workflow",
     "WorkflowAgent",
     "WorkflowBuilder",
     "WorkflowExecutor",
+    "WorkflowRunOptions",
     "WorkflowRunResult",
     "answered_ids",
     "apply_edit",

@@ -60,7 +60,7 @@ class StartOptions(TypedDict, total=False):
     wait_for_timers: bool
 
 
-class RunOptions(StartOptions, total=False):
+class WorkflowRunOptions(StartOptions, total=False):
     """The options of `Workflow.run`, beside `stream`."""
 
     responses: Mapping[str, Any] | None
@@ -203,11 +203,11 @@ class Workflow:
 
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[True], **options: Unpack[RunOptions]
+        self, message: Any = ABSENT, *, stream: Literal[True], **options: Unpack[WorkflowRunOptions]
     ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
     @overload
     def run(
-        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Unpack[RunOptions]
+        self, message: Any = ABSENT, *, stream: Literal[False] = False, **options: Unpack[WorkflowRunOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
     def run(
         self,

@@ -7,9 +7,9 @@ import json
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, cast
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from perdure import AgentInvalidResponseException, AgentResponse, Message, SupportsAgentRun
 from perdure.orchestrations.magentic.prompts import (
@@ -30,15 +30,13 @@ from perdure.orchestrations.magentic.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
-    from perdure import WorkflowContext
-    from perdure.orchestrations.magentic.orchestrator import MagenticState
     from perdure.orchestrations.magentic.types import MagenticContext
 
 T = TypeVar("T")
 
-_BOOLEAN_WORDS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_BOOLEAN_FIELDS: Final = ("is_request_satisfied", "is_in_loop", "is_progress_being_made")
 _LEDGER_FIELDS: Final = dict.fromkeys(each.name for each in fields(MagenticProgressLedger)).keys()
 _REPR_LENGTH_MAX: Final = 200
 
@@ -110,17 +108,15 @@ def _differences(ledger: MagenticProgressLedger, other: MagenticProgressLedger) 
 
 def check_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> MagenticProgressLedger:
     """Return the ledger with real booleans and a known speaker. Raises ValueError."""
-    satisfied = _require_boolean("is_request_satisfied", ledger.is_request_satisfied)
-    if satisfied.answer:
-        # The task is done, so the other fields don't matter.
-        loops, moves = _as_boolean(ledger.is_in_loop), _as_boolean(ledger.is_progress_being_made)
-        return replace(ledger, is_request_satisfied=satisfied, is_in_loop=loops, is_progress_being_made=moves)
-    found = replace(
-        ledger,
-        is_request_satisfied=satisfied,
-        is_in_loop=_require_boolean("is_in_loop", ledger.is_in_loop),
-        is_progress_being_made=_require_boolean("is_progress_being_made", ledger.is_progress_being_made),
-    )
+    found = replace(ledger, **{name: _as_boolean(getattr(ledger, name)) for name in _BOOLEAN_FIELDS})
+    is_done = found.is_request_satisfied.answer is True
+    # If the task is done, the other fields don't matter.
+    for name in () if is_done else _BOOLEAN_FIELDS:
+        answer: object = getattr(found, name).answer
+        if not isinstance(answer, bool):
+            raise ValueError(f"the answer of {name!r} is true or false, {_describe_answer(answer)}")
+    if is_done:
+        return found
     speaker = _require_text("next_speaker", ledger.next_speaker)
     if speaker.answer not in names:
         values = ", ".join(map(repr, names))
@@ -129,18 +125,10 @@ def check_ledger(ledger: MagenticProgressLedger, names: Collection[str]) -> Mage
     return replace(found, next_speaker=speaker, instruction_or_question=instruction)
 
 
-def _require_boolean(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
-    found = _as_boolean(item)
-    if not isinstance(found.answer, bool):
-        raise ValueError(f"the answer of {name!r} is true or false, {_describe_answer(found.answer)}")
-    return found
-
-
 def _as_boolean(item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
     """Convert the texts "true" and "false" to booleans, because a non-empty "false" is true in Python."""
-    answer = cast("object", item.answer)
-    is_word = isinstance(answer, str) and answer.strip().lower() in _BOOLEAN_WORDS
-    return replace(item, answer=_BOOLEAN_WORDS[str(answer).strip().lower()]) if is_word else item
+    word = str(item.answer).strip().lower()
+    return replace(item, answer=word == "true") if word in {"true", "false"} else item
 
 
 def _require_text(name: str, item: MagenticProgressLedgerItem) -> MagenticProgressLedgerItem:
@@ -202,6 +190,38 @@ def _find_balanced(text: str) -> Iterator[str]:
 ATTEMPTS: Final = 3
 """Default number of attempts to get a valid answer."""
 
+_PROMPTS: Final[Mapping[str, str]] = {
+    "task_ledger_facts_prompt": FACTS_PROMPT,
+    "task_ledger_plan_prompt": PLAN_PROMPT,
+    "task_ledger_full_prompt": FULL_PROMPT,
+    "task_ledger_facts_update_prompt": FACTS_UPDATE_PROMPT,
+    "task_ledger_plan_update_prompt": PLAN_UPDATE_PROMPT,
+    "progress_ledger_prompt": PROGRESS_PROMPT,
+    "final_answer_prompt": FINAL_PROMPT,
+}
+
+
+class ManagerPrompts(TypedDict, total=False):
+    """Prompts of the standard manager, in place of its own."""
+
+    task_ledger_facts_prompt: str | None
+    task_ledger_plan_prompt: str | None
+    task_ledger_full_prompt: str | None
+    task_ledger_facts_update_prompt: str | None
+    task_ledger_plan_update_prompt: str | None
+    progress_ledger_prompt: str | None
+    final_answer_prompt: str | None
+
+
+class ManagerOptions(ManagerPrompts, total=False):
+    """Options of the standard manager."""
+
+    task_ledger: MagenticTaskLedger | None
+    max_stall_count: int
+    max_reset_count: int | None
+    max_round_count: int | None
+    progress_ledger_retry_count: int | None
+
 
 class MagenticManagerBase(ABC):
     """Leads a team. Subclass it to replace `StandardMagenticManager`.
@@ -262,44 +282,35 @@ class StandardMagenticManager(MagenticManagerBase):
 
     MANAGER_NAME: ClassVar[str] = "StandardMagenticManager"
 
+    task_ledger_facts_prompt: str
+    task_ledger_plan_prompt: str
+    task_ledger_facts_update_prompt: str
+    task_ledger_plan_update_prompt: str
+    progress_ledger_prompt: str
+    final_answer_prompt: str
+
     def __init__(
         self,
         agent: SupportsAgentRun,
         task_ledger: MagenticTaskLedger | None = None,
         *,
-        task_ledger_facts_prompt: str | None = None,
-        task_ledger_plan_prompt: str | None = None,
-        task_ledger_full_prompt: str | None = None,
-        task_ledger_facts_update_prompt: str | None = None,
-        task_ledger_plan_update_prompt: str | None = None,
-        progress_ledger_prompt: str | None = None,
-        final_answer_prompt: str | None = None,
         max_stall_count: int = 3,
         max_reset_count: int | None = None,
         max_round_count: int | None = None,
         progress_ledger_retry_count: int | None = None,
+        **prompts: Unpack[ManagerPrompts],
     ) -> None:
         super().__init__(
             max_stall_count=max_stall_count, max_reset_count=max_reset_count, max_round_count=max_round_count
         )
         self._agent = agent
         self.task_ledger = task_ledger
-        self.task_ledger_facts_prompt = _check_prompt(
-            "task_ledger_facts_prompt", task_ledger_facts_prompt or FACTS_PROMPT
-        )
-        self.task_ledger_plan_prompt = _check_prompt("task_ledger_plan_prompt", task_ledger_plan_prompt or PLAN_PROMPT)
-        self.task_ledger_full_prompt = _check_prompt("task_ledger_full_prompt", task_ledger_full_prompt or FULL_PROMPT)
-        self.task_ledger_facts_update_prompt = _check_prompt(
-            "task_ledger_facts_update_prompt", task_ledger_facts_update_prompt or FACTS_UPDATE_PROMPT
-        )
-        self.task_ledger_plan_update_prompt = _check_prompt(
-            "task_ledger_plan_update_prompt", task_ledger_plan_update_prompt or PLAN_UPDATE_PROMPT
-        )
-        self.progress_ledger_prompt = _check_prompt("progress_ledger_prompt", progress_ledger_prompt or PROGRESS_PROMPT)
-        self.final_answer_prompt = _check_prompt("final_answer_prompt", final_answer_prompt or FINAL_PROMPT)
-        self.progress_ledger_retry_count = (
-            ATTEMPTS if progress_ledger_retry_count is None else progress_ledger_retry_count
-        )
+        if unknown := prompts.keys() - _PROMPTS.keys():
+            raise TypeError(f"StandardMagenticManager has no option {', '.join(map(repr, sorted(unknown)))}")
+        for name, default in _PROMPTS.items():
+            setattr(self, name, _check_prompt(name, cast("str | None", prompts.get(name)) or default))
+        if progress_ledger_retry_count is not None:
+            self.progress_ledger_retry_count = progress_ledger_retry_count
 
     @override
     async def plan(self, magentic_context: MagenticContext) -> Message:
@@ -335,12 +346,7 @@ class StandardMagenticManager(MagenticManagerBase):
             parse_ledger(require_words(answer).text, names)
             return answer
 
-        answer = await ask_until_valid(
-            lambda corrections: self._complete([*question, *corrections]),
-            check,
-            what="progress ledger",
-            attempts=self.progress_ledger_retry_count,
-        )
+        answer = await self._answer(question, what="progress ledger", check=check)
         return parse_ledger(answer.text, names)
 
     @override
@@ -351,10 +357,12 @@ class StandardMagenticManager(MagenticManagerBase):
         answer = await self._answer([*magentic_context.chat_history, question], what="final answer")
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
-    async def _answer(self, messages: list[Message], *, what: str) -> Message:
+    async def _answer(
+        self, messages: list[Message], *, what: str, check: Callable[[Message], Message] = require_words
+    ) -> Message:
         return await ask_until_valid(
             lambda corrections: self._complete([*messages, *corrections]),
-            require_words,
+            check,
             what=what,
             attempts=self.progress_ledger_retry_count,
         )
@@ -382,14 +390,7 @@ class StandardMagenticManager(MagenticManagerBase):
         self.task_ledger = None if ledger is None else MagenticTaskLedger.from_dict(ledger)
 
 
-_EMPTY_VALUES: Final[Mapping[str, str]] = {
-    "task": "",
-    "team": "",
-    "names": "",
-    "facts": "",
-    "old_facts": "",
-    "plan": "",
-}
+_PLACEHOLDERS: Final[Sequence[str]] = ("task", "team", "names", "facts", "old_facts", "plan")
 
 
 def _placeholders(context: MagenticContext, ledger: MagenticTaskLedger | None) -> Mapping[str, str]:
@@ -409,68 +410,11 @@ def _placeholders(context: MagenticContext, ledger: MagenticTaskLedger | None) -
 def _check_prompt(name: str, prompt: str) -> str:
     """Return the prompt. Raises ValueError if its placeholders can't be filled in."""
     try:
-        prompt.format_map(_EMPTY_VALUES)
+        prompt.format(**dict.fromkeys(_PLACEHOLDERS, ""))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        values = ", ".join(f"{{{each}}}" for each in _EMPTY_VALUES)
+        values = ", ".join(f"{{{each}}}" for each in _PLACEHOLDERS)
         raise ValueError(
             f"{name} can't be filled in: {type(error).__name__}: {error}; the placeholders are {values}; write any "
             "other brace twice"
         ) from error
     return prompt
-
-
-class ManagerClient:
-    """Asks a manager about a run's task. Other runs may use the same manager."""
-
-    def __init__(self, manager: MagenticManagerBase, team: Mapping[str, str]) -> None:
-        self.manager = manager
-        self._team = team
-        self._initial_state = manager._get_initial_state()  # pyright: ignore[reportPrivateUsage] - same module
-
-    async def plan(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """Return the first plan."""
-        return await self._answer(task, ctx, "plan", self.manager.plan, require_words)
-
-    async def replan(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """Return another plan."""
-        return await self._answer(task, ctx, "plan", self.manager.replan, require_words)
-
-    async def progress(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> MagenticProgressLedger:
-        """Return the team's progress."""
-
-        def checked(ledger: MagenticProgressLedger) -> MagenticProgressLedger:
-            return check_ledger(ledger, self._team)
-
-        return await self._answer(
-            task, ctx, "progress ledger", self.manager.create_progress_ledger, checked, may_raise=True
-        )
-
-    async def final_answer(self, task: MagenticState, ctx: WorkflowContext[Any, Any]) -> Message:
-        """Return the final answer."""
-        return await self._answer(task, ctx, "final answer", self.manager.prepare_final_answer, require_words)
-
-    async def _answer(
-        self,
-        task: MagenticState,
-        ctx: WorkflowContext[Any, Any],
-        what: str,
-        ask: Callable[[MagenticContext], Awaitable[T]],
-        check: Callable[[T], T],
-        *,
-        may_raise: bool = False,
-    ) -> T:
-        """Ask the manager in a step. A resumed run gets the recorded answer and the manager's state of that time."""
-
-        async def ask_once(corrections: list[Message]) -> T:
-            # The manager may have worked on another task since the last question.
-            self.manager.on_checkpoint_restore(deepcopy(task.kept if task.kept is not None else self._initial_state))
-            answer = await ask(task.context(self._team, *corrections))
-            task.kept = deepcopy(self.manager.on_checkpoint_save())
-            return answer
-
-        async def work() -> tuple[T, dict[str, Any] | None]:
-            attempts = self.manager.progress_ledger_retry_count
-            return await ask_until_valid(ask_once, check, what=what, attempts=attempts, may_raise=may_raise), task.kept
-
-        answer, task.kept = await ctx.step(what, work)
-        return answer

@@ -1,12 +1,13 @@
-"""`MagenticOrchestrator`: leads a team along a plan, and replans when the team is stuck."""
+"""`MagenticBuilder` and its orchestrator, which leads a team along a plan and replans when the team is stuck."""
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, TypeVar, cast
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from perdure import (
     AgentExecutor,
@@ -22,7 +23,16 @@ from perdure import (
     register_type,
     response_handler,
 )
-from perdure.orchestrations.magentic.manager import MagenticAnswerError, ManagerClient
+from perdure.orchestrations.builder import OrchestrationBuilder, OrchestrationOptions
+from perdure.orchestrations.magentic.manager import (
+    MagenticAnswerError,
+    MagenticManagerBase,
+    ManagerOptions,
+    StandardMagenticManager,
+    ask_until_valid,
+    check_ledger,
+    require_words,
+)
 from perdure.orchestrations.magentic.types import (
     MAGENTIC_MANAGER_NAME,
     MagenticContext,
@@ -33,23 +43,31 @@ from perdure.orchestrations.magentic.types import (
     MagenticProgressLedger,
     MagenticResetSignal,
 )
-from perdure.orchestrations.messages import GroupChatWorkflowContextOutT, shared_messages
-from perdure.orchestrations.orchestrator import (
-    BaseGroupChatOrchestrator,
+from perdure.orchestrations.orchestrator import BaseGroupChatOrchestrator
+from perdure.orchestrations.participants import (
     GroupChatContext,
     GroupChatRequestMessage,
     GroupChatRequestSentEvent,
     GroupChatResponseMessage,
     GroupChatResponseReceivedEvent,
+    GroupChatWorkflowContextOutT,
+    ParticipantRegistry,
+    can_handle,
+    check_participants,
+    shared_messages,
 )
+from perdure.orchestrations.request_info import make_nodes
 from perdure.orchestrations.termination import should_terminate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from perdure.orchestrations.magentic.manager import MagenticManagerBase
-    from perdure.orchestrations.participants import ParticipantRegistry
+    from perdure import SupportsAgentRun, Workflow
+    from perdure.orchestrations.participants import Participant
     from perdure.orchestrations.termination import TerminationCondition
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -154,7 +172,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             termination_condition=termination_condition,
         )
         self._manager = manager
-        self._client = ManagerClient(manager, participant_registry.participants)
+        self._initial_state = manager._get_initial_state()  # pyright: ignore[reportPrivateUsage] - hidden from subclasses of users
         self._require_plan_signoff = require_plan_signoff
         self._heeds_reset = tuple(heeds_reset)
 
@@ -213,11 +231,16 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         """Check the progress, then instruct the next speaker or end the task."""
         while not await self._finish_at_limit(task, ctx):
             task.round_count += 1
-            progress = await self._client.progress(task, ctx)
+            progress = await self._ask_manager(
+                task, ctx, "progress ledger", self._manager.create_progress_ledger, self._check_ledger, may_raise=True
+            )
             task.update_progress(progress)
             await self._emit(ctx, MagenticOrchestratorEventType.PROGRESS_LEDGER_UPDATED, progress)
             if progress.is_request_satisfied.answer:
-                await self._finish(task, await self._client.final_answer(task, ctx), ctx)
+                answer = await self._ask_manager(
+                    task, ctx, "final answer", self._manager.prepare_final_answer, require_words
+                )
+                await self._finish(task, answer, ctx)
                 return
             if task.stall_count <= self._manager.max_stall_count:
                 await self._instruct(task, progress, ctx)
@@ -254,9 +277,39 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self, task: MagenticState, ctx: MagenticRunContext, event_type: MagenticOrchestratorEventType
     ) -> None:
         is_first = event_type is MagenticOrchestratorEventType.PLAN_CREATED
-        make = self._client.plan if is_first else self._client.replan
-        task.plan = await make(task, ctx)
+        make = self._manager.plan if is_first else self._manager.replan
+        task.plan = await self._ask_manager(task, ctx, "plan", make, require_words)
         await self._emit(ctx, event_type, task.plan)
+
+    def _check_ledger(self, ledger: MagenticProgressLedger) -> MagenticProgressLedger:
+        return check_ledger(ledger, self._participant_registry.participants)
+
+    async def _ask_manager(
+        self,
+        task: MagenticState,
+        ctx: MagenticRunContext,
+        what: str,
+        ask: Callable[[MagenticContext], Awaitable[T]],
+        check: Callable[[T], T],
+        *,
+        may_raise: bool = False,
+    ) -> T:
+        """Ask the manager in a step. A resumed run gets the recorded answer and the manager's state of that time."""
+        manager, team = self._manager, self._participant_registry.participants
+
+        async def ask_once(corrections: list[Message]) -> T:
+            # The manager may have worked on another task since the last question.
+            manager.on_checkpoint_restore(deepcopy(self._initial_state if task.kept is None else task.kept))
+            answer = await ask(task.context(team, *corrections))
+            task.kept = deepcopy(manager.on_checkpoint_save())
+            return answer
+
+        async def work() -> tuple[T, dict[str, Any] | None]:
+            attempts = manager.progress_ledger_retry_count
+            return await ask_until_valid(ask_once, check, what=what, attempts=attempts, may_raise=may_raise), task.kept
+
+        answer, task.kept = await ctx.step(what, work)
+        return answer
 
     async def _start_plan(self, task: MagenticState, ctx: MagenticRunContext, *, is_stalled: bool) -> bool:
         """Return True if the team may follow the plan now. Otherwise ask a person to review it."""
@@ -346,3 +399,84 @@ class MagenticAgentExecutor(AgentExecutor):
         """Renew the session."""
         del signal, ctx
         self.renew_session()
+
+
+class MagenticOptions(OrchestrationOptions, ManagerOptions, total=False):
+    """Options of `MagenticBuilder` that its base class or the standard manager take."""
+
+
+class MagenticBuilder(OrchestrationBuilder):
+    """Builds a workflow of a manager and its team.
+
+    Give one manager: `manager` or `manager_factory` with its own limits and prompts; or `manager_agent` or
+    `manager_agent_factory`, for a `StandardMagenticManager` with the limits and prompts given here. With
+    `enable_plan_review`, a person reviews each plan (`MagenticPlanReviewRequest`). `max_iterations` limits the
+    supersteps since the last input; by default it allows the other limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        participants: Sequence[Participant],
+        manager: MagenticManagerBase | None = None,
+        manager_factory: Callable[[], MagenticManagerBase] | None = None,
+        manager_agent: SupportsAgentRun | None = None,
+        manager_agent_factory: Callable[[], SupportsAgentRun] | None = None,
+        enable_plan_review: bool = False,
+        **options: Unpack[MagenticOptions],
+    ) -> None:
+        is_managers = ManagerOptions.__annotations__.__contains__
+        manager_options: Any = {name: value for name, value in options.items() if is_managers(name)}
+        shared: Any = {name: value for name, value in options.items() if not is_managers(name)}
+        super().__init__(**shared)
+        self._participants = check_participants(participants, needs_names=True)
+        given = [each for each in (manager, manager_factory, manager_agent, manager_agent_factory) if each is not None]
+        if len(given) > 1:
+            raise ValueError(
+                "Exactly one of manager, manager_factory, manager_agent and manager_agent_factory can be given"
+            )
+        if manager_agent is not None:
+            self._make_manager = lambda: StandardMagenticManager(manager_agent, **manager_options)
+        elif manager_agent_factory is not None:
+            self._make_manager = lambda: StandardMagenticManager(manager_agent_factory(), **manager_options)
+        else:
+            self._make_manager = manager_factory if manager is None else lambda: manager
+            if given and any(value is not None for value in manager_options.values()):
+                logger.warning("the manager has its own prompts and limits: those given to MagenticBuilder are ignored")
+        self._enable_plan_review = enable_plan_review
+
+    def with_plan_review(self, enable: bool = True) -> Self:  # noqa: FBT001, FBT002 - the documented signature
+        """Ask a person to review each plan, like `enable_plan_review=`."""
+        self._enable_plan_review = enable
+        return self
+
+    def build(self) -> Workflow:
+        """Connect the manager with the team. Raises ValueError if there is no manager."""
+        if self._make_manager is None:
+            raise ValueError(
+                "No manager configured: give MagenticBuilder a manager, manager_factory, manager_agent or "
+                "manager_agent_factory"
+            )
+        manager = self._make_manager()
+        if not isinstance(manager, MagenticManagerBase):  # pyright: ignore[reportUnnecessaryIsInstance] - users' code is not always checked
+            raise TypeError(f"a manager must be a MagenticManagerBase, not a {type(manager).__name__}: {manager!r}")
+        nodes = make_nodes(self._participants, reviews=self._reviews, kind=MagenticAgentExecutor)
+        orchestrator = MagenticOrchestrator(
+            manager,
+            ParticipantRegistry(nodes),
+            require_plan_signoff=self._enable_plan_review,
+            termination_condition=self._termination,
+            heeds_reset=[node.id for node in nodes if can_handle(node, MagenticResetSignal())],
+        )
+        outputs, intermediates = self._outputs.resolve(nodes, always=[orchestrator])
+        builder = self._workflow_builder(
+            orchestrator,
+            outputs,
+            intermediates,
+            turns=manager.max_round_count,
+            condition=self._termination,
+            speakers=len(nodes),
+        )
+        for node in nodes:
+            builder.add_edge(orchestrator, node).add_edge(node, orchestrator)
+        return builder.build()

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, cast
 
 from perdure import Message, register_type
-from perdure.orchestrations.messages import ChatInput, to_messages
+from perdure.orchestrations.participants import ChatInput, to_messages
 
 MAGENTIC_MANAGER_NAME: Final = "magentic_manager"
 """Author of the manager's and the orchestrator's messages."""

@@ -18,12 +18,12 @@ from perdure import (
     register_type,
     resolve_agent_id,
 )
-from perdure.orchestrations.messages import to_messages
+from perdure.orchestrations.participants import to_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure import Agent, Content
+    from perdure import Agent
 
 _TARGET_KEY: Final = "handoff_to"
 _INVALID_NAME_CHARACTERS: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -88,33 +88,21 @@ def add_handoff_tools(agent: Agent[Any], handoffs: Sequence[HandoffConfiguration
     return copied
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffTargets:
-    """Handoff targets of an agent by tool name."""
+def find_handoffs(turn: Sequence[Message], targets: Mapping[str, str]) -> list[str]:
+    """Return the targets that the agent handed off to in a turn, in order of the calls. `targets` are by tool name.
 
-    targets: Mapping[str, str]
-
-    @classmethod
-    def from_handoffs(cls, handoffs: Sequence[HandoffConfiguration]) -> HandoffTargets:
-        """Return the targets of an agent's handoffs."""
-        return cls({get_handoff_tool_name(each.target_id): each.target_id for each in handoffs})
-
-    def find_in(self, turn: Sequence[Message]) -> list[str]:
-        """Return the targets that the agent handed off to in a turn, in order of the calls.
-
-        Only a handoff tool with its own result counts: not another tool with a similar result, and not a handoff whose
-        result a middleware replaced.
-        """
-        contents = [content for message in turn for content in message.contents]
-        results = {each.call_id: each for each in contents if each.type == "function_result"}
-        calls = [each for each in contents if each.type == "function_call" and each.name in self.targets]
-        found = [self.targets[call.name or ""] for call in calls if self._succeeded(call, results.get(call.call_id))]
-        return list(dict.fromkeys(found))
-
-    def _succeeded(self, call: Content, result: Content | None) -> bool:
-        if result is None or result.exception is not None:
-            return False
-        return _result_target(result.result) == self.targets[call.name or ""]
+    Only a handoff tool with its own result counts: not another tool with a similar result, and not a handoff whose
+    result a middleware replaced.
+    """
+    contents = [content for message in turn for content in message.contents]
+    results = {each.call_id: each for each in contents if each.type == "function_result" and each.exception is None}
+    calls = [each for each in contents if each.type == "function_call" and each.call_id in results]
+    found = [
+        target
+        for call in calls
+        if (target := targets.get(call.name or "")) and _result_target(results[call.call_id].result) == target
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _result_target(result: Any) -> Any:
@@ -169,17 +157,16 @@ def clean_conversation_for_handoff(conversation: Sequence[Message]) -> list[Mess
     Models reject results of calls that they did not make. Text is kept, and images and files of users. Messages that
     become empty are dropped.
     """
-    return [kept for message in conversation if (kept := _clean_message(message)) is not None]
-
-
-def _clean_message(message: Message) -> Message | None:
-    kinds = _USER_CONTENT_TYPES if message.role == "user" else _CONTENT_TYPES
-    kept = [each for each in message.contents if each.type in kinds and (each.type != "text" or each.text)]
-    if not kept:
-        return None
-    return Message(
-        message.role, kept, author_name=message.author_name, additional_properties=message.additional_properties
-    )
+    cleaned: list[Message] = []
+    for message in conversation:
+        kinds = _USER_CONTENT_TYPES if message.role == "user" else _CONTENT_TYPES
+        kept = [each for each in message.contents if each.type in kinds and (each.type != "text" or each.text)]
+        if kept:
+            properties = message.additional_properties
+            cleaned.append(
+                Message(message.role, kept, author_name=message.author_name, additional_properties=properties)
+            )
+    return cleaned
 
 
 def new_messages(received: Sequence[Message], known: Sequence[Message]) -> list[Message]:
@@ -188,11 +175,11 @@ def new_messages(received: Sequence[Message], known: Sequence[Message]) -> list[
         return list(received)
     known_contents = [(message.role, message.contents) for message in known]
     found: list[Message] = []
-    place = 0
+    position = 0
     for message in received:
         said = (message.role, message.contents)
-        if _HISTORY_PROPERTY in message.additional_properties and said in known_contents[place:]:
-            place = known_contents.index(said, place) + 1
+        if _HISTORY_PROPERTY in message.additional_properties and said in known_contents[position:]:
+            position = known_contents.index(said, position) + 1
         else:
             found.append(message)
     return found

@@ -1,1 +1,0 @@
-"""Group chat: participants take turns, and an orchestrator selects who speaks next."""

@@ -1,1 +1,0 @@
-"""Handoff: agents pass the conversation to one another with tool calls."""
